@@ -38,12 +38,12 @@ class Rule:
 RULES = (
     Rule("anew", r"\banew\b", "again, or recompute", 1),
     Rule("in whole", r"\bin whole\b(?! (?:words|pieces|cycles|nanoseconds))", "completely", 0),
-    Rule("held against", r"\bheld against\b", "compared with, tested against", 1),
+    Rule("held against", r"\bheld against\b", "compared with, tested against", 0),
     Rule("work out again", r"\bwork(?:s|ed)? out (?:again|once more)\b", "recompute", 0),
     Rule("lies", r"\b(?:lies|lie|lay) (?:beside|on|in|at|behind|around|as)\b", "is on, is in", 1),
     Rule("stands", r"\bstands? (?:beside|in|on|at|for itself|here|there)\b", "is in, is on", 1),
     Rule("beside", r"\bbeside\b", "next to, besides, together with", 8),
-    Rule("so many", r"\bso many\b", "that many, the number of", 4),
+    Rule("so many", r"\bso many\b", "that many, the number of", 3),
     Rule("the script of the host", r"\bscripts? of the host\b", "host script", 0),
     Rule("asked for", r"\bis asked (?:for|whether|which)\b", "requested", 2),
     Rule("elder", r"\belder\b", "older, deprecated", 0),
@@ -59,10 +59,10 @@ RULES = (
         "Of a",
         r"(?:^|[.;:] +)Of (?:an?|the|each|every|all|its|those) [^.]{3,60}, ",
         "subject and verb first",
-        35,
+        24,
     ),
-    Rule("of which", r"\bof which\b", "whose, or two sentences", 24),
-    Rule("of its own", r"\bof (?:its|their|your|one's|the user's) own\b", "its own X, a separate X", 47),
+    Rule("of which", r"\bof which\b", "whose, or two sentences", 22),
+    Rule("of its own", r"\bof (?:its|their|your|one's|the user's) own\b", "its own X, a separate X", 43),
     Rule("work out", r"\bwork(?:s|ed|ing)? out\b", "compute", 0),
     Rule(
         "next to a time",
@@ -85,29 +85,29 @@ RULES = (
     Rule("by lot", r"\bby lot\b", "at random, by seed", 0),
     Rule("of all", r"\bof all (?:kernels|cores|stages|regions) together\b", "total", 0),
     Rule("stands for", r"\bstands? for\b", "represents, is", 24),
-    Rule("was asked", r"\b(?:is|are|was|were) asked\b(?! for)", "requested", 3),
-    Rule("the way from", r"\bthe way (?:from|to|around|back|home)\b", "the route, the path, the link", 5),
-    Rule("what no", r"\b[Ww]hat (?:no|neither|nobody)\b", "parts without, others", 5),
+    Rule("was asked", r"\b(?:is|are|was|were) asked\b(?! for)", "requested", 1),
+    Rule("the way from", r"\bthe way (?:from|to|around|back|home)\b", "the route, the path, the link", 2),
+    Rule("what no", r"\b[Ww]hat (?:no|neither|nobody)\b", "parts without, others", 4),
     Rule("docstring Of", r"\A\s*(?-i:Of|As) (?!a result|long|soon)[^.]{3,}", "subject and verb first", 3),
-    Rule("docstring What", r"\A\s*(?-i:What) [a-z]", "a noun: the cycles that, the options of", 14),
-    Rule("side by side", r"\bside by side\b", "in parallel, next to each other", 27),
-    Rule("in turn", r"\bin turn\b", "one after the other, round-robin", 21),
-    Rule("at rest", r"\bat rest\b", "resident, stationary", 22),
+    Rule("docstring What", r"\A\s*(?-i:What) [a-z]", "a noun: the cycles that, the options of", 13),
+    Rule("side by side", r"\bside by side\b", "in parallel, next to each other", 17),
+    Rule("in turn", r"\bin turn\b", "one after the other, round-robin", 7),
+    Rule("at rest", r"\bat rest\b", "resident, stationary", 8),
     Rule(
         "cycles a word",
         r"\b(?:cycles?|words?|bytes|rows|wavelets|seconds) a (?:sample|cycle|word|row|core|token|step|second)\b",
         "per",
-        28,
+        22,
     ),
-    Rule("in the mean", r"\bin the mean\b", "on average", 6),
-    Rule("nobody", r"\bnobody\b", "no caller, no process", 20),
+    Rule("in the mean", r"\bin the mean\b", "on average", 0),
+    Rule("nobody", r"\bnobody\b", "no caller, no process", 16),
     Rule(
         "is no X",
         r"(?<!there )\b(?:is|are) no (?:text|number|folder|object|tensor|pointer|JSON|link|expression|artifact|exported|pattern|params|positive|configuration|stream|multiple|whole|program|array|window|table|placer|list|line|path|request|value|fault)\b",
         "is not a X",
         0,
     ),
-    Rule("is none", r"\b(?<!there )(?:is|are) none\b(?! of)", "is invalid, is not one", 19),
+    Rule("is none", r"\b(?<!there )(?:is|are) none\b(?! of)", "is invalid, is not one", 14),
     Rule("for ever", r"\bfor ever\b", "forever", 1),
     Rule("mended", r"\bmend(?:ed|s)?\b", "corrected, fixed, repaired", 1),
     Rule("does not read", r"\bdo(?:es)? not read;", "cannot be parsed", 0),
@@ -125,9 +125,9 @@ RULES = (
         "tell apart",
         r"\b(?:tells?|told) (?:\w+ ){0,3}apart\b|\btake(?:s|n)? (?:\w+ ){0,2}apart\b",
         "distinguish, decompose",
-        6,
+        5,
     ),
-    Rule("hears", r"\bhears?\b", "receives", 6),
+    Rule("hears", r"\bhears?\b", "receives", 3),
     Rule("are given", r", and (?:indices |arguments )?are given\b", "but N are given", 0),
     Rule("is impossible", r"\bis impossible[;:]", "is invalid, is out of range", 0),
     Rule(
@@ -137,7 +137,7 @@ RULES = (
         "free way",
         r"\b(?:free|longer|shortest|other) ways?\b|\bways of (?:gradients|streams|words)\b",
         "route",
-        5,
+        3,
     ),
     Rule("by luck", r"\b(?:only|by) luck\b", "a race, undefined order", 2),
     Rule("stranger", r"\bstrangers?\b", "another person, untrusted", 2),
@@ -145,7 +145,7 @@ RULES = (
     Rule("is through", r"\b(?:is|are|was) through\b", "is complete, has finished", 0),
     Rule("all else", r"\ball else\b", "everything else", 0),
     Rule("in a circle", r"\bin a circle\b", "a loop, recursively", 0),
-    Rule("is told", r"\b(?:is|are|was) told\b", "is given, is reported", 3),
+    Rule("is told", r"\b(?:is|are|was) told\b", "is given, is reported", 2),
 )
 
 
@@ -229,7 +229,7 @@ def places(rule: Rule) -> list[tuple[str, int, str]]:
     ]
 
 
-SHORT_LEFT = 158
+SHORT_LEFT = 128
 LONG_LEFT = 5
 
 

@@ -1,10 +1,10 @@
 """The kernel library, on three floors.
 
-``contract``  what a kernel family is: its methods, costs in closed form, core arithmetic, the registry
-``blocks``    what several families are made of: lines, trees, rings, products, rows, chains of operators
-``families``  the families: one file or one folder each; the collectives lie together
+``contract``  the interface of a kernel family: its methods, costs in closed form, core arithmetic, the registry
+``blocks``    building blocks that several families share: lines, trees, rings, products, rows, chains of operators
+``families``  the families: one file or one folder each; the collectives share a folder
 
-A file imports from the floors below its own only, and a family from no other family but collectives.
+A file imports only from the floors below its own. A family imports no other family, except collectives.
 """
 
 from __future__ import annotations

@@ -1,10 +1,13 @@
-"""A dense layer that trains on samples of one row, as a chain of them is on the fabric: its pace, and how long one sample takes.
+"""Cost of a dense layer in a trainable chain with one row per sample: its pace, and the latency of one
+sample.
 
-Symbols: K inputs and N outputs on R rows with inputs and C columns, and a last row without; w multiply-accumulates per cycle,
-o = vector_start_cycles, l = wavelet_cycles; k = 2 ceil(ceil(K / 2) / R) inputs and v = 2 ceil(ceil(N / C) / 2) outputs of a core.
-G inlets of r = ceil(R / G) rows each, up to four, of a layer that the host feeds up to 32: words i that one hears (of a stream between
-regions all, K / 2; the host has a link for each, r k / 2), and what it deals out, a word to every row in turn and a control word behind each round, d = k / 2 (r + [1, if r > 1]).
-Each kind of core, and each link, takes of a sample::
+Symbols: K inputs and N outputs; C columns and R rows of cores with inputs, plus a last row without; w
+multiply-accumulates per cycle, o = vector_start_cycles, l = wavelet_cycles; k = 2 ceil(ceil(K / 2) / R)
+inputs and v = 2 ceil(ceil(N / C) / 2) outputs of a core. G inlets with r = ceil(R / G) rows each: at most
+four, or at most 32 in a layer that the host feeds. An inlet receives i words per sample: all K / 2 words of a
+stream between regions, or r k / 2 words from the host, which has one link per inlet. It deals out d = k / 2
+(r + [1, if r > 1]) words: in each round one word to every row, then a control word. Cycles per sample of each
+kind of core and of each link::
 
     row          forward   k ceil(v / w) + v                                products; sums down
                  backward  v / 2 + k ceil(v / w)                            gradients in; those of the weights
@@ -17,19 +20,22 @@ Each kind of core, and each link, takes of a sample::
     links        forward   l i, l d, l C v / 2                              in, dealt out, outputs
                  backward  l d, l (C v / 2 + 1) [, l K / 2]                 dealt out, gradients in, gradients on
 
-Brackets: where the inputs have a gradient, or the layer has that item.  Of the cores that compute, the kind with the longest sum of
-both passes is counted: passes alternate there, so that is their pace.  Inlets and links count where a pass takes longer in them.
+A term in brackets applies if the inputs have a gradient, or if the layer has that operation. The pace is that
+of the kind of compute core with the largest sum over both passes, because passes alternate on a core. An
+inlet or a link sets the pace of a pass that takes longer there.
 
-A sample alone goes from one to the next, and nothing of that overlaps; h a hop, t = turn_cycles, c = hop + 2 T_R + 1 a relay, steps down
-with the edges of dies in the mean over all rows of the fabric::
+The latency of a single sample is the sum of the following steps, which do not overlap. h is the time of a
+hop, t = turn_cycles, c = hop + 2 T_R + 1 the time of a relay; vertical hops include die edges, averaged over
+all rows of the fabric::
 
     forward      l i                  the inlet keeps it          backward     l (C v / 2 + 1)        dealt to the columns
                  max(l d, row's)      dealt out, products                      slope, v / 2, R h      up the columns
-                 (r + C) h + 2 t                                               [o + v + v / 2]        a second time, behind a bias
+                 (r + C) h + 2 t                                               [o + v + v / 2]        a second time, after a bias
                  R c + v              sums down the rows                       [v ceil(k / w) + C c + k + 3 k / 2]  sums west, collected
                  bias, ReLU, v / 2                                             or max(l d, k ceil(v / w))
 
-What these are longer than the pace is the fill.  In the engine passes overlap: they share the cores, and links and inlets are their own.
+The fill is the amount by which this latency exceeds the pace. In the event engine the passes overlap: they
+share the cores, but have separate links and inlets.
 """
 
 from __future__ import annotations
@@ -46,18 +52,17 @@ from wse_sim.kernels.blocks.word_rows import PAIR
 from wse_sim.kernels.contract.equations import ceil_div, ceil_rate, relay_cycles
 from wse_sim.kernels.contract.family import Cost, Size, Tiling
 
-MOST_INLETS = 4  # of a region: between regions all of them hear one stream
+MOST_INLETS = 4  # of a region; between regions, all inlets receive the same stream
 MOST_INLETS_OF_HOST = 32  # of a region that the host feeds, which has a link for each
-INLET_FRACTION = (
-    0.8  # of the time of the cores that compute that an inlet may work, so that they do not wait for it
-)
+INLET_FRACTION = 0.8  # of the compute cores' time that an inlet may take, so that they do not wait for it
 Pair = tuple[Size, Size]
-"""Values for the forward pass and the backward pass."""
+"""A value for the forward pass and one for the backward pass."""
 
 
 @dataclass(frozen=True)
 class ChainRows:
-    """Cycles per sample; `tiling` counts only rows with inputs, `has_dx` tells whether inputs have gradients."""
+    """Cycles per sample of a layer; `tiling` counts only rows with inputs; `has_dx`: inputs have
+    gradients."""
 
     inputs: Size
     outputs: Size
@@ -68,7 +73,7 @@ class ChainRows:
 
     @cached_property
     def rows(self) -> Size:
-        """R."""
+        """Number of rows of cores with inputs, R."""
         return np.minimum(self.tiling.rows, ceil_div(self.inputs, PAIR))
 
     @cached_property
@@ -83,7 +88,7 @@ class ChainRows:
 
     @property
     def _sent(self) -> Size:
-        """Words of the outputs."""
+        """Words that all columns send per sample."""
         return ceil_div(self.outputs, self.v) * self.v / PAIR
 
     @cached_property
@@ -117,14 +122,15 @@ class ChainRows:
 
     @property
     def _sums_bias(self) -> bool:
-        """Whether the last row adds up the gradient of the bias: under ReLU the first row does."""
+        """Whether the last row sums the gradient of the bias; with ReLU the first row does."""
         return "bias" in self.items and not self._bends
 
     # ---- cores that compute ------------------------------------------------------------------------------------------
 
     @cached_property
     def _cores(self) -> tuple[Pair, Pair, Pair, Size]:
-        """Cycles, and of these words on links and starts of instructions, of the slowest kind; and where that is the last row."""
+        """Cycles per pass of the slowest kind of core, the parts for moved words and instruction starts, and
+        zeros."""
         v, k, o, zero = self.v, self.k, self._start, 0.0 * (self.k * self.v)
         bias = o + v
         back = v / PAIR + self._products + (self._of_inputs + k if self.has_dx else zero)
@@ -169,7 +175,8 @@ class ChainRows:
 
     @property
     def _paced(self) -> Pair:
-        """Cycles of a pass: of the cores, of an inlet or of a link."""
+        """Cycles per sample of each pass: those of the cores, of an inlet or of a link, whichever is
+        slowest."""
         heard, dealt = self.through_inlet(self.inlets)
         link = self.wafer.wavelet_cycles
         forward = heard + dealt, link * heard, link * dealt, link * self._sent
@@ -187,7 +194,7 @@ class ChainRows:
 
     @property
     def _alone(self) -> Pair:
-        """Cycles from the first word in to the last one out."""
+        """Cycles from the first received word to the last sent word, in each pass."""
         wafer, v, k, rows, cols = self.wafer, self.v, self.k, self.rows, self.tiling.cols
         link, hop, relay = wafer.wavelet_cycles, wafer.hop_cycles, relay_cycles(wafer)
         heard, dealt = self.through_inlet(self.inlets)
@@ -218,7 +225,7 @@ class ChainRows:
         return forward, backward
 
     def costs(self) -> tuple[Cost, Cost]:
-        """Forward and backward; their fill is idle."""
+        """Return the costs of the forward and the backward pass; the fill counts as idle."""
         cores, moved, starts, zero = self._cores
         out = []
         for issued, paced, alone, words, start in zip(
@@ -239,7 +246,7 @@ class ChainRows:
 def chain_rows(
     inputs: Size, outputs: Size, fused: Iterable[str], tiling: Tiling, wafer: Wafer, *, has_dx: bool
 ) -> ChainRows:
-    """A layer with the items `fused` to it."""
+    """Return the costs of a layer; `fused` names the operations on its outputs."""
     return ChainRows(inputs, outputs, frozenset(fused), tiling, wafer, has_dx)
 
 

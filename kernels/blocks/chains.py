@@ -1,6 +1,6 @@
 """Chains of elementwise operators as vector instructions, forward and backward, on n elements per core.
 
-forward    an operator replaces the value: add, sub, mul, max, min with an operand at rest; relu, abs, neg,
+forward    an operator replaces the value: add, sub, mul, max, min with a resident operand; relu, abs, neg,
            square, copy; a special function is scalar code of e cycles per element, a quotient the
            reciprocal of its operand (e) and a product; rotary is x cos + x turned sin, where the second
            halves of the pairs rest in reverse order, so that the turned x is read backwards
@@ -46,7 +46,7 @@ FUNCTIONS = (
 
 
 def ops_of(text: str) -> list[str]:
-    """Operators of a comma-separated chain, by their own names."""
+    """Return the operators of a comma-separated chain, with aliases replaced by the operators' names."""
     names = [part for op in text.split(",") for part in EXPANDED.get(op.strip(), (op.strip(),))]
     return [ALIASES.get(op, op) for op in names if op]
 
@@ -101,11 +101,11 @@ class Chain:
         return core.rounded(values, self.dtype)
 
     def period(self, cycles: float) -> int:
-        """The field of an instruction that takes `cycles` per element, in 1/1000 cycle."""
+        """Return the period field of an instruction that takes `cycles` per element, in 1/1000 cycle."""
         return round(1000 * cycles)
 
     def case(self, *, placed: bool = False) -> Case:
-        """The finished program; `placed`: the cores run their classes already."""
+        """Return the finished program; `placed`: core classes are already assigned to cells."""
         if not placed:
             self.builder.place(self.core, None)
         tolerance = 2e-5 if self.dtype == "fp32" else 4e-3
@@ -127,7 +127,7 @@ def chain_program(
     seed: int = 0,
     **_: object,
 ) -> Case:
-    """The program of a chain of operators of kernel `name` in a phase."""
+    """Return the program of a chain of operators in a phase; `name` is the kernel's, for messages."""
     check_chain(name, ops)
     c = Chain(tiling, n, wafer, dtype, seed)
     if phase is Phase.FORWARD:
@@ -139,7 +139,7 @@ def chain_program(
 
 
 def forward(c: Chain, ops: Sequence[str]) -> tuple[Any, Any]:
-    """Operators one after another; the buffer of the result, and its values."""
+    """Emit the operators in order; return the buffer of the result, and its expected values."""
     # Functions are tried where they bend; of a logarithm or root only positive values have one.
     positive = bool({"log", "sqrt", "rsqrt", "reciprocal"} & set(ops))
     value, k = c.whole(1 if positive else -4), c.core
@@ -162,7 +162,7 @@ def forward(c: Chain, ops: Sequence[str]) -> tuple[Any, Any]:
 
 
 def emit_function(c: Chain, op: str, x: Buffer, fraction: float = 1.0) -> None:
-    """A function of every element of x, in place."""
+    """Apply a function to every element of x, in place."""
     k, v = c.core, x.dsd()
     how: Travel = {"dtype": c.dtype}
     if op in SPECIAL_FUNCTIONS:
@@ -179,14 +179,14 @@ def emit_function(c: Chain, op: str, x: Buffer, fraction: float = 1.0) -> None:
 
 
 def _quotient(c: Chain, x: Buffer, other: Buffer) -> None:
-    """x / other: the reciprocal in scalar code, then a product with its instruction loaded."""
+    """Compute x / other: the reciprocal in scalar code, then a product with loaded descriptors."""
     element = c.period(c.wafer.special_element_cycles)
     c.core.map(Fn.RECIPROCAL, other.dsd(), other.dsd(), dtype=c.dtype, period=element)
     c.core.mul(x.dsd(), x.dsd(), other.dsd(), dtype=c.dtype, start="loaded")
 
 
 def _rotary(c: Chain, x: Buffer, value: Array, i: int) -> tuple[Any, Any]:
-    """x cos + (x read backwards) sin into its own buffer."""
+    """Write x cos + (x read backwards) sin to a separate buffer."""
     cosine, sine = c.whole(-2, 3), c.whole(-2, 3)
     # The first read of the backward vector, the sums and the next operand (bank 2) are in different banks.
     last = (c.n - 1) * (2 if c.dtype == "fp32" else 1) % 4
@@ -199,9 +199,10 @@ def _rotary(c: Chain, x: Buffer, value: Array, i: int) -> tuple[Any, Any]:
 
 
 def backward(c: Chain, ops: Sequence[str], given: tuple[Any, Any] | None = None) -> tuple[Any, Any]:
-    """Operators from the last to the first; the buffer of the first operand's gradient, and its values.
+    """Emit the gradients, last operator first; return the buffer of the first operand's gradient and its
+    values.
 
-    `given` buffer and values of the result's gradient, if they are not an input.
+    `given`: buffer and values of the result's gradient, unless that is an input of the program.
     """
     k = c.core
     if given is None:
@@ -234,7 +235,8 @@ def backward(c: Chain, ops: Sequence[str], given: tuple[Any, Any] | None = None)
 
 
 def _product_period(c: Chain, op: str) -> int:
-    """1/1000 cycle per element of a product with a slope (scalar code) or a mask; 0: the vector rate."""
+    """Return the period of a product with a slope (scalar code) or a mask, in 1/1000 cycle; 0: the vector
+    rate."""
     if op in SPECIAL_FUNCTIONS:
         return c.period(c.wafer.backward_special_fraction * c.wafer.special_element_cycles)
     return c.period(1.0 / max_rate(c.dtype, c.wafer)) if op in {"max", "min", "relu", "abs", "neg"} else 0
@@ -246,7 +248,7 @@ def mask_of(c: Chain) -> NDArray[np.float32]:
 
 
 def slope_of(c: Chain, op: str) -> NDArray[np.float32]:
-    """Slopes that the forward pass kept, at integers."""
+    """Return slopes as the forward pass keeps them, taken at integers."""
     x = c.whole(1, 5)
     known = op in {"gelu", "gelu_tanh", "silu", "tanh", "sigmoid"}
     slope = core.unary_gradient(op, x, np.ones_like(x)) if known else c.whole(-2, 3)
@@ -264,9 +266,9 @@ def activation_program(
     seed: int = 0,
     **_: object,
 ) -> Case:
-    """One function forward; backward its slope at the kept input x times the gradient.
+    """Return the program of one function; backward, its slope at the kept input x times the gradient.
 
-    A selection (relu) first finds its mask; the slope of a special function is a part of its scalar code.
+    A selection (relu) first computes its mask; scalar code includes the slope of a special function.
     """
     check_chain("activation", [function])
     c = Chain(tiling, n, wafer, dtype, seed)

@@ -1,4 +1,4 @@
-"""A convolution with a filter for every channel, on one core: images of some channels at rest, zeros around them.
+"""Depthwise convolution on one core, which stores the padded images of some channels.
 
 Symbols: an image of H x W pixels of e channels, q lines and columns of zeros around it, P = W + 2 q pixels of a line; filters of
 r lines and s columns, stride z, T = H' W' pixels of the result.  A tap of a channel is one instruction on the whole image::
@@ -7,8 +7,8 @@ r lines and s columns, stride z, T = H' W' pixels of the result.  A tap of a cha
     or e r s H' (o + W' / w)     line by line, where that is faster
     o + e L' / (rate of maxima)  ReLU of all L' results that are held
 
-Filters are in fp16, sums in fp32; the first tap adds the bias.  Cores of a column send their words of a pixel in turn, as
-those that pool do (:mod:`wse_sim.kernels.blocks.pooled`).
+Filters are in fp16, sums in fp32; the first tap adds the bias. Cores of a column send their words of a pixel
+in sequence, as in pooling (:mod:`wse_sim.kernels.blocks.pooled`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class DepthwiseCore:
 
     @property
     def wide(self) -> int:
-        """P."""
+        """Pixels of a padded line, P."""
         columns = self.windows.columns
         return columns.size + 2 * columns.around
 
@@ -67,7 +67,7 @@ class DepthwiseCore:
 
     @property
     def results(self) -> int:
-        """T."""
+        """Pixels of the result, T."""
         return self.windows.lines.results * self.windows.columns.results
 
     @property
@@ -103,18 +103,19 @@ class DepthwiseCore:
 
     @property
     def moved(self) -> float:
-        """Words received, zeros between lines too, and sent."""
+        """Words received, including zeros between lines, plus words sent."""
         return (self.received + self.results) * self.each / PAIR
 
     def issued_cycles(self) -> float:
-        """Words received and sent, and all instructions."""
+        """Return the issue cycles per image: words received and sent, and all instructions."""
         taps = self.each * self.taps * self._tap_cycles(at_once=self.is_at_once)
         count = self.sums * self.each
         relu = ceil(self.wafer.vector_start_cycles) + ceil(count / self.wafer.max_fp32_per_cycle)
         return float(self.moved + taps + self.has_relu * relu)
 
     def turn_cycles(self, cores: int) -> float:
-        """While the other cores of a column send it waits, but for its last words, which wait in its queues."""
+        """Return the cycles that a core waits while the other cores of its column send; its queues hide some
+        of them."""
         wafer = self.wafer
         queued = max(wafer.output_queue_wavelets) + wafer.ramp_cycles + wafer.router_queue_wavelets
         return float(max(0, self.results * self.each // PAIR - queued) * (cores - 1))
@@ -139,9 +140,10 @@ def _core(dims: Dims, words: int, attrs: Mapping[str, Any], wafer: Wafer) -> Dep
 
 
 def depthwise_cost(dims: Dims, attrs: Mapping[str, Any], tiling: Tiling, wafer: Wafer) -> Cost:
-    """Cycles of the fullest core of a column, which the rows of a rectangle are; further columns are of no use.
+    """Return the cost of the fullest core of one column; further columns of the rectangle are not used.
 
-    The result leaves in one stream: its reader, filters of one tap as a rule, has few rows that could hear several.
+    The result leaves in one stream. Its reader usually has filters of one tap, on too few rows to receive
+    several.
     """
     channel_words = int(dims["c"]) // PAIR
     words = np.asarray(words_apart(channel_words * PAIR, tiling.rows))

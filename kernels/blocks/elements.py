@@ -68,10 +68,10 @@ def chain(operands: tuple[Any, ...], ops: str, dtype: str, parts: int = 1) -> Ar
 
 
 def chain_work(ops: Sequence[str], phase: Phase, dtype: str, wafer: Wafer) -> tuple[float, float, int]:
-    """(vector issue cycles, special elements) per element of a chain, and its instructions.
+    """Return vector issue cycles and special elements per element of a chain, and its number of instructions.
 
-    Backward a product passes a gradient to both operands, special functions are products with kept slopes, and
-    the gradient of a sum is copied to the elements of its row.
+    In the backward pass, a product passes a gradient to both operands, a special function is a product with
+    its kept slope, and the gradient of a sum is copied to the elements of its row.
     """
     forward = phase is Phase.FORWARD
     ops = [part for op in ops for part in EXPANDED.get(op, (op,))]
@@ -84,7 +84,8 @@ def chain_work(ops: Sequence[str], phase: Phase, dtype: str, wafer: Wafer) -> tu
 
 
 def op_rate(op: str, dtype: str, wafer: Wafer) -> float:
-    """Elements per cycle of a vector operator: products, selections, copies, else sums."""
+    """Return the elements per cycle of a vector operator; operators other than products, selections and
+    copies have the rate of sums."""
     if op in {"mul", "square", "scale", "fma", "addcmul"}:
         return wafer.mul_fp32_per_cycle if dtype == "fp32" else wafer.fma_fp16_per_cycle
     if op == "rotary":

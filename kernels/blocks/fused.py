@@ -32,12 +32,12 @@ ITEMS = ("bias", "residual", "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmo
 
 
 def fused_of(text: str) -> Fused | None:
-    """The items of the attribute `fused`, None if there is no such work.
+    """Return the operations named by the attribute `fused`; None if it is empty.
 
     Raises
     ------
     KernelError
-        If no program does an item.
+        If an operation has no program.
     """
     items = tuple(item.strip() for item in text.split(",") if item.strip())
     if unknown := [item for item in items if item not in ITEMS]:
@@ -47,7 +47,7 @@ def fused_of(text: str) -> Fused | None:
 
 @dataclass(frozen=True)
 class Fused:
-    """The items, and the buffers of every lane by name once they are declared."""
+    """The operations, and the buffers of every lane by name after they are declared."""
 
     items: tuple[str, ...]
     buffers: dict[tuple[int, str], Any] = field(default_factory=dict)
@@ -84,7 +84,8 @@ class Fused:
         self.buffers[shape.offset, "turn"] = b.buffer(f"turn{number}", pitch, dtype, shape.at(..., 0))
 
     def send_back(self, collector: CoreClass, shape: TriggeredShape, arriving: int) -> None:
-        """Write the collector: the sums of a round go back in order; the last word of a part switches a router."""
+        """Write the collector: it sends the sums of a round back in order; the last word of a part switches a
+        router."""
         turn = self.buffers[shape.offset, "turn"]
         for j in range(1, shape.sums + 1):
             count = self.count(shape, j)
@@ -147,7 +148,7 @@ class Fused:
     def values(
         self, shape: TriggeredShape, number: int, totals: Array, rng: np.random.Generator
     ) -> tuple[Any, Any]:
-        """(inputs, expected) of one lane from the sums (feeds, 1, rounds, 1, v)."""
+        """Return inputs and expected buffers of one lane, from the sums (feeds, 1, rounds, 1, v)."""
         dtype = self.buffers[shape.offset, "out"].dtype
         size, pitch = ceil_div(shape.rounds, shape.sums), self.pitch(shape.v, dtype)
         shares = np.full((shape.feeds, shape.sums, size, pitch), np.nan, np.float32)

@@ -1,7 +1,8 @@
 """Row-wise kernels along lines of cores: their cost, fabric program and probes from one list of instructions.
 
-Mappings streamed and stationary; the list and its equation are :mod:`wse_sim.kernels.blocks.line_stages`.  Operands are in
-place: the stream of a pipelined region's operands over its west edge is the cost's waiting, not the program's.
+Mappings streamed and stationary; the list and its equation are :mod:`wse_sim.kernels.blocks.line_stages`.
+The program finds its operands in memory. Waiting for operands over the west edge of a pipelined region is
+part of the cost only.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class RowWork:
     starts: float = 0.0
 
     def layout(self, t: int, f: int, wafer: Wafer) -> RowLayout[int]:
-        """The faster of feature-major and row-major for one tile."""
+        """Return the faster layout of one tile: feature-major or row-major."""
         ways = [RowLayout(t, f), RowLayout(t, f, by_row=True)]
         return min(ways, key=lambda way: float(sum(issued(self.vectors, self.shapes, way, wafer))))
 
@@ -71,7 +72,7 @@ class RowWork:
                       for a, b in parts))  # fmt: skip
 
     def collectives(self, t: Size, f: Size, line: Size, column: Size, wafer: Wafer) -> Cost:
-        """The collectives among the instructions."""
+        """Return the cost of the collectives among the instructions."""
         wanted = [vector for vector in self.vectors if vector.collective]
         parts = (
             collective_cost(vector, self.shapes, RowLayout(t, f), line, column, wafer) for vector in wanted
@@ -129,9 +130,11 @@ def line_program(
     *,
     at_first: bool = False,
 ) -> Case:
-    """The program; arrays are matrices (rows, cols), one value per row or one per feature of the whole matrix.
+    """Return the program; arrays are matrices (rows, cols), or have one value per row or per feature of the
+    matrix.
 
-    `at_first`: results per row are compared at the first core of a line, per feature at the first of a column.
+    `at_first`: results per row are compared on the first core of a line, results per feature on the first
+    core of a column.
     """
     layout = work.layout(tile.t, tile.f, wafer)
     b = new_builder(tile.lines, tile.cores, wafer)
@@ -155,7 +158,7 @@ def line_program(
 
 
 def _buffers(b: Builder, shapes: Shapes, layout: RowLayout[int]) -> dict[str, Any]:
-    """Matrices alternate between two banks that do not collide."""
+    """Declare the buffers; matrices alternate between two banks that do not conflict."""
     found: dict[str, Any] = {}
     banks = iter((0, 2, 0, 2))
     for name, shape in shapes.items():
@@ -169,7 +172,7 @@ def _buffers(b: Builder, shapes: Shapes, layout: RowLayout[int]) -> dict[str, An
 
 
 def _tiles(values: Array, kind: str, tile: LineTile, layout: RowLayout[int]) -> Array:
-    """An operand tile by tile: (lines, cores, elements)."""
+    """Return an operand tile by tile: (lines, cores, elements)."""
     lines, cores, t, f = tile.lines, tile.cores, tile.t, tile.f
     if kind == FEATURE:
         return np.broadcast_to(np.reshape(values, (1, cores, f)), (lines, cores, f))
@@ -184,7 +187,7 @@ def _tiles(values: Array, kind: str, tile: LineTile, layout: RowLayout[int]) -> 
 def _results(
     shapes: Shapes, expected: Mapping[str, Any], tile: LineTile, layout: RowLayout[int], at_first: bool
 ) -> dict[str, Any]:
-    """Expected buffers; results that are in one buffer are joined."""
+    """Return the expected buffers; results that share a buffer are concatenated."""
     found: dict[str, Any] = {}
     for name, values in expected.items():
         tiles = _wanted(values, shapes[name].kind, tile, layout, at_first)
@@ -196,7 +199,7 @@ def _results(
 
 
 def _wanted(values: Array, kind: str, tile: LineTile, layout: RowLayout[int], at_first: bool) -> Array:
-    """A result tile by tile; NaN where it is not compared."""
+    """Return a result tile by tile, with NaN where it is not compared."""
     if kind == MATRIX:
         marked = _tiles(np.ones_like(values), kind, tile, layout)
         return np.where(marked > 0, _tiles(values, kind, tile, layout), np.nan)
@@ -216,12 +219,13 @@ class OnLines(Protocol):
         ...
 
     def tile(self, dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any]:
-        """Cores per row, rows per core, elements per core of a row."""
+        """Return (cores per row, rows per core, elements of a row per core)."""
         ...
 
 
 def line_probe(found: OnLines, dims: Dims, tiling: Tiling, wafer: Wafer, how: How) -> tuple[Probe, ...]:
-    """One line of a few cores with the tile of the plan; its fill and the stream of its operands keep the formula."""
+    """Return a probe on one line of a few cores with the tile of the plan; fill and operand streams keep
+    their formula."""
     phase, dtype, attrs = asked(how)
     in_place = replace(tiling, mapping="streamed")
     p, t, f = (int(v) for v in found.tile(dims, in_place))

@@ -1,11 +1,13 @@
 """Rows of a matrix along lines of cores (softmax, norms, sums), as a short list of vector instructions.
 
-Mapping: a row of the matrix spreads over the p cores of a line, f elements each; a core holds t rows.  A buffer holds
-the matrix, one value per row (t) or per feature (f), or two of either.  The matrix lies feature-major (an instruction
-of two dimensions covers the t rows of a feature, then the next feature) or row-major (the f features of a row).
+Mapping: a row of the matrix spreads over the p cores of a line, f elements each; a core holds t rows.  A
+buffer holds the matrix, one value per row (t) or per feature (f), or two of either.  The matrix is stored
+feature-major (an instruction of two dimensions covers the t rows of a feature, then the next feature) or
+row-major (the f features of a row).
 
-An instruction of two dimensions runs once per feature (or row) behind one start; one over values per row runs once.
-With o = vector_start_cycles, the rate w of the operands' types, B words of a collective along a line of p cores::
+An instruction of two dimensions runs once per feature (or row) after a single start; one over values per row
+runs once. Symbols: o = vector_start_cycles, w the rate for the operands' types, B words of a collective along
+a line of p cores::
 
     T = sum over instructions of { o + f ceil(t / w) | o + ceil(t / w) | collective }
     reduce, sink   B + (p - 1)(hop + 2 T_R + 1) + o       a chain to the first core of the line, of the column
@@ -106,13 +108,13 @@ class RowLayout(Generic[N]):
 
 
 def precision(vector: Vector, shapes: Shapes) -> str:
-    """fp16 or fp32 if all operands are, else mixed."""
+    """Return "fp16" or "fp32" if all operands have that type, else "mixed"."""
     kinds = {shapes[name].dtype for name in vector.names}
     return kinds.pop() if len(kinds) == 1 else "mixed"
 
 
 def rate(vector: Vector, shapes: Shapes, layout: RowLayout[N], wafer: Wafer) -> float:
-    """Elements per cycle of an instruction that is no function."""
+    """Return the elements per cycle of an instruction that is not a function."""
     one = (ROW if layout.by_row else FEATURE) if is_wide(vector, shapes) else ""
     vectors = {name for name in vector.names if shapes[name].kind != one}
     speed = _rate(vector, shapes, wafer, len(vectors & set(vector.of)))
@@ -140,14 +142,14 @@ def _rate(vector: Vector, shapes: Shapes, wafer: Wafer, reads: int) -> float:
 
 
 def function_cycles(op: str, wafer: Wafer) -> float:
-    """Cycles of a function of one element."""
+    """Return the cycles of a function per element."""
     root = wafer.sqrt_cycles + wafer.divide_cycles
     scalar = {"exp": wafer.exp_cycles, "log": wafer.exp_cycles, "reciprocal": wafer.divide_cycles}
     return {**scalar, "rsqrt": root, "step": 1.0}[op]
 
 
 def is_wide(vector: Vector, shapes: Shapes) -> bool:
-    """True for an instruction over the matrix."""
+    """Return whether an instruction runs over the whole matrix."""
     return any(shapes[name].kind == MATRIX for name in vector.names)
 
 
@@ -193,7 +195,7 @@ def collective_cost(
 def vectors_cost(
     vectors: Sequence[Vector], shapes: Shapes, layout: RowLayout[Size], line: Size, column: Size, wafer: Wafer
 ) -> Cost:
-    """The whole list."""
+    """Return the total cost of the instructions, including collectives."""
     compute, special, starts = issued(vectors, shapes, layout, wafer)
     total = Cost(compute=compute, special=special, startup=starts)
     for vector in vectors:
@@ -213,7 +215,7 @@ class Sharing:
 
     @classmethod
     def along(cls, line: Line, cores: int, first_color: int) -> Sharing:
-        """Routes of a line; none for a single core."""
+        """Set the routes of a line; a single core needs none."""
         if cores == 1:
             return cls(1, (), 0, 0)
         steps, used = route_reduce(line, chain(cores), first_color)
@@ -221,12 +223,12 @@ class Sharing:
         return cls(cores, tuple(steps), first_color + used, used + 1)
 
     def reduce(self, k: CoreClass, position: int, op: str, x: Buffer) -> None:
-        """Up the chain to position 0."""
+        """Reduce x along the chain to position 0."""
         if self.steps:
             emit_reduce(k, self.steps[position], x, "fp32", start="code", op=op)
 
     def multicast(self, k: CoreClass, position: int, x: Buffer) -> None:
-        """From position 0 to all."""
+        """Multicast x from position 0 to all positions."""
         if self.steps and position == 0:
             k.mov(fabric_out(self.back), x.dsd())
         elif self.steps:
@@ -267,7 +269,7 @@ class Lines:
                 self._instruction(k, vector, self.layout.elements(self.shapes[vector.to].kind), "code")
 
     def scalar_rest(self, k: CoreClass, vectors: Sequence[Vector], cycles: float, rounds: int) -> None:
-        """Scalar code that makes these instructions take `cycles` in all, if they take less."""
+        """Add scalar code so that these instructions take `cycles` in total, if they take less."""
         by_row = self.layout.by_row
         layout = RowLayout(rounds, self.layout.f, True) if by_row else RowLayout(self.layout.t, rounds)
         parts = issued(vectors, self.shapes, layout, self.wafer)
@@ -297,7 +299,8 @@ class Lines:
             getattr(k, vector.op)(*operands, **how)
 
     def _operand(self, name: str, wide: bool) -> Operand:
-        """The elements of a round: of the matrix, all values per row (feature), or the one of this round."""
+        """Return the operand of a round: elements of the matrix, all values per row (feature), or the round's
+        single value."""
         shape, layout = self.shapes[name], self.layout
         buffer, size = self.buffers[shape.within or name], layout.elements(shape.kind)
         if shape.kind == MATRIX:

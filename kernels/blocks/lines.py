@@ -14,7 +14,8 @@ from wse_sim.kernels.blocks.trees import LineTree, stream_colors
 
 
 def new_builder(rows: int, cols: int, wafer: Wafer) -> Builder:
-    """A builder of `rows` x `cols` cores of `wafer` (the fabric is imported here, not when pricing)."""
+    """Return a builder of `rows` x `cols` cores; the fabric is imported here, so that pricing does not load
+    it."""
     return Builder(rows, cols, FabricConfig.from_wafer(wafer))
 
 
@@ -84,13 +85,13 @@ def route_reduce(
 
 
 def _route_two_phase(line: Line, tree: LineTree, first: int) -> list[ReductionStep]:
-    """Routes of a two-phase reduction on two colors.
+    """Set the routes of a two-phase reduction on two colors.
 
-    Inside a group with colors (y, x) the cores at odd distance from their leader send on y, the others
-    on x.  The last word of each advances the routers it passes: those of x then let the next leader's
-    stream cross, which therefore never competes with the group's own words for a link; that of y at the
-    leader turns from receiving to sending.  So neighbouring groups swap their colors, except that the
-    leader of the last group receives no leader and sends on x at once.
+    In a group with colors (y, x), cores at an odd distance from their leader send on y, the others on x. The
+    last word of each advances the routers that it passes. Those of x then let the next leader's stream cross,
+    which therefore never competes with the group's own words for a link. The leader's router on y switches
+    from receiving to sending. So neighbouring groups swap their colors. The leader of the last group receives
+    from no other leader and sends on x at once.
     """
     low, high = line.toward(-1), line.toward(1)
     route, place, size = line.builder.route, line.place, tree.group
@@ -128,10 +129,11 @@ def _route_two_phase(line: Line, tree: LineTree, first: int) -> list[ReductionSt
 def emit_reduce(
     k: CoreClass, step: ReductionStep, x: Buffer, dtype: str, start: str = "none", op: str = "add"
 ) -> None:
-    """Emit the instructions of one core: add what arrives, and send the last stream to the parent on the fly.
+    """Emit the instructions of one core: add incoming streams, and forward the last sum to the parent as it
+    is formed.
 
-    The first instruction starts as `start` specifies ("none": its start is part of the task start), the
-    others pay a start.
+    The first instruction starts as `start` specifies ("none": its start is part of the task start). All
+    others pay a vector start.
     """
     out = None if step.sends is None else fabric_out(step.sends, step.advances)
     if not step.receives and out is not None:

@@ -1,4 +1,4 @@
-"""Links in a row become one generated kernel: one pass over the operands, one result."""
+"""Merge consecutive elementwise links into one generated kernel: one pass over the operands, one result."""
 
 from __future__ import annotations
 

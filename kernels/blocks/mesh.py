@@ -1,4 +1,4 @@
-"""The grid mappings of inference in closed form: shifting and broadcasting products, and the K-tree.
+"""Closed-form costs of the grid mappings for inference: shifting and broadcasting products, and the K-tree.
 
 Symbols: a grid of P x P cores; M, K, N = the tile of one core (ceil of the dimension over P); v(n) =
 1 + ceil((n - W) / w) issue cycles of a column of n > W elements, else 1 (W = SIMD width = peak_fma_fp16_per_cycle,
@@ -16,15 +16,15 @@ Cannon (plain ring: the wrap-around crosses the grid)::
 
     as MeshGEMM, and once per axis max(0, S + (P - 1) hop + 2 T_R + 1 + words - step)
 
-Cores have their own clocks, so the first core of a ring is late by the wrap-around once and keeps that
-distance; with a barrier after each step it would be paid P times.
+Cores are not synchronised, so the first core of a ring is delayed by the wrap-around once and keeps that lag.
+With a barrier after each step, the delay would be paid P times.
 
 SUMMA (broadcast of a column of A tiles and a row of B tiles per step, not overlapped)::
 
     T = P [ K N (L + kappa v(M)) + words(M K) + words(K N) + 2 o + 2 (hop + 2 T_R + 1) ] + 2 P hop
 
-kappa = 1 when C and A start in different banks; cores wait for nothing but their two tiles (a barrier
-after each step would cost P hop per step).
+kappa = 1 when C and A start in different banks; cores wait only for their two tiles (a barrier after each
+step would cost P hop per step).
 
 MeshGEMV and its all-reduce over a K-tree: G groups of g = P / G cores, group roots in the middle of
 their group, the final root in the middle group, R = (G/2) g + g/2 hops away from the far end::
@@ -53,7 +53,8 @@ from wse_sim.kernels.contract.family import Cost, Size
 
 
 def _issue(elements: Size, wafer: Wafer, dtype: str, accumulate: str, conflict: float = 1.0) -> Size:
-    """v(n): issue cycles of a multiply-accumulate over a column of `elements` in a tile of such columns."""
+    """Return v(n), the issue cycles of a multiply-accumulate over a column of `elements` in a tile of such
+    columns."""
     rate = fma_rate(dtype, wafer, accumulate) / conflict
     if dtype == "fp32" or accumulate != "fp16":
         return ceil_rate(elements, rate)
@@ -68,7 +69,7 @@ def _issue(elements: Size, wafer: Wafer, dtype: str, accumulate: str, conflict: 
 
 
 def _mapped(elements: Size, wafer: Wafer) -> Size:
-    """o_map(n): cycles of a map around one instruction over `elements`."""
+    """Return o_map(n), the cycles of a map around one instruction over `elements`."""
     return wafer.map_element_cycles + wafer.map_vector_cycles * (np.asarray(elements) > 1)
 
 
@@ -84,7 +85,8 @@ def mesh_product(
     reduce_rows: bool = False,
     ring: str = "folded",
 ) -> Cost:
-    """MeshGEMM or (``ring="plain"``) Cannon of `tile` (m, k, n), (m, k) x (k, n), on `grid` x `grid` cores.
+    """Return the cost of MeshGEMM or (``ring="plain"``) Cannon: tiles (m, k) x (k, n) on `grid` x `grid`
+    cores.
 
     `reduce_rows`: only the right operand moves and each step ends in a reduce of the (m, n) sums along
     the row, pipelined over the steps (the scores of attention).
@@ -112,7 +114,8 @@ def mesh_product(
 def summa(
     m: Size, k: Size, n: Size, steps: Size, wafer: Wafer, *, dtype: str, accumulate: str, conflict: bool
 ) -> Cost:
-    """SUMMA of tiles (m, k) x (k, n) in `steps` steps; `conflict`: C and A start in the same bank."""
+    """Return the cost of SUMMA: tiles (m, k) x (k, n), `steps` steps; `conflict`: C and A start in the same
+    bank."""
     factor = wafer.bank_conflict_factor if conflict else 1.0
     sent = (words(m * k, dtype) + words(k * n, dtype)) * wafer.wavelet_cycles
     relay = wafer.hop_cycles + wafer.handover_cycles
@@ -126,7 +129,7 @@ def summa(
 
 
 def mesh_gemv(k: Size, n: Size, wafer: Wafer, *, dtype: str = "fp16", accumulate: str = "fp16") -> Cost:
-    """Local product of a vector piece of k with a (k, n) tile."""
+    """Return the cost of the local product of a vector piece of length k with a (k, n) tile."""
     return Cost(
         compute=1.0 * k * _issue(n, wafer, dtype, accumulate),
         startup=wafer.loop_cycles + 1.0 * k * _mapped(n, wafer),
@@ -156,12 +159,12 @@ def joined_gemv(
     )
     if column:
         return weights if column == "weights" else together
-    # A lone vector is a column of one element: never the way of a kernel.
+    # A single vector would give columns of one element, which no kernel uses.
     return weights.or_faster(together + Cost(idle=np.where(np.asarray(vectors) > 1, 0.0, np.inf)))
 
 
 def best_groups(grid: Size) -> Size:
-    """Groups that make the K-tree shallow: about sqrt(P)."""
+    """Return the number of groups that makes the K-tree shallow: about sqrt(P)."""
     return (
         np.maximum(1, np.rint(np.sqrt(grid)).astype(np.int64))
         if isinstance(grid, np.ndarray)
@@ -172,7 +175,7 @@ def best_groups(grid: Size) -> Size:
 def tree_allreduce(
     n: Size, grid: Size, groups: Size, wafer: Wafer, *, dtype: str = "fp16", vertical: bool = False
 ) -> Cost:
-    """All-reduce of n elements along lines of `grid` cores in `groups` groups; `vertical`: along columns."""
+    """Return the cost of an all-reduce of n elements along lines of `grid` cores in `groups` groups."""
     g = grid // groups
     b = words(n, dtype) * wafer.wavelet_cycles
     distance = (groups // 2) * g + g // 2

@@ -6,8 +6,9 @@ word; every word of the other then triggers a multiply-accumulate with it, which
 
     per token   words(u) + v ceil(u / w),     u = k and v = n, or u = n and v = k
 
-Nothing leaves before the last token, so the third copy of a layer (activations, deltas, weight gradients) has
-no reduction. The cost counts k ceil(n / w): the program takes 1 / v more, for the received words.
+Nothing leaves before the last token, so the third copy of a layer (activations, deltas, weight gradients)
+needs no reduction. The cost counts k ceil(n / w); the program takes a fraction 1 / v more, for the received
+words.
 """
 
 from __future__ import annotations
@@ -35,9 +36,11 @@ def outer_program(
     operands: Sequence[tuple[Array, Array, Array]] | None = None,
     **options: Unpack[ProgramOptions],
 ) -> Case:
-    """Program of (m features) x (k tokens) x (n outputs), m over rows and n over columns; `groups` in turn.
+    """Return the program of (m features) x (k tokens) x (n outputs): m over rows, n over columns, `groups` in
+    sequence.
 
-    `operands` per group activations (k, m), gradients (k, n) and their product (m, n), instead of random ones.
+    `operands` gives, per group, activations (k, m), gradients (k, n) and their product (m, n); by default
+    they are random.
     """
     rows, cols, tokens = int(tiling.rows), int(tiling.cols), int(dims["k"])
     k, n = ceil_div(int(dims["m"]), rows), ceil_div(int(dims["n"]), cols)
@@ -54,7 +57,7 @@ def outer_program(
         total = np.stack(products, axis=2)
     size = "fp32" if wide else "fp16"
     w = fma_rate(size, wafer)
-    # Activations trigger over gradients, or the other way round.
+    # Activations trigger products with gradients, or vice versa.
     by_row = words(n, size) + k * ceil_rate(n, w) <= words(k, size) + n * ceil_rate(k, w)
     v, u = (k, n) if by_row else (n, k)
     b = new_builder(rows + 1, cols + 1, wafer)
@@ -91,7 +94,7 @@ def outer_program(
 
 
 def tiles(values: Array, parts: int) -> Array:
-    """The first dimension in `parts` equal pieces, filled up with zeros."""
+    """Return the values with the first dimension in `parts` equal pieces, padded with zeros."""
     size = ceil_div(values.shape[0], parts)
     padded = np.zeros((parts * size, *values.shape[1:]), np.float32)
     padded[: values.shape[0]] = values
@@ -105,7 +108,7 @@ def _place(
     rounds: tuple[int, int, int],
     types: tuple[str, str],
 ) -> None:
-    """Feeders of words and of vectors, and the cores between them."""
+    """Write the feeders of words and of vectors, and the cores between them."""
     sent, vectors, sums, vector = buffers
     at_rest, dtype = types
     (groups, tokens, v), u = rounds, vector.length

@@ -1,14 +1,16 @@
-"""Pooling on one core: an image of some channels at rest, the lines under its windows made one, then their columns.
+"""Pooling on one core, which stores some channels of an image: the lines of each window are reduced first,
+then its columns.
 
 Symbols: an image of H x W pixels of e channels, windows of r lines and s columns, stride z, T pixels of the result::
 
     lines      for every line of the result r vectors of W e elements
-    columns    s vectors of the whole result with what is between windows, or of T elements per channel where
+    columns    s vectors over the whole result and the gaps between windows, or of T elements per channel where
                lines follow each other without a gap; the faster
 
-A first vector is moved, or the first two are combined at once, where that is faster.  Maxima are taken in fp16, means are
-summed in fp32.  Lines around an image are left out, columns around are at rest next to the lines.  Cores of a column send their
-words of a pixel in turn, and wait while others do: (cores - 1) e / 2 cycles a pixel, but for the last ones, which wait in queues.
+The first vector is moved, or the first two are combined in one instruction, whichever is faster. Maxima are
+computed in fp16, means are summed in fp32. Padding lines are skipped; padding columns are stored next to the
+lines. Cores of a column send their words of a pixel in sequence, so each waits (cores - 1) e / 2 cycles per
+pixel; the queues hide the last of these words.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ IMAGE, LINES, RESULT = "image", "lines", "result"  # buffers of a core
 BANKS = {IMAGE: 2, LINES: 0, RESULT: 2}
 SIXTEEN, THIRTY_TWO = 1, 2  # 16-bit words of an element
 NOWHERE = ("", 0)
-MOST_STREAMS = 4  # side by side that carry an image
+MOST_STREAMS = 4  # parallel streams of an image
 
 
 @dataclass(frozen=True)
@@ -47,13 +49,13 @@ class Step:
 
 
 def words_apart(channels: Size, rows: Size) -> Size:
-    """Words of a pixel on the fullest of `rows` cores."""
+    """Return the words of a pixel on the fullest of `rows` cores."""
     words = channels // PAIR
     return ceil_div(words, np.minimum(words, rows))
 
 
 def apart_cost(dims: Dims, around: int, is_max: bool, tiling: Tiling, wafer: Wafer) -> Cost:
-    """Cycles of the fullest core of a column, which the rows of a rectangle are; further columns are of no use."""
+    """Return the cost of the fullest core of one column; further columns of the rectangle are not used."""
     windows = Windows.sized(dims, around)
     channel_words = int(dims["c"]) // PAIR
     words = np.asarray(words_apart(channel_words * PAIR, tiling.rows))
@@ -100,7 +102,7 @@ class PoolCore:
 
     @property
     def results(self) -> int:
-        """T."""
+        """Pixels of the result, T."""
         return self.windows.lines.results * self.windows.columns.results
 
 
@@ -110,7 +112,7 @@ class PooledCore(PoolCore):
 
     @property
     def pitch(self) -> int:
-        """Pixels from line to line, with those around."""
+        """Pixels from one line to the next, including padding."""
         columns = self.windows.columns
         wide = max(
             columns.size + columns.around, columns.first(columns.results - 1) + columns.around + columns.taps
@@ -119,21 +121,22 @@ class PooledCore(PoolCore):
 
     @property
     def held(self) -> int:
-        """Elements of the lines, and of the result."""
+        """Elements of the buffers of lines and of the result."""
         return self.windows.lines.results * self.pitch * self.each
 
     def issued_cycles(self) -> float:
-        """Words received and sent, and all instructions."""
+        """Return the issue cycles per image: words received and sent, and all instructions."""
         return float((self.pixels + self.results) * self.each / PAIR + sum(map(self._cycles, self.steps())))
 
     def turn_cycles(self, cores: int) -> float:
-        """While the other cores of a column send their words of a pixel it waits, but for its last words, which wait in its queues."""
+        """Return the cycles that a core waits while the other cores of its column send; its queues hide some
+        of them."""
         wafer = self.wafer
         queued = max(wafer.output_queue_wavelets) + wafer.ramp_cycles + wafer.router_queue_wavelets
         return float(max(0, self.results * self.each // PAIR - queued) * (cores - 1))
 
     def steps(self) -> list[Step]:
-        """The instructions: lines of windows, then their columns."""
+        """Return the instructions: over the lines of the windows, then over their columns."""
         each = self.each
         lines, columns, pitch = self.windows.lines, self.windows.columns, self.pitch * each
         row, margin = columns.size * each, columns.around * each
@@ -147,7 +150,7 @@ class PooledCore(PoolCore):
             )
         if columns.taps == 1:
             return out
-        # All columns at once, those between windows too; or a channel after the other with whole lines in a row.
+        # All columns at once, including gaps between windows; or channel by channel, if lines are contiguous.
         whole = Step(1, NOWHERE, (), lines.results * pitch - (columns.taps - 1) * each)
         met = [(LINES, tap * each) for tap in range(columns.taps)]
         at_once = self._combined((RESULT, 0), met, whole)
@@ -159,7 +162,8 @@ class PooledCore(PoolCore):
         return out + min(at_once, one_by_one, key=lambda steps: sum(map(self._cycles, steps)))
 
     def _combined(self, to: tuple[str, int], met: list[tuple[str, int]], like: Step) -> list[Step]:
-        """Several places made one: the first moved, or the first two combined where that is faster."""
+        """Return the instructions that reduce several places to one: the first is moved, or the first two
+        combined."""
         moved = [
             replace(like, to=to, reads=(met[0],)),
             *(replace(like, to=to, reads=(to, one)) for one in met[1:]),

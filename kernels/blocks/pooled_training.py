@@ -1,17 +1,19 @@
-"""Pooling that trains, on one core: columns of windows made one, then their lines; and the same way back.
+"""Trainable pooling on one core: the columns of each window are reduced first, then its lines; the backward
+pass reverses this.
 
-Symbols: an image of H x W pixels of e channels, windows of s taps either way, stride z, T pixels of the result, g their
-gradients.  The windows of all lines are at one distance: a line is filled up to a multiple of z pixels, and what is between
-its last window and the next line counts as windows as well, whose gradient is 0.  A *stage* makes s taps one, all windows
-of a channel (stride 1: of all channels) in one instruction over columns, of a line over lines::
+Symbols: an image of H x W pixels of e channels, windows of s taps either way, stride z, T pixels of the
+result, g their gradients.  Windows have the same distance within and across lines: a line is padded to a
+multiple of z pixels, and positions between its last window and the next line count as windows with gradient
+0. A *stage* reduces s taps to one. One instruction covers all windows of a channel (stride 1: of all
+channels) over columns, or those of a line over lines::
 
     maximum   y = v_0;   for j = 1 .. s - 1:   n_j = [v_j > y];   y = max(y, v_j)          n_j are kept
     back      for j = s - 1 .. 1:   dv_j += g n_j;   g = g - g n_j;                        dv_0 += g
     mean      y = sum of v_j;       back: dv_j += g;    scaled as it leaves, both ways
 
-So of equal pixels the first one wins, in a line and then among lines, as PyTorch has it.  Windows that do not overlap are
-written instead of added up.  Maxima go in fp16, sums in fp32.  While a core sends its words of a pixel the others of its column
-wait.
+So the first of several equal pixels wins, within a line and then among lines, as in PyTorch. Gradients of
+windows that do not overlap are written instead of added. Maxima are in fp16, sums in fp32. While a core sends
+its words of a pixel, the other cores of its column wait.
 """
 
 from __future__ import annotations
@@ -77,7 +79,7 @@ class _Stage:
     tap: int  # elements from tap to tap
     to: Place
     won: Place
-    mask: int  # elements of what is kept of a tap
+    mask: int  # elements of a tap's mask
 
 
 @dataclass(frozen=True)
@@ -86,19 +88,19 @@ class TrainedPoolCore(PoolCore):
 
     @property
     def wide(self) -> int:
-        """Windows of a line, with those between lines."""
+        """Window positions per line, including those in the gap to the next line."""
         columns = self.windows.columns
         reach = max(columns.around + columns.size, (columns.results - 1) * columns.stride + columns.taps)
         return int(ceil_div(reach, columns.stride))
 
     @property
     def pitch(self) -> int:
-        """Elements of a line of the image, filled up."""
+        """Elements of a padded line of the image."""
         return self.wide * self.windows.columns.stride * self.each
 
     @property
     def is_filled(self) -> bool:
-        """Whether a line is longer than the image's, or begins later."""
+        """Whether a line is padded: longer than the image's, or starting later."""
         return self.pitch != self.windows.columns.size * self.each
 
     @property
@@ -115,7 +117,7 @@ class TrainedPoolCore(PoolCore):
 
     @property
     def lines_held(self) -> int:
-        """Lines under windows, with those around."""
+        """Lines under windows, including padding."""
         lines = self.windows.lines
         return max(lines.around + lines.size, (lines.results - 1) * lines.stride + lines.taps)
 
@@ -255,11 +257,11 @@ class TrainedPoolCore(PoolCore):
         return (self.pixels + self.results) * self.each / PAIR
 
     def cycles(self, steps: Sequence[PoolStep]) -> float:
-        """Starts and elements of instructions."""
+        """Return the cycles of instructions: starts and elements."""
         return float(sum(map(self._cycles, steps)))
 
     def _cycles(self, step: PoolStep) -> float:
-        """Two reads from equal banks take twice as long."""
+        """Return the cycles of an instruction; two reads from the same bank take twice as long."""
         wafer, start = self.wafer, ceil(self.wafer.vector_start_cycles)
         rates = {
             "mov": (wafer.mov_fp16_per_cycle, wafer.mov_fp32_per_cycle),
@@ -275,16 +277,17 @@ class TrainedPoolCore(PoolCore):
         return step.turns * (start + ceil(step.length / rate * slow))
 
     def wide_of(self, buffer: str) -> int:
-        """16-bit words of an element."""
+        """Return the number of 16-bit words of an element."""
         return SIXTEEN if self.is_max or buffer in (TAKEN, IMAGE, GRADIENT) else THIRTY_TWO
 
 
 def trained_apart_cost(
     dims: Dims, around: int, is_max: bool, is_forward: bool, tiling: Tiling, wafer: Wafer
 ) -> Cost:
-    """Cycles of the fullest core of a column, one way; further columns are of no use.
+    """Return the cost of one pass on the fullest core of one column; further columns of the rectangle are not
+    used.
 
-    It waits while the others send their words of every pixel: (cores - 1) words, of T pixels forward, of H W backward.
+    A core waits while the others send their words of every pixel: T pixels forward, H W backward.
     """
     windows = Windows.sized(dims, around)
     words = np.asarray(words_apart(int(dims["c"]) // PAIR * PAIR, tiling.rows))

@@ -111,7 +111,8 @@ def product_probe(
     attrs: Mapping[str, Any],
     times: float = 1.0,
 ) -> Probe:
-    """A product of streamed or stationary weights as `gemm` lays it out, `times` over; fill aside."""
+    """Return the probe of a product of streamed or stationary weights, laid out as by `gemm` and run `times`
+    times; without fill."""
     cost = times * steady(product(m, k, n, tiling, wafer, dtype, attrs, phase))
     gradient = phase is Phase.WEIGHT_GRADIENT
     if tiling.mapping == "streamed":
@@ -127,7 +128,7 @@ def product_probe(
         dims = {"m" if gradient else "k": f * SIDE, "n": t * SIDE}
         step, tile = "k" if gradient else "m", f"{f} words on {t} outputs"
     small = Tiling(SIDE, SIDE, tiling.mapping, options={"orientation": "kn"})
-    # The cores that feed and collect hold the words of all rounds, fp32.
+    # Feeders and collectors store the words of all rounds in fp32.
     rounds = max(1, min(ROUNDS, wafer.sram_usable_bytes // (2 * 4 * max(f, t))))
     stated = WeightAttributes.of(tiling.options, attrs)
     kept: dict[str, Attr] = {"accumulate": stated.accumulate or "fp32"}

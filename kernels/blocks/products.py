@@ -3,31 +3,31 @@
 Symbols: M, K, N the product (M, K) x (K, N); R, C rows and columns; L lanes of c = C // L columns;
 s = triggered_start_cycles; w multiply-accumulates per cycle; rho = words per partial sum (fp32: 1).
 
-streamed (activations rest: K over the c columns of a lane, M over the L R rows; weights stream, each
-triggers a multiply-accumulate over the t resident rows; partial sums are reduced along the lane)::
+streamed (activations are stationary: K over the c columns of a lane, M over the L R rows; weights stream,
+each triggers a multiply-accumulate over the t resident rows; partial sums are reduced along the lane)::
 
     f = ceil(K/c), t = ceil(M/(L R))
     T = N (f (s + ceil(t/w)) + s + ceil(rho t)) + fill
 
-streamed weight gradient ``(M, K=tokens) x (tokens, N)`` (both operands rest; the output gradient of
+streamed weight gradient ``(M, K=tokens) x (tokens, N)`` (both operands are stationary; the output gradient of
 one column is broadcast along the lane, the sums leave down the columns)::
 
     f = ceil(M/c), t = ceil(K/(L R))
     T = N (f (s + ceil(t/w)) + s + ceil(t/2) + f) + fill
 
-stationary (weights rest: K over rows, N over columns; each arriving activation triggers a
+stationary (weights are stationary: K over rows, N over columns; each arriving activation triggers a
 multiply-accumulate over the n resident columns; partial sums are reduced down the column)::
 
     k = ceil(K/R), n = ceil(N/C),  per token: k (s + ceil(n/w)) + n      (weight gradient: no "+ n")
 
-work on the outputs: a round of sums (streamed: one of N, of t tokens; stationary: one of M, of n outputs) rests
-whole on one core of its line; the busiest core holds::
+work on the outputs: one core of the line stores a whole round of sums (streamed: one of N rounds, of t
+tokens; stationary: one of M rounds, of n outputs); the busiest core stores::
 
     streamed  ceil(N/c) t        stationary  ceil(M/R) n
 
-Source: calibration against published training rates; s = 0, rho = 1, mixed rate w.  These are choices of form, made with
-the rates known, and so is the ceil(t/2) of a streamed weight gradient: the program overlaps the arrival of a gradient with
-the arithmetic and takes 10 to 25 % fewer cycles.
+Source: calibration against published training rates; s = 0, rho = 1, mixed rate w.  These forms were chosen
+with the published rates known. So was the ceil(t/2) of a streamed weight gradient: the program overlaps the
+arrival of a gradient with the arithmetic and takes 10 to 25 % fewer cycles.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ SUM_BYTES = 4  # partial sums are fp32 unless the kernel accumulates in fp16
 
 
 def chain_latency(cores: Size, wafer: Wafer) -> Size:
-    """First partial sum through a chain of `cores` cores: ``(hop + 2 T_R + 1) (P - 1)``."""
+    """Return the latency of a chain of P = `cores` cores for one word: ``(hop + 2 T_R + 1) (P - 1)``
+    cycles."""
     return (cores - 1) * relay_cycles(wafer)
 
 
@@ -69,7 +70,7 @@ def _rate(dtype: str, tiling: Tiling, attrs: Mapping[str, Any], wafer: Wafer) ->
 def streamed(
     m: Size, k: Size, n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]
 ) -> Cost:
-    """Streamed product: forward and input gradient.
+    """Return the cost of a product of streamed weights: forward or input gradient.
 
     `density` (option or attribute): fraction of non-zero weights; zeros are neither sent nor computed.
     """
@@ -90,7 +91,7 @@ def streamed(
 def streamed_weight_gradient(
     m: Size, k: Size, n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]
 ) -> Cost:
-    """Streamed weight gradient of dims (m features) x (k tokens) x (n outputs)."""
+    """Return the cost of a streamed weight gradient: (m features) x (k tokens) x (n outputs)."""
     w = _rate(dtype, tiling, attrs, wafer)
     lane = tiling.cols // tiling.lanes
     f = ceil_div(m, lane) * WeightAttributes.of(tiling.options, attrs).density
@@ -131,9 +132,10 @@ def stationary(
     attrs: Mapping[str, Any],
     phase: Phase = Phase.FORWARD,
 ) -> Cost:
-    """Stationary product; `orientation` "kn" lays K over rows, "nk" over columns, "best" the faster.
+    """Return the cost of a stationary product; `orientation`: K over rows ("kn") or columns ("nk"), or the
+    faster ("best").
 
-    A weight gradient (m features) x (k tokens) x (n outputs) keeps its sums at rest: m over rows.
+    In a weight gradient (m features) x (k tokens) x (n outputs) the sums are stationary, with m over rows.
     """
     parts = _best_oriented(m, k, n, tiling, wafer, dtype, attrs, phase)
     return Cost(
@@ -145,7 +147,8 @@ def stationary(
 
 
 def product_lay(attrs: Mapping[str, Any]) -> Lay:
-    """Words over one axis of the region and outputs over the other, where the orientation is settled."""
+    """Return the layout: words over one axis of the region, outputs over the other; open if the orientation
+    is."""
     ways = {"kn": Lay("rows", "cols"), "nk": Lay("cols", "rows")}
     return ways.get(WeightAttributes.of(attrs).orientation, Lay())
 
@@ -153,7 +156,7 @@ def product_lay(attrs: Mapping[str, Any]) -> Lay:
 def outputs_held(
     m: Size, k: Size, n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]
 ) -> Size:
-    """Outputs of a forward product on the busiest core, where work on them is done: whole rounds of sums."""
+    """Return the outputs that the busiest core works on in a forward product: whole rounds of sums."""
     if tiling.mapping == "stationary":
         return _best_oriented(m, k, n, tiling, wafer, dtype, attrs, Phase.FORWARD)[4]
     lane = tiling.cols // tiling.lanes
@@ -199,7 +202,8 @@ def laid(
     attrs: Mapping[str, Any],
     phase: Phase,
 ) -> tuple[Any, Any]:
-    """Cores over the words and over the outputs of a stationary product, in the faster orientation."""
+    """Return the cores along the words and along the outputs of a stationary product, in the faster
+    orientation."""
     wanted = WeightAttributes.of(tiling.options, attrs).orientation
     if wanted == "best":
         cycles = {}
@@ -220,7 +224,7 @@ def product(
     attrs: Mapping[str, Any],
     phase: Phase,
 ) -> Cost:
-    """The product in the mapping of the tiling ("streamed" or "stationary")."""
+    """Return the cost of a product in the mapping of the tiling ("streamed" or "stationary")."""
     if tiling.mapping == "stationary":
         return stationary(m, k, n, tiling, wafer, dtype, attrs, phase)
     if phase is Phase.WEIGHT_GRADIENT:
@@ -229,9 +233,10 @@ def product(
 
 
 def weight_bytes(tiling: Tiling, attrs: Mapping[str, Any], dtype: str, phase: Phase) -> float:
-    """Bytes per weight at rest: the type itself; fp32 for a gradient; training with its optimizer.
+    """Return the bytes per resident weight: its data type; fp32 for a gradient; in training with optimizer
+    state.
 
-    Weights "int8" take one byte, "frozen" ones do not train: neither has a gradient or an optimizer.
+    "int8" weights take one byte and "frozen" weights do not train; neither has a gradient or optimizer state.
     """
     kept = WeightAttributes.of(attrs).weights
     if kept and phase is not Phase.WEIGHT_GRADIENT:
@@ -268,7 +273,7 @@ def product_footprint(
     t = ceil_div(tokens, tiling.lanes * tiling.rows)
     sums = f if gradient else t
     return Footprint(
-        # A weight is used when it arrives: what waits is a piece of the column, twice.
+        # A weight is used on arrival; only two pieces of a column are buffered.
         weights_bytes=2.0 * np.minimum(f, CHUNK_ELEMENTS) * SUM_BYTES,
         buffers_bytes=2 * sums * SUM_BYTES + (2 * t * bytes_of(dtype) if gradient else 0),
         code_bytes=wafer.kernel_code_bytes,

@@ -11,15 +11,15 @@ reduce-scatter   rank r sends piece r - 1, adds what arrives of r - 2, r - 3, ..
                  sum of piece r ends in rank r
 all-gather       rank r sends piece r, stores what arrives of r - 1, r - 2, ... and sends it on
 
-A piece is sent on by a microthread while the next one arrives; both share the issue slot.  Each half takes::
+A microthread forwards a piece while the next one arrives; both share the issue slot. Each half takes::
 
-    fp32     T = (P - 1) max(2 w + 2 o_l, o_l + d + w) - o_l       sending precedes the start of the receive
-    16 bit   T = (P - 1) (2 o_l + d + w) - o_l                     and follows it where it leaves half the slot free
+    fp32     T = (P - 1) max(2 w + 2 o_l, o_l + d + w) - o_l       the send comes before the start of the receive
+    16 bit   T = (P - 1) (2 o_l + d + w) - o_l                     and after it, where it leaves half the slot free
 
-and the all-reduce of both halves one more o_l, since its second half starts with loaded descriptors.
+An all-reduce of both halves takes one more o_l, because its second half starts with loaded descriptors.
 
-Adding and sending on word by word would need one issue cycle per word instead of two, and stops: all cores of the
-ring would send their first piece and none would receive.
+Adding and forwarding word by word would take one issue cycle per word instead of two, but it deadlocks: all
+cores of the ring would send their first piece and none would receive.
 
 Source: arXiv 2404.15888 for the algorithm (there (P - 1) (w + d) for each half).
 """
@@ -53,19 +53,20 @@ from wse_sim.kernels.contract.family import (
 )
 from wse_sim.kernels.contract.parameters import sizes
 
-# 16-bit streams that only move: two words per issue cycle.
+# Moves of 16-bit streams without arithmetic take two words per issue cycle.
 WIDE = {"fp16": "fp16x4"}
 
 
 def ring(cores: int, *, folded: bool = True) -> list[int]:
-    """Positions in the order of the ring."""
+    """Return the positions of a line in the order of the ring."""
     return [*range(0, cores, 2), *reversed(range(1, cores, 2))] if folded else [*range(cores)]
 
 
 def route_ring(line: Line, order: list[int], first: int) -> tuple[list[int], list[int], int]:
-    """Routes of all streams to the next rank; returns each position's color to send, to receive, and the count.
+    """Set the routes of all streams to the next rank; return each position's send and receive colors, and
+    their number.
 
-    Streams that share or touch a stretch of the line have different colors.
+    Streams on overlapping or adjacent segments of the line have different colors.
     """
     cores = len(order)
     edges = sorted((min(a, b), max(a, b), a, b) for a, b in zip(order, [*order[1:], order[0]], strict=True))
@@ -145,7 +146,7 @@ def _emit_half(k: CoreClass, turn: RingTurn, own: int, start: str, *, adds: bool
 
 
 def half_cost(n: Size, cores: int, wafer: Wafer, dtype: str) -> Cost:
-    """Cycles of one half after the task start."""
+    """Return the cost of one half, without the task start."""
     q = ceil_div(n, cores)
     w = words(q, dtype) * wafer.wavelet_cycles
     if cores == 1:
@@ -153,7 +154,7 @@ def half_cost(n: Size, cores: int, wafer: Wafer, dtype: str) -> Cost:
     wide = dtype in WIDE
     issue = ceil_div(w, 2) if wide else w
     steps, o = cores - 1, wafer.vector_start_loaded_cycles
-    # A piece visits P - 1 links of the folded ring: all of two hops but one.
+    # A piece crosses P - 1 edges of the folded ring; each has two hops, except one.
     flight = (2 * steps - 1) / steps * wafer.hop_cycles + wafer.handover_cycles
     busy = 2 * issue + 2 * o
     wait = np.maximum(0.0, (1 + wide) * o + flight + w - busy)
@@ -161,7 +162,8 @@ def half_cost(n: Size, cores: int, wafer: Wafer, dtype: str) -> Cost:
 
 
 def place_ring(line: Line, x: Buffer, q: int, dtype: str, halves: tuple[Any, ...]) -> None:
-    """Routes, classes and places of the `halves` (emitters) on a folded ring over the whole line, pieces of q in x."""
+    """Write routes, core classes and places of the `halves` (emitters) on a folded ring; x consists of pieces
+    of q elements."""
     b = line.builder
     order = ring(b.rows if line.vertical else b.cols)
     sends, receives, colors = route_ring(line, order, 0)
@@ -189,14 +191,14 @@ class RingHalf(Family):
     bands = "exact"
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """The vector in whole pieces, and code."""
+        """Return the bytes of the vector, padded to whole pieces, and of code."""
         check_tiling(self.name, tiling, self.mappings)
         length = tiling.cols * ceil_div(dims["words"], tiling.cols)
         size = bytes_of(asked(how, dtype="fp32").dtype)
         return Footprint(activations_bytes=1.0 * length * size, code_bytes=wafer.kernel_code_bytes)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """P - 1 steps of a piece each; the number of cores is one integer."""
+        """Return the cost of P - 1 steps of one piece each; the number of cores must be one integer."""
         check_tiling(self.name, tiling, self.mappings)
         half = half_cost(dims["words"], int(tiling.cols), wafer, asked(how, dtype="fp32").dtype)
         return half + Cost(startup=wafer.task_start_cycles)
@@ -214,7 +216,7 @@ class RingHalf(Family):
 
     @abstractmethod
     def emit(self, k: CoreClass, turn: RingTurn, start: str) -> None:
-        """The instructions of one rank."""
+        """Emit the instructions of one rank."""
 
     @abstractmethod
     def expected(self, values: Array, q: int) -> Array:
@@ -222,6 +224,6 @@ class RingHalf(Family):
 
     @staticmethod
     def pieces(cores: int, q: int) -> Iterator[tuple[int, slice]]:
-        """Position in the row and piece of every rank."""
+        """Yield the position in the row and the piece of every rank."""
         for rank, position in enumerate(ring(cores)):
             yield position, slice(rank * q, (rank + 1) * q)

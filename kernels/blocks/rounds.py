@@ -5,11 +5,12 @@ A sequence of items (the keys or the queries of a sample) is owned by the cores 
     multicast   the owner of an item sends it to the whole line. One color; the router of every core goes through
                 three switch positions (receive from the low side; inject; receive from the high side), and the
                 owner ends its block with a control wavelet that switches its own router and the next.
-    ring        a partial sum per item starts after the owner, passes every core once, which adds its part, and
+    ring        a partial sum per item starts on the core after the owner and visits every core, which adds its part; it
                 ends at the owner: every core spends one issue cycle per word, including the owner. Neighbours exchange
                 on two colors alternating by parity; the last core reaches the first through all routers on a third.
 
-The chain of a new owner starts one core further on: each core waits once for the chain to come around.
+With each new owner the ring starts one core later, so each core waits once for a sum to travel around the
+ring.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from wse_sim.kernels.contract.family import Size
 RING_COLORS = 3
 SENDER = 1  # microthread that multicasts
 
-# Words of the next item that may be under way before the present sum has left: two wait in the sender's own
-# input queue and two in its router, so that none holds up the sum in the output queue they share.
+# Words of the next item that may be sent before the current sum has left: two wait in the sender's own input
+# queue and two in its router, so that none blocks the sum in the shared output queue.
 WORDS_AHEAD = 4
 
 
@@ -43,18 +44,19 @@ def even(elements: Size) -> Size: ...
 
 
 def even(elements: Size) -> Size:
-    """Elements of two per word, rounded up to whole words."""
+    """Return the number of elements, rounded up to whole words of two."""
     return elements + elements % 2
 
 
 def pitch(elements: int) -> int:
-    """Elements from one vector to the next: all start in the same bank modulo four (:mod:`wse_sim.fabric.format.lower`)."""
+    """Return the elements from one vector to the next, so that all start in the same bank modulo four."""
     return 4 * int(ceil_div(elements, 4))
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """`items` over `cores` positions in order: the first owners have `size` each, the last one the rest."""
+    """Partition of `items` over `cores` positions in order: `size` items each, and the rest for the last
+    owner."""
 
     items: int
     cores: int
@@ -65,12 +67,12 @@ class Blocks:
         return int(ceil_div(self.items, self.cores))
 
     def of(self, position: int) -> tuple[int, int]:
-        """First item of a position and the one after its last."""
+        """Return the range of a position: its first item, and the one after its last."""
         position %= self.cores
         return min(position * self.size, self.items), min((position + 1) * self.size, self.items)
 
     def count(self, position: int) -> int:
-        """Items of a position."""
+        """Return the number of items of a position."""
         first, end = self.of(position)
         return end - first
 
@@ -79,7 +81,7 @@ Cuts = tuple[tuple[int, int], ...]
 
 
 def stretches(items: int, *cuts: tuple[int, int]) -> Iterator[tuple[int, int]]:
-    """The stretches of 0 .. items between the ends of `cuts`, in order."""
+    """Yield the ranges into which the ends of `cuts` divide 0 .. items, in order."""
     edges = sorted({0, items, *(edge for cut in cuts for edge in cut)})
     yield from pairwise(edges)
 
@@ -100,7 +102,7 @@ def route_turns(line: Line, cores: int, color: int, *, loop_back: bool) -> None:
 
 
 def end_turn(k: CoreClass, color: int) -> None:
-    """The sender has sent its block: the next core may inject."""
+    """End a sender's block: a control wavelet lets the next core inject."""
     k.control(color, Command.ADVANCE, Command.ADVANCE, start="none")
 
 
@@ -108,8 +110,8 @@ def end_turn(k: CoreClass, color: int) -> None:
 class Sender:
     """A core that multicasts the items `block` of the sequence from a microthread, two elements per word.
 
-    `sent` has `length` elements per item, a pitch apart. The core also receives its own words, so only the
-    first words of an item may run ahead of its main thread.
+    `sent` has `length` elements per item, a pitch apart. The core also receives its own words, so it may send
+    only the first words of an item before its main thread reaches that item.
     """
 
     core: CoreClass
@@ -120,7 +122,7 @@ class Sender:
 
     @property
     def cuts(self) -> Cuts:
-        """The block, and its last item."""
+        """The ranges in which the program differs: the block, and its last item."""
         first, end = self.block
         return ((first, end), (max(first, end - 1), end))
 
@@ -168,7 +170,7 @@ class Ring:
     first_color: int
 
     def route(self, line: Line) -> None:
-        """Routes from every core to the next, and from the last to the first."""
+        """Set the routes from every core to the next, and from the last to the first."""
         low, high, route = line.toward(-1), line.toward(1), line.builder.route
         last = self.cores - 1
         if last == 0:
@@ -182,11 +184,12 @@ class Ring:
         route(self.sends(last), line.place(0), rx=high, tx="R")
 
     def sends(self, position: int) -> int:
-        """Color on which a position hands over to the next."""
+        """Return the color on which a position sends to the next."""
         return self.first_color + (2 if position == self.cores - 1 else position % 2)
 
     def emit(self, k: CoreClass, position: int, owner: int, y: Operand, kept: Operand | None) -> None:
-        """The part of one core in the sum of an item: `y` is its own part, `kept` the place at the owner."""
+        """Emit one core's instructions for the sum of an item: `y` is its part, `kept` the destination on the
+        owner."""
         if self.cores == 1 and kept is not None:
             k.mov(kept, y, dtype="mixed", start="none")
             return

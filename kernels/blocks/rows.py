@@ -1,9 +1,10 @@
 """Row-wise kernels on a grid (softmax, norms, losses), written by hand: cost and fabric program of a list of vectors.
 
-Mapping: each core holds f = ceil(cols/C) elements of t = ceil(rows/R) rows, fp32, and t values of every statistic.  The
-work is a list of :class:`~wse_sim.kernels.blocks.line_stages.Vector`, as that of the training kernels; here a vector
-with an element and a statistic is one instruction per row, one of elements or of statistics alone covers all t f or t of
-them, and a collective is an all-reduce of the t statistics along the row of cores (up the best tree, multicast back).
+Mapping: each core holds f = ceil(cols/C) elements of t = ceil(rows/R) rows, fp32, and t values of every
+statistic.  The work is a list of :class:`~wse_sim.kernels.blocks.line_stages.Vector`, as in the training
+kernels. Here a vector that combines elements with a statistic is one instruction per row. A vector of
+elements only, or of statistics only, is one instruction over all t f or all t of them. A collective is an
+all-reduce of the t statistics along the row of cores (up the best tree, multicast back).
 
 Symbols: o = vector_start_cycles, E = cycles of a function; rates w of the vector unit per vector::
 
@@ -42,7 +43,7 @@ MATRICES = frozenset({"x", "mask"})  # buffers of elements; the others hold a va
 
 
 def _is_per_row(vector: Vector) -> bool:
-    """Whether it works on elements and on a statistic of their row."""
+    """Return whether a vector combines elements with a statistic of their row."""
     return not MATRICES.isdisjoint(vector.names) and not MATRICES.issuperset(vector.names)
 
 
@@ -63,7 +64,7 @@ def grid_footprint(rows: Size, cols: Size, tiling: Tiling, wafer: Wafer) -> Foot
 
 
 def grid_cost(vectors: Sequence[Vector], rows: Size, cols: Size, tiling: Tiling, wafer: Wafer) -> Cost:
-    """Sum over the vectors; the number of core columns is one integer."""
+    """Return the cost of all vectors; the number of core columns must be one integer."""
     t, f = _tile(rows, cols, tiling)
     tree = _tree(t, tiling, wafer)
     costs = (
@@ -73,14 +74,14 @@ def grid_cost(vectors: Sequence[Vector], rows: Size, cols: Size, tiling: Tiling,
 
 
 def _shared(t: Size, tree: LineTree, wafer: Wafer) -> Cost:
-    """An all-reduce of the statistics along a row of cores."""
+    """Return the cost of an all-reduce of the statistics along a row of cores."""
     up = float(reduce_cycles(tree, words(t, "fp32"), wafer)[0]) if tree.cores > 1 else 0.0
     first = Cost(startup=wafer.vector_start_cycles, fabric=up) if tree.cores > 1 else Cost()
     return first + multicast_back(t, tree, wafer, "fp32")
 
 
 def _issued(vector: Vector, t: Size, f: Size, wafer: Wafer) -> Cost:
-    """One instruction, or one per row."""
+    """Return the cost of a vector: one instruction, or one per row."""
     o, op = wafer.vector_start_cycles, vector.op
     if op in FUNCTIONS:
         cycles = {"exp": wafer.exp_cycles, "log": wafer.exp_cycles, "reciprocal": wafer.divide_cycles}
@@ -112,7 +113,7 @@ def grid_values(
     Raises
     ------
     KernelError
-        If something else than the forward pass is asked, or the matrix does not fill the tiles.
+        If a phase other than forward is requested, or the matrix does not fill the tiles.
     """
     if options.get("phase", Phase.FORWARD) is not Phase.FORWARD or not is_plain:
         raise KernelError(
@@ -144,13 +145,13 @@ def grid_program(
     t, f = _tile(rows, cols, tiling)
     height, width = int(tiling.rows), int(tiling.cols)
     b = new_builder(height, width, wafer)
-    # Statistics lie two banks off the elements.
+    # Statistics start two banks away from the elements.
     buffers = {"x": b.buffer("x", t * f, bank=0), "statistic": b.buffer("statistic", t, bank=2)}
     if mask is not None:
         buffers |= {"mask": b.buffer("mask", t * f, bank=2), "picked": b.buffer("picked", t, bank=0)}
     line = Line(b, vertical=False)
     tree = _tree(t, tiling, wafer)
-    # Switches turn once: every all-reduce has its own colors.
+    # Switches advance only once, so every all-reduce has separate colors.
     fractions, color = [], 0
     for _ in [vector for vector in vectors if vector.collective]:
         steps, used = route_reduce(line, tree, color)
@@ -183,7 +184,7 @@ def grid_program(
 
 
 def _share(k: CoreClass, op: str, statistic: Buffer, step: ReductionStep, back: int, is_root: bool) -> None:
-    """Reduce along the row, multicast back."""
+    """Emit the all-reduce of a statistic: reduce along the row, multicast back."""
     emit_reduce(k, step, statistic, "fp32", start="code", op=op)
     if is_root:
         k.mov(fabric_out(back), statistic.dsd())
@@ -192,7 +193,7 @@ def _share(k: CoreClass, op: str, statistic: Buffer, step: ReductionStep, back: 
 
 
 def _emit(k: CoreClass, vector: Vector, buffers: Mapping[str, Buffer], tile: tuple[int, int]) -> None:
-    """The instructions of a vector within one core."""
+    """Emit the instructions of a vector on one core."""
     t, f = tile
     if vector.op in FUNCTIONS:
         k.map(Fn[vector.op.upper()], buffers[vector.to].dsd(), buffers[str(vector.of[0])].dsd())

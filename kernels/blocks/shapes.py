@@ -1,4 +1,4 @@
-"""The shape of a triggered product: cores along the words, cores along the sums, rounds; and its operands."""
+"""Shape of a triggered product (cores along the words, cores along the sums, rounds), and its operands."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from wse_sim.fabric.format.builder import Index
 class TriggeredShape:
     """`feeds` cores along a multicast, `sums` along a reduction; f words per round over vectors of v.
 
-    `parts` words of the rounds that share the f vectors, in order ("" is one round of all); `groups` products
-    follow each other with their own vectors; `lanes` equal copies lie side by side; `kept` words of the f
-    that arrive (the others are zero weights).
+    `parts`: words of the rounds that share the f vectors, in order (empty: one round with all of them).
+    `groups`: consecutive products with separate vectors. `lanes`: equal copies next to each other. `kept`:
+    words of a round that arrive; the others are zero weights.
     """
 
     feeds: int
@@ -33,7 +33,8 @@ class TriggeredShape:
     offset: int = 0  # first core along the sums
 
     def at(self, feed: Index | EllipsisType, total: int | EllipsisType) -> tuple[Index, Index]:
-        """Place of a position along the feed and along the sums (0 feeder or collector, then the cores)."""
+        """Return the cell of a position along the feed and along the sums (0: feeder or collector, then the
+        cores)."""
         sums: Index
         if isinstance(total, EllipsisType):
             sums = slice(self.offset + 1, self.offset + 1 + self.sums)
@@ -44,7 +45,7 @@ class TriggeredShape:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Rows and columns of all lanes, feeders and collectors included."""
+        """Rows and columns of all lanes, including feeders and collectors."""
         sides = (self.feeds + 1, self.lanes * (self.sums + 1))
         return sides if self.vertical else (sides[1], sides[0])
 
@@ -55,7 +56,7 @@ class TriggeredShape:
 
     @property
     def pieces(self) -> tuple[int, ...]:
-        """Words of the rounds that share the vectors."""
+        """Numbers of words of the rounds that share the vectors."""
         return self.parts or (self.f,)
 
 

@@ -26,26 +26,27 @@ class OnElements(Family):
         return 2
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """Stage buffers of the operands and code."""
+        """Return the bytes of the operands' stage buffers and of code."""
         _, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         return pointwise_footprint(dims["elements"], tiling, wafer, dtype, buffers=self.buffers(attrs))
 
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
-        """The elements of one core."""
+        """Return a probe on the elements of one core."""
         return elements_probe(self, dims, tiling, wafer, how)
 
 
 class OnRows(Family):
-    """A family that works row by row: a row is done once its operands have arrived."""
+    """A family that works row by row: a row is finished as soon as its operands have arrived."""
 
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
-        """Row by row."""
+        """Return that samples flow row by row."""
         return Flow(rows=dims["rows"])
 
 
 class Collective(Family):
-    """A family of vectors that lines or a rectangle of cores add up or hand on, one vector per core."""
+    """A family that reduces or distributes vectors along lines or over a rectangle of cores, one vector per
+    core."""
 
     dims: Mapping[str, str] = sizes(words="elements per core")
     mappings = ("grid",)
@@ -53,7 +54,7 @@ class Collective(Family):
     bands = "exact"
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """The vector and code."""
+        """Return the bytes of the vector and of code."""
         check_tiling(self.name, tiling, self.mappings)
         size = bytes_of(asked(how, dtype="fp32").dtype)
         return Footprint(activations_bytes=1.0 * dims["words"] * size, code_bytes=wafer.kernel_code_bytes)

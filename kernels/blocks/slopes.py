@@ -1,4 +1,5 @@
-"""Activations with their slopes: the outputs of a sample, and what their gradients are multiplied by on the way back.
+"""Activations with their slopes: the outputs of a sample, and the factors of their gradients in the backward
+pass.
 
 Symbols: z the sum with bias and residual, y the output, s = dy / dz the slope; P the distribution of the normal, p its density::
 
@@ -9,8 +10,9 @@ Symbols: z the sum with bias and residual, y the output, s = dy / dz the slope; 
     tanh        y = tanh z                          s = 1 - y^2
     sigmoid     y = 1 / (1 + exp(-z))               s = y - y^2
 
-with q = sqrt(2 / pi) and r = 0.044715.  What is between is held in fp32.  A step takes the start of an instruction and n
-elements at the wafer's rate, twice as long where both vectors that it reads are in the same banks.
+with q = sqrt(2 / pi) and r = 0.044715.  Intermediate values are in fp32. A step takes an instruction start
+plus n elements at the wafer's rate; elements take twice as long if both vectors that it reads are in the same
+banks.
 """
 
 from __future__ import annotations
@@ -81,19 +83,19 @@ BANKS = {"z": 0, "s": 2, "a": 2, "b": 0, "c": 0}
 
 @dataclass(frozen=True)
 class Slopes:
-    """One activation."""
+    """Value and slope of one activation, as instructions on a core."""
 
     activation: str
     wafer: Wafer
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """In fp32; none of ReLU."""
+        """The fp32 instructions; empty for ReLU."""
         return STEPS.get(self.activation, ())
 
     @property
     def scratch(self) -> tuple[int, ...]:
-        """The banks of the fp32 buffers that it takes."""
+        """Banks of the fp32 scratch buffers."""
         used = {step[1] for step in self.steps}
         return tuple(BANKS[name] for name in BETWEEN if name in used)
 
@@ -128,7 +130,7 @@ class Slopes:
                 getattr(core, op)(*operands)
 
     def cycles(self, size: Size, *, is_done: bool) -> Size:
-        """Cycles that :meth:`emit` issues for `size` elements."""
+        """Return the issue cycles of :meth:`emit` for `size` elements."""
         o = ceil(self.wafer.vector_start_cycles)
         if self.activation == "relu":
             return (o + np.ceil(size / self.wafer.max_fp16_per_cycle)) * (2 - is_done)
@@ -137,10 +139,12 @@ class Slopes:
 
 
 def cycles_of_kept(ops: Sequence[str], phase: Phase, size: Size, wafer: Wafer) -> Size:
-    """Cycles of a chain of sums, products and activations on `size` fp16 elements of a core, in training.
+    """Return the cycles of a chain of sums, products and activations on `size` fp16 elements of a core, in
+    training.
 
-    Forward an activation makes its slope as well.  Backward its gradient is a product with the slope, a product has one
-    for each side, and the gradient of a sum is copied to where the value was and to where the operand was (a difference changes its sign).
+    In the forward pass an activation also computes its slope. In the backward pass its gradient is a product
+    with the slope, a product of two operands takes one product for each operand's gradient, and the gradient
+    of a sum is copied to the places of the value and of the operand (negated for a difference).
     """
     o = ceil(wafer.vector_start_cycles)
     copy, product = (

@@ -1,4 +1,4 @@
-"""The softmax of rows: its values and its vector instructions, for every family that has one inside."""
+"""Softmax of rows: values and vector instructions, for all families that contain a softmax."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from wse_sim.kernels.contract.family import Array
 
 
 def softmax(x: Array, *, dtype: str = "fp32", parts: int = 1, log: bool = False) -> Array:
-    """Softmax (or its logarithm) over the last dimension, in fp32, rounded once."""
+    """Return the softmax (or its logarithm) over the last dimension, computed in fp32 and rounded once."""
     shifted = core.binary("sub", x, core.row_reduce(x, core.MAXIMUM, parts))
     exponentials = core.unary("exp", shifted)
     total = core.row_reduce(exponentials, core.SUM, parts)
@@ -18,7 +18,7 @@ def softmax(x: Array, *, dtype: str = "fp32", parts: int = 1, log: bool = False)
 
 
 def softmax_gradient(y: Array, g: Array, *, dtype: str = "fp32", parts: int = 1, log: bool = False) -> Array:
-    """Gradient of the input from the result y and its gradient g."""
+    """Return the gradient of the input, from the result y and its gradient g."""
     if log:
         total = core.row_reduce(g, core.SUM, parts)
         return core.binary("sub", g, core.binary("mul", core.unary("exp", y), total), dtype)
@@ -27,7 +27,8 @@ def softmax_gradient(y: Array, g: Array, *, dtype: str = "fp32", parts: int = 1,
 
 
 def softmax_vectors(x: str) -> tuple[Vector, ...]:
-    """Maximum, difference, exponentials, sum, quotient; `statistic` has one value per row."""
+    """Return the instructions: maximum, difference, exponentials, sum, quotient; `statistic` has one value
+    per row."""
     return (
         *exponentials(x, x),
         Vector("reciprocal", "statistic", ("statistic",)),
@@ -36,7 +37,8 @@ def softmax_vectors(x: str) -> tuple[Vector, ...]:
 
 
 def exponentials(x: str, kept: str) -> tuple[Vector, ...]:
-    """x less its maximum; its exponentials in `kept`, their sum in `statistic`."""
+    """Return the instructions that subtract the maximum from x, and put exponentials in `kept`, their sum in
+    `statistic`."""
     return (
         Vector("mov", "statistic", (-3e38,)),
         Vector("max", "statistic", ("statistic", x)),
@@ -50,7 +52,7 @@ def exponentials(x: str, kept: str) -> tuple[Vector, ...]:
 
 
 def gradient_vectors(y: str, g: str) -> tuple[Vector, ...]:
-    """g becomes y (g - sum of y g)."""
+    """Return the instructions that replace g by y (g - sum of y g)."""
     return (
         Vector("mov", "statistic", (0.0,)),
         Vector("mac", "statistic", (y, g)),

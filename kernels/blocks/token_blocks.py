@@ -1,22 +1,23 @@
 """Whole tokens on every core of a region, block by block: price and memory of norms, and of a softmax over features.
 
-Symbols: T tokens of D features a sample on n = R C cores, any number of either; t = ceil(T / n) of the fullest core; a token
-brings D / 2 words of two fp16 elements and takes as many::
+Symbols: T tokens of D features a sample on n = R C cores, any number of either; t = ceil(T / n) of the
+fullest core. A core receives D / 2 words of two fp16 elements per token and sends as many::
 
     block(b)     instructions of b tokens + b D words         feature by feature, or token by token: the faster
     per sample   floor(t / b) block(b) + block(t mod b)       no block has tokens of two samples
     memory       4 b D elements + statistics of b tokens + parameters of D features + code
 
-A core takes the next block in while it works on one and a result leaves: two blocks of tokens, two of results.  b is the
-one with the least price among 1 to `MOST` that fit.
+A core receives the next block while it works on one and sends the previous result, so it stores two blocks of
+tokens and two of results. b is the fastest block size from 1 to `MOST` that fits.
 
-Backward a token brings its gradient and its normal form and takes its gradient, 3 D / 2 words, so there are six blocks
-instead of four; cores with tokens add up gradients of the parameters in fp32, and all have their part of what the optimizer
-keeps.  Where cores are more than tokens, the others hold what is kept for backward passes: blocks and sums are counted in
-the mean over the region.  The sum over the cores, once a batch, is not counted.  No program composes this backward pass yet.
+In the backward pass a core receives the gradient and the normalized form of a token and sends the gradient of
+the input: 3 D / 2 words, and six blocks instead of four. Cores with tokens sum the gradients of the
+parameters in fp32, and all cores store a part of the optimizer state. If there are more cores than tokens,
+the others store what the backward pass needs, so blocks and sums are averaged over the region. The sum over
+the cores, once per batch, is not counted. This backward pass has no fabric program yet.
 
-Source: vector rates of the SDK documentation.  Program: :mod:`wse_sim.whole.regions.norm`.  Band of price against program,
-where one link brings the words in time: 1 %.
+Source: vector rates of the SDK documentation.  Program: :mod:`wse_sim.whole.regions.norm`.  Cost and program
+agree within 1 % if one link delivers the words in time.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from wse_sim.kernels.contract.equations import bytes_of, ceil_div, words
 from wse_sim.kernels.contract.family import Cost, Footprint, Size
 
 MOST = 8
-"""Most tokens of a block: twice as many would save less than 2 % and double the latency of every token."""
+"""Largest number of tokens per block: twice as many would save less than 2 % and double the latency of a
+token."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,8 @@ class TokenBlocks:
 
     @cached_property
     def _parts(self) -> NDArray[np.float64]:
-        """(most + 1, causes): prices of a block of 0, 1, ... tokens; one has a price where it does not fit.
+        """Costs of a block of 0, 1, ... tokens by cause, (most + 1, causes); includes one token even if it
+        does not fit.
 
         With arrays of constants, one element per draw: (most + 1, draws, causes).
         """
@@ -98,7 +101,8 @@ class TokenBlocks:
         return [b] * full + [rest] * bool(rest)
 
     def _best(self, tokens: NDArray[np.integer]) -> tuple[NDArray[np.integer], NDArray[np.float64]]:
-        """(b, prices by cause (..., causes)) of cores with that many tokens each; of equal prices the smallest block."""
+        """Return block sizes and costs by cause (..., causes) of cores with that many tokens; ties take the
+        smallest block."""
         if tokens.ndim and self._parts.ndim > 2:
             raise ValueError("several numbers of tokens on several wafers are priced one by one")
         ways = [
@@ -128,6 +132,6 @@ class TokenBlocks:
 
 
 def _values(cost: Cost) -> NDArray[np.float64]:
-    """(causes,), or (draws, causes) where constants are arrays."""
+    """Return a cost as an array (causes,), or (draws, causes) if constants are arrays."""
     parts = [np.asarray(part, float) for part in cost.parts().values()]
     return np.stack(np.broadcast_arrays(*parts), axis=-1)

@@ -1,13 +1,14 @@
-"""A stationary product with its gradients, as it is in a region of a network that trains on the fabric.
+"""Cost of a stationary product and its gradients in a region of a network that trains on the fabric.
 
-Symbols: T tokens of K inputs and N outputs; R rows with inputs, under them one that finishes outputs; C columns; w products a
-cycle, m maxima of sums, o the start of an instruction, l that of a loaded one::
+Symbols: T tokens of K inputs and N outputs; R rows with inputs, and below them a row that finishes outputs; C
+columns; w multiply-accumulates and m maxima of sums per cycle; o the start of an instruction, l that of a
+loaded one::
 
     k = 2 ceil(ceil(K / 2) / R)        inputs of a row: words hold two
     v = 2 ceil(ceil(N / C) / 2)        outputs of a column
 
-A region keeps the pace of its busiest core or of its busiest link, forward and backward by themselves.  Words travel on one
-link each way::
+The busiest core or the busiest link sets the pace of a region, separately for the forward and the backward
+pass. Words travel on one link in each direction::
 
     forward    row             T (k ceil(v / w) + v)
                last row        T v / m + T v / 2 [+ T v / 2 of a residual] [+ slope of ReLU, some tokens at a time]
@@ -22,20 +23,22 @@ link each way::
                sums            L T K / 2 of L layers that read the same inputs, next to their regions
                end             T (C v / 2 + 1)
 
-A core of a row gives inputs of a token for the gradient of the weights once the gradients of an earlier one have left: a words that
-wait in the queue of the row reach q = a / k tokens further.  So 2 + q tokens go round at a time, c = hop + 2 T_R + 1, l a word on a link::
+The core next to a row sends the inputs of a token for the weight gradient after the input gradients of an
+earlier token have left; the a elements that fit in the row's queue are q = a / k tokens. So 2 + q tokens are
+in this loop at a time; here c = hop + 2 T_R + 1, and l is the time of a word on a link::
 
     loop         T / (2 + q) (v ceil(k / w) + C c + l k + l K / 2 + k / 2 + k ceil(v / w))
 
-Rows share a slow function: n = T v sums of a column go up, values and slopes of each row's share c come down::
+All rows share a slow activation: the n = T v sums of a column travel up, and values and slopes of each row's
+part c come down::
 
     row          + n / 2 + slope(c) + n at most
     last row     + n / 2 + n
     loop         n / 2 + R hop + slope(c) + n + the longer of l T C v / 2 and the products
 
-The loop is that of the last row: outputs of a sample leave before the sums of the next go up.
-
-A layer that ends with a residual needs a second column next to those that compute; a narrow region gives a compute column up for it.
+This loop limits the last row: the outputs of a sample leave before the sums of the next one travel up. A
+layer that ends with a residual needs a second moving column; a narrow region gives up a compute column for
+it.
 """
 
 from __future__ import annotations
@@ -55,12 +58,12 @@ from wse_sim.kernels.contract.family import Cost, Size, Tiling
 FEED_QUEUE = 0
 """Input queue of a row, in which inputs wait."""
 GROUP = 8
-"""Elements of a group of tokens at least, on the last row."""
+"""Least number of elements in a group of tokens on the last row."""
 
 
 @dataclass(frozen=True)
 class TrainedRows:
-    """Cycles per sample, forward and backward; the rows of `tiling` are those with inputs."""
+    """Cycles per sample of a layer, forward and backward; the rows of `tiling` are those with inputs."""
 
     tokens: Size
     inputs: Size
@@ -69,7 +72,7 @@ class TrainedRows:
     tiling: Tiling
     wafer: Wafer
     passes_on: bool  # gradients of the inputs are requested
-    layers: int = 1  # that read the same inputs: a core adds up their gradients
+    layers: int = 1  # that read the same inputs; a core sums their gradients
 
     @cached_property
     def items(self) -> tuple[str, ...]:
@@ -78,7 +81,7 @@ class TrainedRows:
 
     @cached_property
     def cols(self) -> Size:
-        """Columns that compute."""
+        """Number of compute columns."""
         efficiency = self.wafer.pipeline_efficiency
         if self.items[-1:] != ("residual",):
             return self.tiling.cols
@@ -87,7 +90,7 @@ class TrainedRows:
 
     @cached_property
     def rows(self) -> Size:
-        """R."""
+        """Number of rows with inputs, R."""
         return np.minimum(self.tiling.rows, ceil_div(self.inputs, PAIR))
 
     @cached_property
@@ -133,7 +136,8 @@ class TrainedRows:
 
     @property
     def forward(self) -> tuple[Size, Size]:
-        """Issue cycles of the busiest core, and cycles per sample, which a link may lengthen."""
+        """Issue cycles of the busiest core, and cycles per sample, which may be longer because of links or
+        moving cores."""
         t, k, v = self.tokens, self.k, self.v
         links = [t * self.inputs / PAIR, t * self.features / PAIR]
         moving = [t * (self.inputs + k) / PAIR]
@@ -164,7 +168,7 @@ class TrainedRows:
         each = PAIR * ceil_div(ceil_div(size, rows), PAIR)
         words = ceil_div(self.inputs, PAIR)
         full, rest = words // rows, words % rows
-        most = ceil_div(size, each) - 1  # the last row that has a share
+        most = ceil_div(size, each) - 1  # the last row that has a part
         last_of_most = np.minimum(np.where(rest > 0, rest, rows) - 1, most)
         fewer = np.where(most >= rest, PAIR * full, self.k)
         share = size / PAIR + self._slopes.cycles(each, is_done=False)

@@ -14,7 +14,7 @@ from wse_sim.units import BYTES_PER_DTYPE
 FP32_BYTES = 4
 LINEAR = frozenset(["add", "sub", "neg", "rsub"])
 RESULT_FUNCTIONS = frozenset({"relu", "sigmoid", "tanh", "exp", "sqrt", "rsqrt", "reciprocal"})
-"""Functions whose gradient reads the result, not the operand."""
+"""Functions whose gradient reads the result instead of the operand."""
 
 
 def fused_items(kernel: Kernel) -> list[str]:
@@ -23,7 +23,8 @@ def fused_items(kernel: Kernel) -> list[str]:
 
 
 def kept_by_product(kernel: Kernel, tensors: Mapping[str, Tensor], reads_inputs: bool) -> Kept:
-    """Inputs (if a gradient reads them), the result or the operand of a fused activation."""
+    """Return the tensors that a product keeps: inputs that a gradient reads, and result or operand of a fused
+    activation."""
     items = fused_items(kernel)
     own = kernel.inputs[:-1] if "residual" in items else kernel.inputs
     results = kernel.outputs if any(item in RESULT_FUNCTIONS for item in items) else ()
@@ -94,7 +95,8 @@ def reduce_to(kernel: Kernel, target: str, gradient: str, tape: Tape) -> None:
 
 
 def before_fusion(kernel: Kernel, gradient: str, tape: Tape) -> tuple[str, list[str]]:
-    """The gradient before residual and activation of a product, and the product's own inputs."""
+    """Return the gradient before residual and activation of a product, and the inputs of the product
+    itself."""
     items = fused_items(kernel)
     own = list(kernel.inputs)
     if "residual" in items:
@@ -113,7 +115,7 @@ def before_fusion(kernel: Kernel, gradient: str, tape: Tape) -> tuple[str, list[
 
 
 def _bend(kernel: Kernel, function: str, gradient: str, tape: Tape) -> str:
-    """The gradient before a fused activation."""
+    """Return the gradient before a fused activation."""
     out = kernel.outputs[0]
     name = tape.gradient(out)
     tape.emit(
@@ -145,17 +147,17 @@ def product_gradients(
     of_weights: tuple[Dims, str, bool],
     of_inputs: tuple[Dims, Mapping[str, Any]],
 ) -> None:
-    """The weight gradient and the input gradient of a product with weights.
+    """Emit the weight gradient and the input gradient of a product with weights.
 
     `of_weights` are dims, the dimension of the samples and whether the kernel also sums a bias; `of_inputs` are
-    dims and attributes.  A weight gradient without a matrix among its weights has no FLOPs.
+    dims and attributes.  If no weight is a matrix, the weight gradient counts no FLOPs.
     """
     if not own:
         _weights_alone(kernel, gradient, tape, of_weights[0], of_inputs)
         return
     dims, sample, sums_bias = of_weights
     weights = tape.weights(kernel)
-    # Weights that the model computes (a norm of them, an average, one for every sample) come behind the operand.
+    # Weights that the model computes (normalized, averaged, or one for every sample) come after the operand.
     made = [t for t in own[1:] if t in tape.wanted]
     if weights or made:
         matrices = [p for p in (*weights, *made) if _is_matrix(kernel, tape.tensors[p])]
@@ -183,7 +185,8 @@ def product_gradients(
 
 
 def _is_matrix(kernel: Kernel, tensor: Tensor) -> bool:
-    """Whether weights are more than one number for each result: a bias is not, a view of a vector may be."""
+    """Return whether weights have more than one number per result: a bias does not, a view of a vector
+    may."""
     width = kernel.dims.get("n", kernel.dims["k"])
     return len(tensor.shape) > 1 or tensor.elements > width
 
@@ -191,12 +194,13 @@ def _is_matrix(kernel: Kernel, tensor: Tensor) -> bool:
 def _weights_alone(
     kernel: Kernel, gradient: str, tape: Tape, of_second: Dims, of_first: tuple[Dims, Mapping[str, Any]]
 ) -> None:
-    """Gradients of a product of weights with weights (of low rank; with itself): a product for each operand that trains."""
+    """Emit the gradients of a product of weights with weights (low rank, or with itself): one product per
+    trained operand."""
     matrices = [p for p in kernel.parameters if _is_matrix(kernel, tape.tensors[p])]
     vectors = [p for p in tape.weights(kernel) if p not in matrices]
     first, second = matrices[0], matrices[-1]
     if len(matrices) == 1 and (known := [p for p in kernel.parameters[:2] if p not in (*matrices, *vectors)]):
-        # One number for all elements of an operand.
+        # A scalar that applies to all elements of an operand.
         first, second = (known[0], second) if kernel.parameters[0] == known[0] else (first, known[0])
     for suffix, target, other, dims, attrs in (
         ("dw", second, first, of_second, unfused(kernel)),
@@ -212,7 +216,8 @@ def _weights_alone(
 
 
 def weight_gradient(kernel: Kernel, inputs: tuple[str, ...], tape: Tape) -> bool:
-    """One kernel for the gradients of all trained weights, if there are any; returns whether there are."""
+    """Emit one kernel for the gradients of all trained weights, if there are any; return whether there
+    are."""
     weights = tape.weights(kernel)
     if weights:
         tape.emit(kernel, "dw", WEIGHT, inputs, tuple(tape.give_weight(p) for p in weights))
@@ -220,6 +225,6 @@ def weight_gradient(kernel: Kernel, inputs: tuple[str, ...], tape: Tape) -> bool
 
 
 def input_gradient(kernel: Kernel, inputs: tuple[str, ...], tape: Tape) -> None:
-    """One kernel for the gradients of all inputs, if there are any."""
+    """Emit one kernel for the gradients of all inputs, if there are any."""
     if tape.inputs(kernel):
         tape.emit(kernel, "dx", DATA, inputs, tuple(tape.give(t) for t in tape.inputs(kernel)))

@@ -1,11 +1,11 @@
-"""Reductions along a line of cores as trees: their time and the fabric program that all of them share.
+"""Tree reductions along a line of cores: their time, and the fabric program that all of them share.
 
-A tree says for every core which cores send to it, in which order.  A core adds what arrives to its own
-B words: every stream but its last into memory, the last one on the fly to its parent (it receives,
-adds and sends one word per cycle); the root adds all streams into memory.
+A tree defines for every core which cores send to it, and in which order. A core adds each incoming stream to
+its own B words: all streams except the last into memory, and the last one while it forwards the sum to its
+parent (it receives, adds and sends one word per cycle). The root adds all streams into memory.
 
 Symbols: P cores, B wavelets, hop = hop_cycles, T_H = handover_cycles (2 ramps and the core between them), o =
-vector_start_cycles, x(a, b) = what the edges of dies between two rows add (lines along a column only).
+vector_start_cycles, x(a, b) = extra cycles of die edges between two rows (only for lines along a column).
 With e(v) the cycle in which core v emits its first word (0 for a leaf), children c_0, c_1, ... and
 d the distance in cores::
 
@@ -14,9 +14,9 @@ d the distance in cores::
     e(v)       = max(free_last, arrive(c_last))
     T          = task start + max(free_last, arrive(c_last)) + B                (at the root)
 
-Chain, star, binary tree, two-phase and generated trees are special cases; for the published two-phase
-rows the recursion is ``2B + (hop + 5)(S - 1) + (G - 2)(S hop + 5) + 77``: the leader of the far group has
-one stream only, so it never stores its sum.
+Chain, star, binary tree, two-phase and generated trees are special cases; for the published two-phase rows
+the recursion is ``2B + (hop + 5)(S - 1) + (G - 2)(S hop + 5) + 77``: the leader of the farthest group has
+only one stream, so it never stores its sum.
 
 Colors: the streams into one core from one side share a color.  A nearer child sends first and its last
 word advances its own router from "inject" to "pass", so the next stream crosses it.  Intervals
@@ -46,7 +46,8 @@ MAX_GENERATED_DEPTH = 48  # deeper trees than this are chains in effect
 
 @dataclass(frozen=True)
 class LineTree:
-    """`children[v]`: positions that send to core v, in the order in which they are received."""
+    """Tree on a line of cores; `children[v]` are the positions that send to core v, in the order of
+    receiving."""
 
     children: tuple[tuple[int, ...], ...]
     root: int = 0
@@ -67,17 +68,17 @@ class LineTree:
 
 
 def chain(cores: int) -> LineTree:
-    """Each core receives from its right neighbour."""
+    """Return a chain: each core receives from its right neighbour."""
     return LineTree(tuple((v + 1,) if v + 1 < cores else () for v in range(cores)))
 
 
 def star(cores: int) -> LineTree:
-    """The root receives from all, nearest first."""
+    """Return a star: the root receives from all cores, nearest first."""
     return LineTree((tuple(range(1, cores)), *(() for _ in range(cores - 1))))
 
 
 def binary(cores: int) -> LineTree:
-    """Round j: odd multiples of 2^j send to the multiple below."""
+    """Return a binary tree: in round j, odd multiples of 2^j send to the multiple below."""
     kids: list[list[int]] = [[] for _ in range(cores)]
     step = 1
     while step < cores:
@@ -88,7 +89,7 @@ def binary(cores: int) -> LineTree:
 
 
 def two_phase(cores: int, group: int) -> LineTree:
-    """Chains inside groups of `group` cores, then a chain over the group leaders."""
+    """Return a two-phase tree: chains inside groups of `group` cores, then a chain over the group leaders."""
     kids: list[list[int]] = [[] for _ in range(cores)]
     for v in range(cores):
         if v + 1 < cores and (v + 1) % group:
@@ -99,10 +100,11 @@ def two_phase(cores: int, group: int) -> LineTree:
 
 
 def k_tree(cores: int, groups: int, stream_order: str = "by_side") -> LineTree:
-    """Groups with their root in the middle; the roots chain from both sides to the middle group's.
+    """Return a K-tree: the root of each group is in its middle; the roots chain from both sides to the middle
+    group's.
 
-    A root takes its streams `by_side` (lower half, upper half, lower roots, upper roots) or `by_arrival`, the stream
-    with the fewest handovers behind it first.
+    `stream_order`: a root receives its streams "by_side" (lower half, upper half, lower roots, upper roots),
+    or "by_arrival" (fewest handovers first).
     """
     size = max(1, cores // groups)
     leaders = [min(g * size + size // 2, cores - 1) for g in range(groups)]
@@ -136,7 +138,8 @@ def _by_arrival(tree: LineTree) -> LineTree:
 
 @lru_cache(maxsize=64)
 def _generated_table(cores: int, depth: int) -> tuple[np.ndarray, np.ndarray]:
-    """Least wavelet-hops (depth, r) to reduce r cores, and the size of the last child's subtree."""
+    """Return the least wavelet-hops (depth, r) to reduce r cores, and the size of the last child's
+    subtree."""
     best = np.full((depth + 1, cores + 1), np.inf)
     split = np.zeros((depth + 1, cores + 1), np.int64)
     best[:, 1] = 0.0
@@ -171,7 +174,8 @@ def generated(cores: int, depth: int) -> LineTree:
 
 
 def reduce_cycles(tree: LineTree, b: Size, wafer: Wafer, *, vertical: bool = False) -> tuple[Any, int]:
-    """(cycles after the task start, streams of the root) for B = `b` wavelets; `vertical`: along a column."""
+    """Return the cycles after the task start and the streams of the root, for `b` wavelets; `vertical`: along
+    a column."""
     hop, ramp, o = wafer.hop_cycles, wafer.handover_cycles, wafer.vector_start_cycles
     b, crossing = np.asarray(b) * wafer.wavelet_cycles, _crossing(wafer, vertical=vertical)
     emit: dict[int, Any] = {}
@@ -209,12 +213,12 @@ LINE_ALGORITHMS = ("star", "chain", "tree", "two_phase", "auto")
 
 
 def candidates(cores: int, algorithm: str, group: int = 0) -> list[LineTree]:
-    """The trees that an algorithm may use; several where the best is chosen by cost.
+    """Return the trees that an algorithm may use: several if the best one is chosen by cost.
 
     Raises
     ------
     KernelError
-        If the algorithm or the group is impossible.
+        If the algorithm is unknown or the group size is out of range.
     """
     if cores == 1:
         return [chain(1)]
@@ -236,14 +240,15 @@ def candidates(cores: int, algorithm: str, group: int = 0) -> list[LineTree]:
 
 
 def best_tree(cores: int, algorithm: str, group: int, b: int, wafer: Wafer) -> LineTree:
-    """The fastest candidate for `b` wavelets."""
+    """Return the fastest candidate for `b` wavelets."""
     return min(
         candidates(cores, algorithm, group), key=lambda tree: float(np.max(reduce_cycles(tree, b, wafer)[0]))
     )
 
 
 def stream_colors(tree: LineTree, first: int = 0) -> dict[tuple[int, int], int]:
-    """A color per (parent, side), side -1 or +1, such that intervals that touch differ."""
+    """Return a color per (parent, side), side -1 or +1, so that intervals that touch have different
+    colors."""
     spans = []
     for v, kids in enumerate(tree.children):
         for side in (-1, 1):

@@ -5,10 +5,11 @@
                 tokens leave up the columns (weight gradient of the streamed mapping)
     stationary  activations arrive along the rows, each triggers over the n stationary outputs; sums leave up the columns
 
-Feeder cores at the head of every line multicast f words per round; the first product overwrites the sums, the
-others are added; a core then passes its sums to its neighbour, adding what arrives from behind; collectors at
-the far end store them, or send them back to their owners if operations are fused
-(:mod:`wse_sim.kernels.blocks.fused`). Words on the wire are fp32 (mixed precision: fp16 operands, fp32 sums).
+Feeder cores at the head of every line multicast f words per round; the first product overwrites the sums,
+later ones are added to them. A core then passes its sums to its neighbour, adding those that arrive from the
+core behind. Collectors at the far end store the sums, or send them back to their owners if operations are
+fused (:mod:`wse_sim.kernels.blocks.fused`). Words on the wire are fp32 (mixed precision: fp16 operands, fp32
+sums).
 
 Zero weights (`density` below 1) are not sent. A non-zero weight is sent in fp16 with the index of its vector,
 and a control word ends the round, so a round is as long as its non-zero weights. Every column has the same
@@ -40,7 +41,7 @@ FEED, SUMS = 0, (1, 2)  # colors: words that trigger; sums, alternating by parit
 
 
 def shape_of(dims: Dims, tiling: Tiling, phase: Phase = Phase.FORWARD) -> TriggeredShape:
-    """The shape of a product of streamed or stationary weights."""
+    """Return the shape of a product of streamed or stationary weights."""
     m, k, n = (int(dims[name]) for name in "mkn")
     rows, cols, lanes = int(tiling.rows), int(tiling.cols), int(tiling.lanes)
     if tiling.mapping == "stationary":
@@ -95,7 +96,7 @@ def shape_program(
     fused: Fused | None = None,
     **options: Unpack[ProgramOptions],
 ) -> Case:
-    """The program of a shape, with operands of small integers unless given."""
+    """Return the program of a shape; operands default to small integers."""
     accumulate = WeightAttributes.of(options.get("attrs")).accumulate
     wide = str(options.get("dtype", "fp16")) == "fp32"
     dtype = "fp32" if wide else ("fp16" if accumulate == "fp16" else "mixed")
@@ -118,20 +119,22 @@ def shape_program(
 
 
 def random_operands(shape: TriggeredShape, rng: np.random.Generator) -> Operands:
-    """Integers, so that sums are exact in any order; `kept` of the f words of a round are not zero."""
+    """Return random integer operands, so that sums are exact in any order; `kept` of the f words of a round
+    are non-zero."""
     words = rng.integers(1, 4, (shape.lanes, shape.sums, shape.groups, shape.rounds, shape.f))
     words = words * rng.choice((-1, 1), words.shape)
     if shape.kept:
         rank = rng.permuted(np.broadcast_to(np.arange(shape.f), words.shape), axis=-1)
         words = np.where(rank < shape.kept, words, 0)
     if shape.vertical:
-        words[:] = words[:1]  # all lanes meet the same weights
+        words[:] = words[:1]  # all lanes have the same weights
     rest = rng.integers(-3, 4, (shape.lanes, shape.feeds, shape.sums, shape.groups, shape.f, shape.v))
     return Operands(words.astype(np.float32), rest.astype(np.float32))
 
 
 def starts_of(shape: TriggeredShape, banks: int) -> tuple[list[int], int]:
-    """First element of each piece's vectors, and of the next group: whole rounds of the banks, if there are several."""
+    """Return the first elements of each piece's vectors, and of the next group; several groups start in the
+    same bank."""
     starts, end = [], 0
     several = shape.groups * len(shape.pieces) > 1
     for words in shape.pieces:
@@ -150,7 +153,7 @@ def _build_lane(
     fused: Fused | None,
     wafer: Wafer,
 ) -> dict[str, Any]:
-    """Cores and routes of one lane; returns its inputs."""
+    """Write the cores and routes of one lane; return its inputs."""
     starts, block = starts_of(shape, wafer.sram_banks)
     per_round = shape.kept or shape.f
     words = b.buffer(f"words{number}", per_round * shape.groups * shape.rounds, "fp32", shape.at(0, ...))
@@ -197,7 +200,8 @@ def _build_lane(
 
 
 def _feed(feeder: CoreClass, shape: TriggeredShape, words: Buffer) -> None:
-    """All words in one stream, or the arriving ones round by round, each round ended by a control word."""
+    """Write a feeder: all words in one stream, or only the non-zero ones, with a control word after each
+    round."""
     if not shape.kept:
         feeder.mov(fabric_out(FEED), words.dsd(), start="none")
         return
@@ -215,14 +219,16 @@ def send_sums(core: CoreClass, shape: TriggeredShape, j: int, y: Buffer) -> None
 
 
 def bind_queues(b: Builder) -> None:
-    """The words that trigger wait in an input queue of six, sums in queues of four: short rounds keep the links busy."""
+    """Bind words that trigger to an input queue of six and sums to queues of four, so that short rounds keep
+    the links busy."""
     b.input_queue(FEED, 0)
     for color, queue in zip(SUMS, (2, 3), strict=True):
         b.input_queue(color, queue)
 
 
 def route_shape(b: Builder, shape: TriggeredShape) -> None:
-    """Multicast of the words along the feed; sums hop toward the collector."""
+    """Route the multicast of words along the feed, and sums from neighbour to neighbour toward the
+    collector."""
     back, onward = ("N", "S") if shape.vertical else ("W", "E")
     toward, behind = ("W", "E") if shape.vertical else ("N", "S")
     b.route(FEED, shape.at(0, ...), rx="R", tx=onward)
@@ -236,14 +242,14 @@ def route_shape(b: Builder, shape: TriggeredShape) -> None:
 
 
 def _laid(shape: TriggeredShape, values: Array) -> Array:
-    """Values (feed, sums, ...) as rows and columns of the fabric."""
+    """Return values (feed, sums, ...) arranged as rows and columns of the fabric."""
     return values if shape.vertical else values.swapaxes(0, 1)
 
 
 def _inputs(
     shape: TriggeredShape, number: int, operands: Operands, starts: list[int], block: int
 ) -> dict[str, Any]:
-    """Buffers of one lane: words in the order of sending, vectors in the places of their pieces."""
+    """Return the input buffers of one lane: words in send order, vectors at the places of their pieces."""
     words, rest = operands.words[number], operands.rest[number]
     if shape.kept:
         words = packed(words, shape.kept)
@@ -260,14 +266,15 @@ def _inputs(
 
 
 def packed(words: Array, kept: int) -> Array:
-    """The `kept` words of every round that arrive: the number of the vector above its fp16 value."""
+    """Return the `kept` words of every round: the index of the vector in the upper half, the fp16 value in
+    the lower."""
     order = np.argsort(words == 0, axis=-1, kind="stable")[..., :kept]
     values = np.take_along_axis(words, order, axis=-1).astype(np.float16).view(np.uint16)
     return ((order.astype(np.uint32) << 16) | values).view(np.float32)
 
 
 def _totals(shape: TriggeredShape, words: Array, rest: Array) -> Array:
-    """Sums (feeds, groups, rounds, pieces, v) over all cores of a line."""
+    """Return the sums (feeds, groups, rounds, pieces, v) over all cores of a line."""
     totals, first = [], 0
     for length in shape.pieces:
         piece = slice(first, first + length)

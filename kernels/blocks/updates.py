@@ -1,7 +1,7 @@
 """The update of weights.  Each weight gets one optimizer kernel, attached to the first forward kernel that uses it.
 
-Where kernels compute in 16 bits, their weights are a copy of the fp32 masters, which the update writes again.
-A weight that several kernels use (tied) has its gradients summed before its update.
+If kernels compute in 16 bits, their weights are a copy of the fp32 master weights; the update rewrites this
+copy. The gradients of a weight that several kernels use (tied weights) are summed before its update.
 """
 
 from __future__ import annotations

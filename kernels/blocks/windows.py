@@ -23,7 +23,7 @@ class AroundAttributes(Attributes):
 
 @dataclass(frozen=True)
 class Axis:
-    """One direction of an image: `size` pixels, `results` windows of `taps` pixels."""
+    """Windows along one direction of an image: `size` pixels, `results` windows of `taps` pixels."""
 
     size: int
     taps: int
@@ -36,7 +36,7 @@ class Axis:
         return place * self.stride - self.around
 
     def holds(self, place: int) -> bool:
-        """Whether a window is inside the image."""
+        """Return whether a window is inside the image."""
         return self.first(place) >= 0 and self.first(place) + self.taps <= self.size
 
     def spans(self) -> list[tuple[int, int]]:
@@ -54,21 +54,21 @@ class Axis:
 
     @property
     def over(self) -> list[int]:
-        """Windows that reach over a border."""
+        """Return the windows that cross a border of the image."""
         return [place for place in range(self.results) if not self.holds(place)]
 
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows of an image of `channels`."""
+    """Windows over the lines and columns of an image with several channels."""
 
     lines: Axis
     columns: Axis
     channels: int
-    before: int = 0  # elements before a run that fill it up, the others come behind
+    before: int = 0  # padding elements before a run; the others follow it
 
     def aligned(self) -> Windows:
-        """Return the windows, padded in front if words then start at even elements at a border."""
+        """Return the windows with padding before a run if words at a border then start at even elements."""
         run, first = self.columns.taps * self.channels, self.columns.around * self.channels
         turned = run % PAIR and first % PAIR and self.columns.stride * self.channels % PAIR == 0
         return replace(self, before=int(bool(turned)))
@@ -95,19 +95,18 @@ class Windows:
 
     @property
     def run(self) -> int:
-        """Elements of a line under a window, whole words."""
+        """Elements of a line under a window, rounded up to whole words."""
         return int(even(self.columns.taps * self.channels))
 
     def at(self, line: int, column: int) -> int:
-        """Place of the first element of a pixel."""
+        """Return the index of the first element of a pixel."""
         return (line * self.columns.size + column) * self.channels
 
 
 def surround(dims: Dims, attrs: Mapping[str, Any] = NONE) -> int:
-    """Return the padding of a convolution: as stated, else the least number that gives the lines of the
-    result.
+    """Return the padding of a convolution: the stated one, or the least that gives the result's lines.
 
-    Up to stride 2 no other number does.
+    Up to stride 2 this number is unique.
     """
     if (stated := AroundAttributes.of(attrs).around) >= 0:
         return stated

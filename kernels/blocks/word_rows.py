@@ -1,33 +1,38 @@
-"""A stationary product as it is in a region of a whole model on the fabric: whole words, outputs finished by the last row.
+"""Cost of a stationary product in a region of a whole model on the fabric: whole words; the last row finishes
+outputs.
 
-Symbols: T tokens of W words of inputs (two elements each) and N outputs, R rows and C columns; w multiply-accumulates per
-cycle, o = vector_start_cycles; v = 2 ceil(ceil(N / C) / 2) outputs of a column, m words of a row.  A core takes::
+Symbols: T tokens of W words of inputs (two elements each) and N outputs, R rows and C columns; w
+multiply-accumulates per cycle, o = vector_start_cycles; v = 2 ceil(ceil(N / C) / 2) outputs of a column, m
+words of a row.  Cycles per sample::
 
     row          T (2 m ceil(v / w) + v)
-    last row     the same for its words, and T v / 2 words sent, and for every item o + T v / rate
+    last row     the same for its words, plus T v / 2 words sent, plus o + T v / rate per operation
 
-The last row has so many words less that it is no later than the others.  With bias and ReLU alone it may have none: the first
-row adds the bias, the last one takes ReLU as the sums arrive (T (v / rate + v / 2)), and all words are on R - 1 rows.
-For these, rows wait for a last row that finishes outputs: the time of the items and of what is sent, less that of 14 / v tokens,
-whose sums are in the queues between two cores.  The region keeps that pace, and its cores are stalled on input meanwhile.
+The last row gets fewer words, so that it takes no longer than the others. If only bias and ReLU are fused, it
+may have none: the first row adds the bias, the last row applies ReLU as the sums arrive (T (v / rate + v /
+2)), and R - 1 rows share the words. Otherwise the rows wait while the last row finishes outputs: the time of
+its operations and sends, minus the time of 14 / v tokens, whose sums fit in the queues between two cores.
+This sets the pace of the region; the waiting cores are stalled on input.
 
-With a slow function or a residual, rows may finish tokens in turn; F is the largest divisor of T among them, and the sums of T / F
-tokens come back to each of F rows.  The fastest is counted, as :mod:`wse_sim.whole.regions` has it::
+With a slow function or a residual, rows may finish tokens in rotation: F rows take part, where F is the
+largest divisor of T up to R, and the sums of T / F tokens return to each. The fastest variant is counted, as
+:mod:`wse_sim.whole.regions` selects it::
 
-    row          T (2 m ceil(v / w) + v) + T / F (3 v / 2 [+ v / 2 of a residual] + for every item but the bias o + v / rate)
+    row          T (2 m ceil(v / w) + v) + T / F (3 v / 2 [+ v / 2 of a residual] + o + v / rate per operation except the bias)
 
-A residual waits in stores next to the last row, one core each, which take every word in, hand it out to the columns, and end a token
-with a control word; no sample is faster::
+A residual waits in stores next to the last row, one core each. A store receives every word, deals it out to
+the columns, and ends a token with a control word. It limits the pace to::
 
     store        T (N / 2 + ceil(N / v) v / 2 + 1)
 
-Where three columns or more move (C / efficiency - C), rows may finish tokens in turn next to keepers: stores of the tokens of a row, which
-take its results as well and send them in turn.  A core hands every token on to those of its row; l cycles a word on a link::
+If there are at least three moving columns (C / efficiency - C), rows may finish tokens in rotation next to
+keepers: stores of a row's residual, which also receive its results and send them in sequence. One core deals
+every token to the keeper of its row; l is the time of a word on a link::
 
     handed       (T + T / F) (l N / 2 + 2)         keeper    T / F (3 N / 2 + ceil(N / v) v / 2 + 1)
 
-The link next to the last row's keeper carries what is handed on to all, and the results of that row.
-Columns of such a row wait for each other when they send: N / 2 cycles a token, less those of 14 / v tokens.
+The link next to the last row's keeper carries the residuals of all rows and the results of that row. The
+columns of a row wait for each other when they send: N / 2 cycles per token, minus the time of 14 / v tokens.
 """
 
 from __future__ import annotations
@@ -47,19 +52,19 @@ from wse_sim.kernels.contract.family import Cost, Size, Tiling
 
 PAIR = 2  # fp16 elements of a word
 QUEUED_WORDS = 14  # of sums between two cores: output queue, router, input queue
-TURN_CYCLES = 2  # from the last word of an instruction that hands words on to the first word of the next
-LEAST_MOVING = 3  # columns next to those that compute: of inlets, and two of stores
+TURN_CYCLES = 2  # from the last word of one forwarding instruction to the first word of the next
+LEAST_MOVING = 3  # moving columns: one of inlets, two of stores
 LIGHT = frozenset({"bias", "relu"})
-"""Operations that share an instruction with others."""
+"""Operations that need no separate instruction."""
 
 
 class _Way(NamedTuple):
-    """A way to finish outputs, with its cycles per sample."""
+    """A variant of finishing outputs, with its cycles per sample."""
 
     issued: Size
     stalled: Size
-    beside: Size  # of what keeps a residual or hands it on
-    stores: Size  # rows that have a store of it
+    beside: Size  # of the cores that store or forward a residual
+    stores: Size  # rows that have a store of the residual
     fed: Size  # rows with inputs
     each: Size  # words of the fullest of them
     is_even: Size  # whether no row has two words more than another
@@ -94,7 +99,7 @@ class WordRows:
     most_bundles: int = 0
 
     def cost(self) -> Cost:
-        """Cycles of the busiest core, and how long it is stalled at the pace of the region."""
+        """Return the cost per sample: cycles of the busiest core, and its stall at the pace of the region."""
         issued, stalled, beside, *_ = self._chosen
         if self.most_bundles:
             heard = self.tokens * _heard(self.words, self._chosen, self.most_bundles, self.wafer)
@@ -131,12 +136,12 @@ class WordRows:
 
     @property
     def _rows_above(self) -> Size:
-        """Rows with words above a last row without."""
+        """Rows with words, if the last row has none."""
         return np.maximum(1, np.minimum(self.tiling.rows - 1, self.words))
 
     @cached_property
     def _chosen(self) -> _Way:
-        """The fastest way to finish outputs."""
+        """The fastest variant of finishing outputs."""
         has_residual = "residual" in self.items
         issued, stalled, fullest = self._finishing()
         stored = has_residual * self.tokens * stored_cycles(self.outputs, self.v)
@@ -200,7 +205,7 @@ class WordRows:
         return busiest, np.where(rows > 1, held_up, 0.0), fullest
 
     def _flowing(self) -> Size:
-        """With a last row without inputs; infinite for a single row."""
+        """Return the cycles if the last row has no inputs; infinite for a single row."""
         each = ceil_div(self.words, self._rows_above) * self._per_word + self.v
         rate = min(1.0, self.wafer.max_fp32_per_cycle) if "relu" in self.items else 1.0
         last = self.v / rate + self.v / PAIR
@@ -248,7 +253,8 @@ def kept_cycles(tokens: Size, outputs: Size, turns: Size, v: Size, wafer: Wafer)
 
 
 def stored_cycles(outputs: Size, v: Size) -> Size:
-    """Cycles of a token of a residual in its store: words in, words out to columns of `v` outputs each, a control word."""
+    """Return the cycles per token of a residual's store: words in, words out to columns of `v` outputs, a
+    control word."""
     return outputs / PAIR + ceil_div(outputs, v) * v / PAIR + 1.0
 
 

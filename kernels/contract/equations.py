@@ -1,4 +1,4 @@
-"""Closed-form costs of the vector unit and of rows of cores: the terms of every `cost`.
+"""Closed-form costs of the vector unit and of rows of cores, from which every `cost` is built.
 
 Symbols: o = vector_start_cycles, o_map = map_element_cycles, L = loop_cycles, S = step_cycles, s =
 triggered_start_cycles, w = elements per cycle, hop = hop_cycles, T_R = ramp_cycles. All functions broadcast
@@ -64,7 +64,7 @@ def ceil_div(a: Size, b: Size) -> Size: ...
 
 
 def ceil_div(a: Size, b: Size) -> Size:
-    """Ceiling of `a / b` for integers or integer arrays."""
+    """Return the ceiling of `a / b` for integers or integer arrays."""
     return -(-a // b)
 
 
@@ -76,29 +76,30 @@ def least_share(items: int, cores: Size) -> Size:
 
 
 def ceil_rate(n: Size, rate: float | FloatArray) -> Size:
-    """Cycles to issue `n` elements at `rate` elements per cycle, one rate or one per draw: ``ceil(n / rate)``."""
+    """Return the cycles to issue `n` elements at `rate` elements per cycle (one rate, or one per draw):
+    ``ceil(n / rate)``."""
     if isinstance(rate, np.ndarray):
         return np.where(rate == 1.0, np.asarray(n) * 1.0, np.ceil(np.asarray(n) / rate - 1e-9))
     if rate == 1.0:
         return n * 1.0
-    # A relative nudge keeps 3 x 1.1 / 1.1 from rounding up.
+    # A small relative correction keeps 3 x 1.1 / 1.1 from rounding up.
     return np.ceil(np.asarray(n) / rate - 1e-9) if np.ndim(n) else float(np.ceil(n / rate - 1e-9))
 
 
 def check_precision(dtype: str) -> None:
-    """Reject a precision that cores do not have.
+    """Check that cores have a precision.
 
     Raises
     ------
     KernelError
-        If `dtype` is none of fp32, fp16, bf16, cbfloat16, int8.
+        If `dtype` is not one of fp32, fp16, bf16, cbfloat16, int8.
     """
     if dtype not in PRECISIONS:
         raise KernelError(f"precision '{dtype}' is unknown to the cores; use one of {', '.join(PRECISIONS)}")
 
 
 def bytes_of(dtype: str) -> int:
-    """Bytes of one element.
+    """Return the bytes of one element.
 
     Raises
     ------
@@ -122,13 +123,15 @@ def words(elements: Size, dtype: str) -> Size: ...
 
 
 def words(elements: Size, dtype: str) -> Size:
-    """Wavelets that carry `elements` elements: fp32 one each, 16-bit types two per wavelet."""
+    """Return the wavelets that carry `elements` elements: one per fp32 element, one per two 16-bit
+    elements."""
     per_wavelet = max(1, BYTES_PER_WAVELET // bytes_of(dtype)) if dtype != "int8" else 2
     return ceil_div(elements, per_wavelet)
 
 
 def fma_rate(dtype: str, wafer: Wafer, accumulate: str = "fp32") -> float:
-    """Multiply-accumulates per cycle: fp32; 16-bit operands into fp32 sums (mixed); pure fp16."""
+    """Return the multiply-accumulates per cycle: fp32; 16-bit operands with fp32 sums (mixed); or fp16
+    throughout."""
     check_precision(dtype)
     if dtype == "fp32":
         return wafer.fma_fp32_per_cycle
@@ -136,22 +139,23 @@ def fma_rate(dtype: str, wafer: Wafer, accumulate: str = "fp32") -> float:
 
 
 def add_rate(dtype: str, wafer: Wafer) -> float:
-    """Additions of two vectors in memory per cycle."""
+    """Return the additions per cycle of two vectors in memory."""
     return wafer.add_fp32_memory_per_cycle if dtype == "fp32" else wafer.add_fp16_per_cycle
 
 
 def mov_rate(dtype: str, wafer: Wafer) -> float:
-    """Elements copied per cycle."""
+    """Return the elements copied per cycle."""
     return wafer.mov_fp32_per_cycle if dtype == "fp32" else wafer.mov_fp16_per_cycle
 
 
 def max_rate(dtype: str, wafer: Wafer) -> float:
-    """Maxima of two vectors per cycle."""
+    """Return the maxima per cycle of two vectors."""
     return wafer.max_fp32_per_cycle if dtype == "fp32" else wafer.max_fp16_per_cycle
 
 
 def relay_cycles(wafer: Wafer) -> float:
-    """A word received, worked on and sent on: one hop and ``2 T_R + 1``."""
+    """Return the cycles to receive a word, process it and send it to the next core: one hop and ``2 T_R +
+    1``."""
     return wafer.hop_cycles + wafer.handover_cycles
 
 
@@ -169,12 +173,12 @@ def fill_cycles(rows: Size, cols: Size, wafer: Wafer) -> Size:
 
 
 def check_tiling(name: str, tiling: Tiling, mappings: tuple[str, ...]) -> None:
-    """Reject a mapping that the family does not have, and rectangles without cores.
+    """Check that the family has the mapping, and that the rectangle has cores.
 
     Raises
     ------
     KernelError
-        One sentence: value, limit, remedy.
+        If not; the message gives value, limit and remedy.
     """
     if tiling.mapping not in mappings:
         raise KernelError(f"kernel '{name}' has no mapping '{tiling.mapping}'; use {', '.join(mappings)}")
@@ -191,14 +195,15 @@ def check_tiling(name: str, tiling: Tiling, mappings: tuple[str, ...]) -> None:
 
 
 def per_core(elements: Size, tiling: Tiling) -> Size:
-    """Elements of the fullest core when they are spread over the whole rectangle."""
+    """Return the elements of the fullest core if they are spread over the whole rectangle."""
     return ceil_div(elements, tiling.rows * tiling.cols)
 
 
 def edge_wait(elements_in: Size, busy: Size, tiling: Tiling, dtype: str, wafer: Wafer) -> Size:
-    """Cycles that a pipelined region waits for its operands beyond `busy`.
+    """Return the cycles that a pipelined region waits for its operands, beyond `busy`.
 
-    They enter over the west edge, one link per row; a whole-wafer (streamed) kernel finds them in place.
+    Operands enter over the west edge, on one link per row. Those of a streamed kernel are already on the
+    wafer.
     """
     if tiling.mapping != "stationary":
         return 0.0 * busy
@@ -219,16 +224,17 @@ def pointwise(
     inputs: int = 1,
     bundles: int | None = None,
 ) -> Cost:
-    """Cost of work on `elements` elements spread over all cores of the rectangle.
+    """Return the cost of work on `elements` elements spread over all cores of the rectangle.
 
     T = n (issue + special e + scalar) + instructions o + fill,  n = ceil(elements / cores)
 
-    `bundles`, if not None: n are whole words, which the core receives, an operand after the other, and sends.  In a region all operands
-    share the links of its cores.  Above 1 the rows are as many bands, or fewer, with a bundle of the elements each: the
-    fastest is counted.  Cores of a column send in turn, so a region as high as the wafer leaves its last row to streams that pass.
+    `bundles`, if not None: n is rounded up to whole words, which a core receives operand by operand, and
+    sends. In a region all operands share the links of its cores. If above 1, the rows form up to that many
+    bands with one bundle of the elements each, and the fastest number is counted. Cores of a column send in
+    sequence, so a region of the wafer's full height leaves its last row to other streams.
 
-    `issue` vector issue cycles per element, `special` special elements per element, `scalar` cycles
-    of other scalar code per element, `instructions` vector starts, `inputs` operands that arrive.
+    Per element: `issue` vector issue cycles, `special` special elements, `scalar` cycles of other scalar
+    code. `instructions`: vector starts. `inputs`: operands that arrive.
     """
 
     on_links = bundles is not None and tiling.mapping == "stationary"
@@ -272,9 +278,10 @@ def pointwise(
 def pointwise_footprint(
     elements: Size, tiling: Tiling, wafer: Wafer, dtype: str, buffers: int = 2
 ) -> Footprint:
-    """Footprint of such work: resident operands are the compiler's, a stage buffer is the kernel's.
+    """Return the footprint of elementwise work: stage buffers and code; the compiler counts resident
+    operands.
 
-    Pipelined regions hold one chunk per buffer; streamed kernels work in place on a short buffer.
+    Pipelined regions store one piece per buffer; streamed kernels work in place with a short buffer.
     """
     n = per_core(elements, tiling)
     chunk = np.minimum(n, CHUNK_ELEMENTS) if tiling.mapping == "streamed" else n
@@ -286,7 +293,8 @@ CHUNK_ELEMENTS = 256
 
 
 def row_allreduce(n: Size, cols: Size, wafer: Wafer) -> Cost:
-    """All-reduce of `n` fp32 words along rows of `cols` cores: chain, then multicast back.
+    """Return the cost of an all-reduce of `n` fp32 words along rows of `cols` cores: a chain, then a
+    multicast back.
 
     T = n + (hop + 2 T_R + 1)(P - 1) + o   and   n + hop (P - 1) + 2 T_R + o
     """

@@ -1,4 +1,4 @@
-"""The interface of a kernel family: everything that the rest of the simulator may ask it.
+"""The interface of a kernel family: all methods that the rest of the simulator calls.
 
 On a rectangle of cores:
 
@@ -9,7 +9,7 @@ On a rectangle of cores:
 
 In the graph of a model:
 
-    5. dims and attributes: the names that a kernel of the family may state, and nothing else
+    5. dims and attributes: the only names that a kernel of the family may state
     6. flops(dims, attrs, phase): the only place where FLOPs are counted
     7. flow(dims, attrs): how samples pass through the kernel; lay(dims, attrs): over which cores they enter and leave
     8. keeps(kernel, ...) and gradients(kernel, tape): what training needs
@@ -39,7 +39,7 @@ from wse_sim.kernels.contract.tape import Tape
 
 NONE: Mapping[str, Any] = MappingProxyType({})
 Count = int | NDArray[np.int64]
-Size = float | NDArray[Any]  # in a formula: a number, or an array with one of each tiling
+Size = float | NDArray[Any]  # in a formula: a number, or an array with one value per tiling
 Number = Size
 Array = NDArray[Any]  # values of a tensor or of a buffer
 Dims = Mapping[str, Any]
@@ -55,7 +55,7 @@ class How(TypedDict, total=False):
 
 
 class ProgramOptions(How, total=False):
-    """Keyword arguments of a program: also the seed of its values."""
+    """Keyword arguments of a program, including the seed of its values."""
 
     seed: int
 
@@ -153,11 +153,11 @@ element."""
 
 @dataclass(frozen=True)
 class Link:
-    """Work on each element of a tensor, as the rules that merge kernels see it.
+    """Elementwise work of a kernel, as seen by the rules that merge kernels.
 
-    `ops` are its operators, comma-separated, in order; `operands` is how many tensors it reads.  `part` is what it
-    is called when a product does it to its own results: one of :data:`STRAIGHT_PARTS`, or a function such as
-    "gelu"; "" if no product can.  `chains` tells whether links before and after it can join it in one pass.
+    `ops`: operators in order, comma-separated. `operands`: number of tensors that it reads. `part`: name of
+    the work if it is fused to a product: one of :data:`STRAIGHT_PARTS`, or a function such as "gelu"; "" if
+    it cannot be fused. `chains`: whether it can merge with the links before and after it into one pass.
     """
 
     ops: str
@@ -217,20 +217,20 @@ class Footprint:
 
 
 STALLS = ("stalled_input", "stalled_output")
-"""Causes of cycles in which no instruction is issued."""
+"""Causes of the cycles in which a core issues no instruction."""
 
 
 @dataclass(frozen=True)
 class Cost:
     """Cycles of one invocation, split by cause; the parts add up to the whole.
 
-    `compute` arithmetic issue cycles of the busiest core; `special` transcendental and random
-    elements; `fabric` waiting for words on links beyond the arithmetic; `ramp` words through the ramp
-    beyond the arithmetic; `startup` vector starts, loops, task activations; `idle` fill, skew, waiting.
+    `compute`: arithmetic issue cycles of the busiest core. `special`: transcendental functions and random
+    numbers. `fabric`: waiting for words on links, beyond the arithmetic. `ramp`: words through the ramp,
+    beyond the arithmetic. `startup`: vector starts, loops, task activations. `idle`: fill, skew, waiting.
 
-    A price that knows both what the busiest core issues and the pace that the kernel keeps says the difference as
-    `stalled_input` (the core waits for words or sums of others) and `stalled_output` (for room where it sends).  Both are
-    part of the pace; a region is not busy meanwhile.
+    A cost that includes both the issue cycles of the busiest core and the pace of the kernel gives their
+    difference as `stalled_input` (the core waits for words or sums of other cores) and `stalled_output` (it
+    waits for space at the destination). Both are part of the pace; the region is not busy meanwhile.
 
     Example
     -------
@@ -266,19 +266,20 @@ class Cost:
     __rmul__ = __mul__
 
     def or_faster(self, other: Cost) -> Cost:
-        """Shape by shape the one that takes less in all."""
+        """Return, for each shape, the cost with the smaller total."""
         is_less = np.asarray(other.total) < np.asarray(self.total)
         pairs = zip(self._all, other._all, strict=True)
         return Cost(*(np.where(is_less, theirs, own) for own, theirs in pairs))
 
     @property
     def _all(self) -> tuple[Number, ...]:
-        """The parts in the order of the fields; written out, because closed forms add costs ten thousand times a plan."""
+        """Return the parts in field order; written out for speed, because a plan adds costs ten thousand
+        times."""
         issued = self.compute, self.special, self.fabric, self.ramp, self.startup, self.idle
         return *issued, self.stalled_input, self.stalled_output
 
     def parts(self) -> dict[str, Number]:
-        """The parts by name; those stalled only where the price states any."""
+        """Return the parts by name; the stalled ones only if they are not zero."""
         parts = {f.name: getattr(self, f.name) for f in fields(self)}
         return {name: part for name, part in parts.items() if name not in STALLS or np.any(part)}
 
@@ -287,16 +288,16 @@ class Cost:
 class Probe:
     """A small run of a program that measures a steady part of a large kernel.
 
-    The kernel is far too large to be stepped core by core, so a probe of its rectangle is run: a few
-    cores (`tiling`) that hold the same tile as the cores of the plan, for `start` and for twice as many
-    rounds along dimension `step` of `dims` (all the others are given).  Without a `step` it is run once, in
-    whole.  Its (steady) cycles are divided by what the formula predicts for it.  This ratio r scales
+    The kernel is too large to be stepped core by core, so a probe runs instead: a few cores (`tiling`) with
+    the same tile as the cores of the plan. It runs twice, with `start` and with twice as many rounds along
+    dimension `step` of `dims` (the other dimensions are given); without a `step` it runs once, completely.
+    Its (steady) cycles are divided by the cycles that the formula predicts for it. This ratio r scales
     `cost`, the term of the full kernel's formula that the probe represents::
 
         cycles = C + sum over probes of (r - 1) cost.total
 
-    `part` names what it is ("product", "scores"), `family` the family whose program and cost are run,
-    with `phase`, `dtype`, `attrs`; `tile` is a short text of the tile for tables.
+    `part`: name of the measured part ("product", "scores"). `family`: family whose program and cost are run,
+    with `phase`, `dtype`, `attrs`. `tile`: short description of the tile for tables.
     """
 
     part: str
@@ -335,11 +336,12 @@ class Case:
 
 
 class Family:
-    """Base of the families in this library: what a family without that face answers.
+    """Base class of kernel families, with the defaults of all methods.
 
-    A family sets `name`, `dims`, `mappings`, `attributes`, `band` and overrides what it has, in this order.
-    `dims` are the names of its sizes, or names and meanings (:func:`wse_sim.kernels.contract.parameters.sizes`);
-    `more_dims` are further ones that a kernel may, but need not, state.
+    A family sets `name`, `dims`, `mappings`, `attributes`, `band`, and overrides the methods that it has, in
+    this order. `dims` are the names of its sizes, or names and meanings
+    (:func:`wse_sim.kernels.contract.parameters.sizes`); `more_dims` are further ones that a kernel may, but
+    need not, state.
 
     Example
     -------
@@ -358,10 +360,10 @@ class Family:
     named_for: tuple[str, ...] = ()  # operators whose kernels are called after the family
     takes_epilogue: bool = False  # bias, scale, residual and one activation can be fused to its results
     takes_affine: bool = False  # a constant scale and shift per channel after it can go into its weights
-    shards_weights: bool = False  # users may say over how many rows and columns of cores its weights lie
-    sums_rows: bool = False  # sums over rows, for which the careful precision takes fp32
-    lies: str = ""  # how it is on the cores: text of the documentation's tables
-    programs: str = ""  # what of it has fabric programs
+    shards_weights: bool = False  # users may choose the rows and columns of cores for its weights
+    sums_rows: bool = False  # sums over rows, which the careful precision computes in fp32
+    lies: str = ""  # its layout on the cores: text of the documentation's tables
+    programs: str = ""  # which parts have fabric programs
     bands: str = ""  # `band` in words, where it differs between programs
     band: float = 0.03  # largest fraction by which `cost` may differ from the cycles of `program`
     cheaper: str = ""  # how a model can do with less of it
@@ -380,7 +382,8 @@ class Family:
         return parameters_of(cls.attributes)
 
     def flops(self, dims: Dims, attrs: Attrs = NONE, phase: Phase = Phase.FORWARD) -> Size:
-        """FLOPs of a kernel, 2 per multiply-accumulate of a matrix product: none unless the family has products."""
+        """Return the FLOPs of a kernel, 2 per multiply-accumulate of a matrix product; 0 if the family has no
+        products."""
         return 0 * dims[next(iter(self.dims))]
 
     def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
@@ -414,7 +417,8 @@ class Family:
         return False
 
     def widens(self, phase: Phase) -> str:
-        """The dimension along which kernels that read the same tensor become one; "" if they do not."""
+        """Return the dimension along which kernels that read the same tensor can be merged; "" if they
+        cannot."""
         return ""
 
     def notes(self, attrs: Attrs) -> tuple[str, ...]:
@@ -422,11 +426,12 @@ class Family:
         return ()
 
     def matmul_phases(self, phase: Phase) -> int:
-        """Matrix products of one invocation: each has the launch floor of weight streaming."""
+        """Return the number of matrix products per invocation; each has the launch floor in weight
+        streaming."""
         return 0
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """Bytes of SRAM per core.
+        """Return the bytes of SRAM per core.
 
         Raises
         ------
@@ -436,7 +441,7 @@ class Family:
         raise KernelError(f"kernel '{self.name}' has no footprint; write its `footprint` face")
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """Cycles by cause.
+        """Return the cycles by cause.
 
         Raises
         ------
@@ -446,7 +451,7 @@ class Family:
         raise KernelError(f"kernel '{self.name}' has no cost; write its `cost` face")
 
     def compute(self, *operands: Any, **options: Any) -> Any:
-        """Values as the cores would work them out.
+        """Return the values that the cores compute.
 
         Raises
         ------
@@ -456,7 +461,7 @@ class Family:
         raise KernelError(f"kernel '{self.name}' has no numerics; write its `compute` face")
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """The fabric program.
+        """Return the fabric program with inputs and expected values.
 
         Raises
         ------
@@ -468,14 +473,14 @@ class Family:
         )
 
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
-        """Small runs that measure this kernel on the fabric; none if it has no program for them.
+        """Return small runs that measure this kernel on the fabric; none if it has no program.
 
         Terms that no probe measures keep their formula.
         """
         return ()
 
     def has_gradient(self, kernel: Kernel) -> bool:
-        """Whether the results of a kernel carry a gradient; comparisons do not."""
+        """Return whether the results of a kernel have a gradient; those of comparisons do not."""
         return True
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
@@ -486,7 +491,8 @@ class Family:
         return Kept(kernel.inputs)
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """Write the gradient kernels of a forward kernel on the tape; `gradient` is the tensor of its result's.
+        """Write the gradient kernels of a forward kernel on the tape; `gradient` is the gradient tensor of
+        its result.
 
         Raises
         ------

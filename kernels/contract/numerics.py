@@ -1,11 +1,11 @@
-"""The arithmetic of the cores, jitted: the operations of every `compute`.
+"""The arithmetic of the cores, compiled by numba: the operations that every `compute` uses.
 
-Values are float32 arrays whose numbers are exact in the requested precision.
+Values are float32 arrays; every number is representable in the requested precision.
 
     fp32       every operation rounds to fp32
     fp16       IEEE binary16, ties to even
     bf16       upper 16 bits of fp32, ties to even
-    cbfloat16  1 sign, 6 exponent, 9 mantissa bits. The vendor publishes no more; assumed: bias 31, ties to
+    cbfloat16  1 sign, 6 exponent, 9 mantissa bits. The vendor publishes no further details; assumed: bias 31, ties to
                even, no subnormals (below 2^-30 becomes 0), overflow to infinity
     int8       weights only: one scale per matrix, products and sums in fp32
 
@@ -38,7 +38,7 @@ SUM, SQUARES, MAXIMUM, MINIMUM = 0, 1, 2, 3
 
 @kernel
 def round_to(x, code):  # type: ignore[no-untyped-def]
-    """One float32 rounded to the precision of `code`."""
+    """Return one float32 number rounded to the precision of `code`."""
     if code == 0:
         return x
     if code == 1:
@@ -66,7 +66,8 @@ def _round_all(x, out, code):  # type: ignore[no-untyped-def]
 
 @kernel
 def _products(a, b, acc, parts, code, half):  # type: ignore[no-untyped-def]
-    """acc (m, n) += a (m, k) b (k, n): k in `parts` pieces, one per core of the chain, far piece first."""
+    """Compute acc (m, n) += a (m, k) b (k, n), with k in `parts` pieces: one per core of the chain, the
+    farthest first."""
     m, k = a.shape
     n = b.shape[1]
     piece = -(-k // parts)
@@ -85,7 +86,8 @@ def _products(a, b, acc, parts, code, half):  # type: ignore[no-untyped-def]
 
 @kernel
 def _row_reduce(x, out, parts, op):  # type: ignore[no-untyped-def]
-    """Reduce rows of x (rows, cols): each of `parts` cores its columns, then a chain; fp32."""
+    """Reduce rows of x (rows, cols) in fp32: each of `parts` cores reduces its columns, then a chain combines
+    them."""
     rows, cols = x.shape
     piece = -(-cols // parts)
     for r in range(rows):
@@ -118,7 +120,7 @@ def _row_reduce(x, out, parts, op):  # type: ignore[no-untyped-def]
 
 @kernel
 def unary_value(x, fn):  # type: ignore[no-untyped-def]
-    """One scalar function of one element, in the order of UNARY."""
+    """Return a function of one element; `fn` is its index in UNARY."""
     if fn == 1:
         return max(x, 0.0)
     if fn == 2:
@@ -160,7 +162,7 @@ def unary_value(x, fn):  # type: ignore[no-untyped-def]
 
 @kernel
 def unary_slope(x, fn):  # type: ignore[no-untyped-def]
-    """Derivative of the activation functions (relu to sigmoid)."""
+    """Return the derivative of an activation function (relu to sigmoid) at one element."""
     if fn == 1:
         return 1.0 if x > 0 else 0.0
     if fn == 2:
@@ -184,7 +186,7 @@ def unary_slope(x, fn):  # type: ignore[no-untyped-def]
 
 @kernel
 def _unary_all(x, g, out, fn, code, slope):  # type: ignore[no-untyped-def]
-    """out = fn(x), or g fn'(x); flat arrays."""
+    """Write fn(x), or g fn'(x), to `out`; flat arrays."""
     for i in range(x.size):
         y = g[i] * unary_slope(x[i], fn) if slope else unary_value(x[i], fn)
         out[i] = round_to(np.float32(y), code)
@@ -192,7 +194,7 @@ def _unary_all(x, g, out, fn, code, slope):  # type: ignore[no-untyped-def]
 
 @kernel
 def _binary_all(a, b, out, op, code):  # type: ignore[no-untyped-def]
-    """out = a op b; flat arrays of equal length."""
+    """Write a op b to `out`; flat arrays of equal length."""
     for i in range(out.size):
         u, v = a[i], b[i]
         if op == 0:
@@ -214,7 +216,7 @@ def _binary_all(a, b, out, op, code):  # type: ignore[no-untyped-def]
 
 @kernel
 def _keep_all(out, seed, first, p):  # type: ignore[no-untyped-def]
-    """Counter-based random mask: 1 / (1 - p) where element `first + i` is kept, else 0."""
+    """Write a counter-based random mask: 1 / (1 - p) where element `first + i` is kept, else 0."""
     scale = np.float32(1.0 / (1.0 - p)) if p < 1.0 else np.float32(0.0)
     for i in range(out.size):
         z = np.uint64(seed + 1) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(first + i) * np.uint64(
@@ -229,14 +231,14 @@ def _keep_all(out, seed, first, p):  # type: ignore[no-untyped-def]
 
 @kernel
 def _scatter_all(out, ids, values):  # type: ignore[no-untyped-def]
-    """out[ids[r]] += values[r]."""
+    """Add values[r] to out[ids[r]] for every row r."""
     for r in range(ids.size):
         for c in range(values.shape[1]):
             out[ids[r], c] += values[r, c]
 
 
 def code_of(dtype: str) -> int:
-    """Code of a precision.
+    """Return the code of a precision.
 
     Raises
     ------
@@ -248,13 +250,13 @@ def code_of(dtype: str) -> int:
 
 
 def as_float(x: ArrayLike) -> Array:
-    """A contiguous, writeable float32 array (numba compiles once for it)."""
+    """Return a contiguous, writeable float32 array, so that numba compiles only once."""
     x = np.ascontiguousarray(x, dtype=np.float32)
     return x if x.flags.writeable else x.copy()
 
 
 def rounded(x: ArrayLike, dtype: str) -> Array:
-    """Every element rounded to a precision."""
+    """Return the array with every element rounded to a precision."""
     x, code = as_float(x), code_of(dtype)
     if code == FP32:
         return x
@@ -264,14 +266,15 @@ def rounded(x: ArrayLike, dtype: str) -> Array:
 
 
 def quantised(weights: ArrayLike) -> tuple[Array, np.float32]:
-    """Symmetric int8 weights (as float32 integers) and their one scale."""
+    """Return symmetric int8 weights (as float32 integers), and the single scale of the matrix."""
     w = as_float(weights)
     scale = np.float32(max(float(np.abs(w).max(initial=0.0)), 1e-30) / 127.0)
     return np.rint(w / scale).astype(np.float32), scale
 
 
 def matmul(a: ArrayLike, b: ArrayLike, dtype: str = "fp32", *, parts: int = 1, half: bool = False) -> Array:
-    """a (..., m, k) b (..., k, n) with k over `parts` cores; leading dimensions are independent products."""
+    """Return a (..., m, k) times b (..., k, n), with k over `parts` cores; leading dimensions are independent
+    products."""
     code = code_of(dtype)
     scale = np.float32(1.0)
     if dtype == "int8":
@@ -288,7 +291,7 @@ def matmul(a: ArrayLike, b: ArrayLike, dtype: str = "fp32", *, parts: int = 1, h
 
 
 def row_reduce(x: ArrayLike, op: int, parts: int = 1) -> Array:
-    """Reduce the last dimension in fp32, kept as length 1."""
+    """Reduce the last dimension in fp32, and keep it with length 1."""
     x = as_float(x)
     flat = x.reshape(-1, x.shape[-1])
     out = np.empty(flat.shape[0], np.float32)
@@ -297,7 +300,7 @@ def row_reduce(x: ArrayLike, op: int, parts: int = 1) -> Array:
 
 
 def unary(fn: str, x: ArrayLike, dtype: str = "fp32") -> Array:
-    """fn of every element."""
+    """Return fn(x) for every element."""
     x = as_float(x)
     out = np.empty_like(x)
     _unary_all(x.reshape(-1), x.reshape(-1), out.reshape(-1), UNARY.index(fn), code_of(dtype), False)
@@ -305,7 +308,7 @@ def unary(fn: str, x: ArrayLike, dtype: str = "fp32") -> Array:
 
 
 def unary_gradient(fn: str, x: ArrayLike, g: ArrayLike, dtype: str = "fp32") -> Array:
-    """g fn'(x) of every element."""
+    """Return g fn'(x) for every element."""
     x, g = as_float(x), as_float(g)
     out = np.empty_like(x)
     _unary_all(x.reshape(-1), g.reshape(-1), out.reshape(-1), UNARY.index(fn), code_of(dtype), True)
@@ -313,7 +316,7 @@ def unary_gradient(fn: str, x: ArrayLike, g: ArrayLike, dtype: str = "fp32") -> 
 
 
 def binary(op: str, a: ArrayLike, b: ArrayLike, dtype: str = "fp32") -> Array:
-    """a op b of every element, broadcast."""
+    """Return a op b for every element, with broadcasting."""
     shape = np.broadcast_shapes(np.shape(a), np.shape(b))
     a, b = (as_float(np.broadcast_to(as_float(v), shape)) for v in (a, b))
     out = np.empty_like(a)
@@ -329,7 +332,7 @@ def keep_mask(shape: tuple[int, ...], p: float, seed: int) -> Array:
 
 
 def scatter_add(ids: ArrayLike, values: ArrayLike, rows: int) -> Array:
-    """Sum of the rows of `values` (n, cols) by id."""
+    """Return a table (rows, cols) with the rows of `values` (n, cols) summed by id."""
     values = as_float(values)
     out = np.zeros((rows, values.shape[-1]), np.float32)
     _scatter_all(out, np.ascontiguousarray(ids, np.int64).reshape(-1), values.reshape(-1, values.shape[-1]))

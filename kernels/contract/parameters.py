@@ -1,4 +1,4 @@
-"""Declarations of what a kernel may state: name, type, range, default, meaning.
+"""Declarations of the sizes and attributes that a kernel may state: name, type, range, default, meaning.
 
 A family declares its sizes (:func:`sizes`) and its attributes (a dataclass whose fields are made by
 :func:`attribute`). These declarations provide the checks of a graph, the values that the family's methods
@@ -19,7 +19,7 @@ from wse_sim.graph import Attr
 V = TypeVar("V", str, int, float, bool)
 
 MOST_SIZE = 10**7
-"""Largest integer number of a command line: a dimension, a count of elements."""
+"""Largest integer that a command line accepts for a dimension or a count."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Parameter:
     """A size or an attribute; its type is that of its default, with a range for numbers and choices for
     words.
 
-    Without an explicit range, integers start from 1 (from 0 if 0 is the default and means "the best"),
-    fractions are 0 to 1.
+    Without an explicit range, integers start at 1 (at 0 if 0 is the default and means "the best"), and
+    fractions are from 0 to 1.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Parameter:
 
     @property
     def range(self) -> str:
-        """The values that it takes, in words."""
+        """The allowed values, in words."""
         if self.choices:
             return ", ".join(choice or '""' for choice in self.choices)
         if self.kind in (int, float):
@@ -89,12 +89,12 @@ class Parameter:
         return ""
 
     def read(self, value: object, kernel: str) -> Attr:
-        """A value of a command line in the parameter's type.
+        """Return a command-line value converted to the parameter's type.
 
         Raises
         ------
         KernelError
-            If it does not read as that type, is out of range or is no choice.
+            If it cannot be converted, is out of range or is not one of the choices.
         """
         if self.kind is bool and isinstance(value, str):
             if value.lower() not in {"true", "false", "1", "0", "yes", "no"}:
@@ -194,7 +194,7 @@ _DECLARED: dict[type[Attributes], Mapping[str, Parameter]] = {}
 
 
 def parameters_of(kind: type[Attributes]) -> Mapping[str, Parameter]:
-    """The declarations of a class of attributes, by name."""
+    """Return the declarations of an attribute class, by name."""
     if kind not in _DECLARED:
         found = {}
         for item in fields(kind):

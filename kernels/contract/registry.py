@@ -1,7 +1,7 @@
-"""The registry: a kernel family by name, found in its file on first use.
+"""Registry of kernel families by name; a family is imported on first use.
 
-Families outside the package come from files (:func:`load_path`) and from installed packages that offer
-a module under the entry point group ``wse_sim.kernels``; a later family replaces one of the same name.
+Families outside the package come from files (:func:`load_path`) and from installed packages with a module in
+the entry-point group ``wse_sim.kernels``. A later family replaces an earlier one of the same name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ F = TypeVar("F", bound=Family)
 ENTRY_POINTS = "wse_sim.kernels"
 FAMILIES = "wse_sim.kernels.families"
 
-# Families of the library and the module of each; a family is imported when it is first asked for.
+# Module of each family of the library; a family is imported on first use.
 LIBRARY = {
     **{
         name: name
@@ -55,7 +55,7 @@ REGISTRY: dict[str, Family] = {}
 
 
 def register(family: F) -> F:
-    """Put a family in the registry under its name (a later one of the same name replaces it).
+    """Register a family under its name; it replaces an earlier family of the same name.
 
     Example
     -------
@@ -77,7 +77,7 @@ def family(name: str) -> Family:
     Raises
     ------
     KernelError
-        If no file defines it.
+        If no family has this name.
     """
     _load_offered()
     if name not in REGISTRY and name in LIBRARY:
@@ -91,7 +91,7 @@ def family(name: str) -> Family:
 
 
 def flops_of(kernel: Kernel) -> int:
-    """FLOPs of a kernel, as its family counts them."""
+    """Return the FLOPs of a kernel, as its family counts them."""
     return int(family(kernel.family).flops(kernel.dims, kernel.attrs, kernel.phase))
 
 
@@ -101,7 +101,8 @@ def role_of(kernel: Kernel) -> Role:
 
 
 def check_kernel(kernel: Kernel) -> None:
-    """Compare a kernel with what its family knows: dimensions and attributes, their names and types.
+    """Check the dimensions and attributes of a kernel, names and types, against the declarations of its
+    family.
 
     Raises
     ------
@@ -132,7 +133,7 @@ def check_kernel(kernel: Kernel) -> None:
 
 
 def check_graph(graph: KernelGraph) -> None:
-    """Compare every kernel of a graph with its family; equal kernels are compared once.
+    """Check every kernel of a graph with :func:`check_kernel`; equal kernels are checked once.
 
     Raises
     ------
@@ -153,7 +154,7 @@ def notes_of(kernels: Iterable[Kernel]) -> tuple[str, ...]:
 
 
 def load_families() -> tuple[str, ...]:
-    """Import every family of the library and every entry point; returns the names in the registry."""
+    """Import all families of the library and all entry points; return the registered names."""
     for name in LIBRARY:
         family(name)
     return tuple(sorted(REGISTRY))
@@ -163,7 +164,7 @@ def load_families() -> tuple[str, ...]:
 def _load_offered() -> None:
     """Import the modules that installed packages offer."""
     points = sorted(metadata.entry_points(group=ENTRY_POINTS), key=lambda point: point.name)
-    if points:  # an offered family replaces one of the library, which must not come later
+    if points:  # an external family replaces one of the library, so the library's must be registered first
         for module in LIBRARY.values():
             import_module(f"{FAMILIES}.{module}")
     for point in points:
@@ -183,7 +184,7 @@ def restored() -> Iterator[None]:
 
 
 def load_path(path: str | Path) -> tuple[str, ...]:
-    """Import a kernel file, or every ``*.py`` of a folder; returns the families that it registered.
+    """Import a kernel file, or every ``*.py`` of a folder; return the names of the registered families.
 
     Example
     -------
@@ -225,7 +226,7 @@ def _import_file(file: Path) -> None:
     try:
         with guarded(f"kernel file '{file}'", KernelError):
             spec.loader.exec_module(module)
-    except BaseException:  # half a file leaves nothing behind
+    except BaseException:  # undo the registrations of a file that fails halfway
         del sys.modules[name]
         REGISTRY.clear()
         REGISTRY.update(before)

@@ -1,7 +1,7 @@
 """The tape of a backward pass, on which gradient kernels are written, last forward kernel first.
 
-A family's `gradients` asks the tape which tensors need a gradient and writes kernels with :meth:`Tape.emit`.
-A gradient with several contributions is summed by an elementwise kernel, ``<first reader>.dsum``.
+A family's method `gradients` gets from the tape which tensors need a gradient, and writes kernels with
+:meth:`Tape.emit`. An elementwise kernel, ``<first reader>.dsum``, sums a gradient with several contributions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ DATA, WEIGHT = Phase.INPUT_GRADIENT, Phase.WEIGHT_GRADIENT
 
 
 def gradient_name(of: str, taken: Mapping[str, Tensor]) -> str:
-    """A free name for a gradient of the tensor `of`."""
+    """Return an unused name for a gradient of the tensor `of`."""
     name, count = f"grad.{of}", 1
     while name in taken:
         count += 1
@@ -47,7 +47,7 @@ class Tape:
     flops_of
         FLOPs of a kernel by its family (:func:`wse_sim.kernels.contract.registry.flops_of`).
     recompute
-        "none" keeps attention weights; otherwise the backward pass computes them again.
+        "none" stores attention weights; otherwise the backward pass recomputes them.
     """
 
     def __init__(
@@ -65,7 +65,8 @@ class Tape:
         self.ones: set[str] = set()  # gradients that are the number 1
         self._names: set[str] = set()
         self._parts: dict[str, list[str]] = {}  # gradients that add up to that of each tensor
-        # The first reader of a tensor also sums its gradient: so every block sums what enters it.
+        # The first reader of a tensor also sums its gradient, so every block sums the gradients of its own
+        # input.
         self._readers: dict[str, str] = {}
         for kernel in graph.kernels:
             for tensor in kernel.inputs:
@@ -74,17 +75,17 @@ class Tape:
     # --- which tensors have a gradient
 
     def inputs(self, kernel: Kernel) -> list[str]:
-        """Inputs of a kernel that get a gradient."""
+        """Return the inputs of a kernel that get a gradient."""
         return [t for t in kernel.inputs if t in self.wanted]
 
     def weights(self, kernel: Kernel) -> list[str]:
-        """Parameters of a kernel that are trained."""
+        """Return the parameters of a kernel that are trained."""
         return [p for p in kernel.parameters if p in self.wanted]
 
     # --- gradient tensors
 
     def gradient(self, of: str) -> str:
-        """A new gradient tensor for `of`."""
+        """Create a gradient tensor for the tensor `of`, and return its name."""
         source = self.tensors[of]
         weight = source.kind in (TensorKind.PARAMETER, TensorKind.CONSTANT)
         name = gradient_name(of, self.tensors)
@@ -93,28 +94,29 @@ class Tape:
         return name
 
     def start(self, output: Tensor) -> None:
-        """Start at a result of the graph: the gradient of a loss is the number 1, others are inputs."""
+        """Start the backward pass at an output of the graph: the gradient of a loss is 1, other gradients are
+        inputs."""
         self._parts[output.name] = [self.gradient(output.name)]
         self.ones.update(self._parts[output.name] if not output.shape else ())
 
     def add(self, tensor: str, gradient: str) -> None:
-        """Count an existing gradient tensor as a contribution to the gradient of an input."""
+        """Add an existing gradient tensor to the contributions to the gradient of an input."""
         self._parts.setdefault(tensor, []).append(gradient)
 
     def give(self, tensor: str) -> str:
-        """A new contribution to the gradient of an input."""
+        """Create a contribution to the gradient of an input, and return its name."""
         name = self.gradient(tensor)
         self.add(tensor, name)
         return name
 
     def give_weight(self, parameter: str) -> str:
-        """A new contribution to the gradient of a parameter."""
+        """Create a contribution to the gradient of a parameter, and return its name."""
         name = self.gradient(parameter)
         self.weight_parts.setdefault(parameter, []).append(name)
         return name
 
     def total(self, tensor: str) -> str | None:
-        """The whole gradient of a tensor; contributions are summed where there are several."""
+        """Return the complete gradient of a tensor, after summing its contributions; None if it has none."""
         parts = self._parts.get(tensor, [])
         if len(parts) < 2:
             return parts[0] if parts else None

@@ -17,7 +17,7 @@ from wse_sim.kernels.contract.family import Case, Family, How, ProgramOptions, T
 
 
 def declared_bytes(program: Program) -> int:
-    """SRAM of the fullest core: the end of the last buffer of any user core."""
+    """Return the SRAM of the fullest core: the end of the last buffer of any user core."""
     ends = np.zeros((program.rows, program.user_cols), np.int64)
     for info in program.buffers.values():
         if 0 <= info.col < program.user_cols:
@@ -27,7 +27,8 @@ def declared_bytes(program: Program) -> int:
 
 
 def max_abs_error(case: Case, result: FabricResult) -> float:
-    """Largest deviation of the buffers from the reference; NaN in the reference is not compared."""
+    """Return the largest deviation of the buffers from the reference; NaN in the reference is not
+    compared."""
     worst = 0.0
     for name, wanted in case.expected.items():
         deviation = np.abs(result.read(name).astype(np.float64) - wanted)

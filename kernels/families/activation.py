@@ -4,7 +4,7 @@ Mapping: elements spread over all cores of the rectangle, n = ceil(elements / co
 
     relu and other selections     T = n / max + o            (vector maximum)
     gelu, silu, tanh, ...         T = n e + o                (scalar code per element)
-    backward                      relu: two instructions; others e / 4: the forward value is kept
+    backward                      relu: two instructions; others e / 4, because the forward value is kept
 
 Source: calibration (special elements); vector rates from the SDK documentation.
 Program: :mod:`wse_sim.kernels.blocks.chains`.  Band of cost against program: 1 % from 50 elements per core.
@@ -75,12 +75,12 @@ class Activation(OnElements):
         return Flow(at_once=stated.in_words and stated.function in SPECIAL_FUNCTIONS)
 
     def link(self, attrs: Mapping[str, Any] = NONE) -> Link:
-        """A function, which a product can do to its results."""
+        """Return the function, which can be fused to a product."""
         function = ActivationAttributes.of(attrs).function
         return Link(function, part=function)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """Special elements, or vector maxima for relu."""
+        """Return the cost of special elements, or of vector maxima for relu."""
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         backward = phase is not Phase.FORWARD
@@ -89,7 +89,9 @@ class Activation(OnElements):
         elements, inputs = dims["elements"], 2 if backward else 1
         stated = ActivationAttributes.of(attrs)
         function, bundles = stated.function, stated.bundles
-        come = inputs if bundles is None else 1  # in words, slopes rest where they were made
+        come = (
+            inputs if bundles is None else 1
+        )  # with whole words, slopes stay on the core that computed them
         if function in SPECIAL_FUNCTIONS:
             fraction = wafer.backward_special_fraction if backward else 1.0
             return pointwise(
@@ -114,23 +116,24 @@ class Activation(OnElements):
         )
 
     def compute(self, x: Array, *, function: str = "relu", dtype: str = "fp32") -> Array:
-        """The function of every element."""
+        """Return the function of every element."""
         if function not in core.UNARY:
             raise KernelError(f"activation '{function}' has no numerics; use one of {', '.join(core.UNARY)}")
         return core.unary(function, core.rounded(x, dtype), dtype)
 
     def gradient(self, x: Array, g: Array, *, function: str = "relu", dtype: str = "fp32") -> Array:
-        """Gradient of the input from the input x and the gradient g of the result."""
+        """Return the gradient of the input, from the input x and the gradient g of the result."""
         return core.unary_gradient(function, core.rounded(x, dtype), g, dtype)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """The function on every core; backward the product of the gradient with the slope at the kept input."""
+        """Return the program of the function on every core; backward: the gradient times the slope at the
+        kept input."""
         function = ActivationAttributes.of(options.get("attrs")).function
         n = int(per_core(dims["elements"], tiling))
         return activation_program(function, tiling, n, wafer, **options)
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Return its result, if the derivative follows from it; else its operand."""
+        """Return the result if the derivative follows from it, else the operand."""
         return Kept(
             kernel.outputs
             if ActivationAttributes.of(kernel.attrs).function in RESULT_FUNCTIONS

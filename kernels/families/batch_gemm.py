@@ -1,7 +1,7 @@
-"""b independent products (m, k) x (k, n) of two activations.
+"""Batched matrix product: b independent products (m, k) x (k, n) of two activations.
 
-Mapping: each product gets its own a = cores // b cores (several products per core when b > cores, one
-after another: p = ceil(b / cores)).
+Mapping: each product has a = cores // b separate cores. If b > cores, a core computes p = ceil(b / cores)
+products, one after another.
 
 streamed    r = min(ceil(m/w), a) cores along m, q = a // r along k; the right operand circulates and
             triggers, partial sums are reduced over the q cores; with the attribute `heads` the lanes fix
@@ -9,13 +9,13 @@ streamed    r = min(ceil(m/w), a) cores along m, q = a // r along k; the right o
 
                 f = ceil(k/q), t = ceil(m/r):   T = p n (f (s + ceil(t/w)) + s + ceil(rho t)) + fill
 
-stationary  the right operand rests, k over r = sqrt(a k / n) cores, n over q = a // r; the left streams::
+stationary  the right operand is stationary, k over r = sqrt(a k / n) cores, n over q = a // r; the left streams::
 
                 T = p m (ceil(k/r) (s + ceil(ceil(n/q)/w)) + ceil(n/q)) + fill
 
-All phases are such products with their own dims.  Source: calibration against published training rates.
-Program: one sub-rectangle (the others are equal and independent), its products one after another.
-Band of cost against program: 3 % from 8 x 8 elements per core; the fill counts the whole rectangle.
+Gradients are such products as well, with their own dims.  Source: calibration against published training
+rates. Program: one sub-rectangle (the others are equal and independent), its products one after another. Band
+of cost against program: 3 % from 8 x 8 elements per core; the fill counts the whole rectangle.
 """
 
 from __future__ import annotations
@@ -98,15 +98,16 @@ class BatchGemm(MatrixProduct):
     color = "#9ecae1"
 
     def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:
-        """2 b m k n, in every phase."""
+        """Return the FLOPs: 2 b m k n in every phase."""
         return 2 * dims["b"] * dims["m"] * dims["k"] * dims["n"]
 
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
-        """All of a sample arrives before the first row leaves; partial sums travel."""
+        """Return the flow: a complete sample arrives before the first row leaves, and partial sums travel."""
         return Flow(rows=dims["m"], is_barrier=True, sums_on_links=True)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """Stationary operand, double-buffered arriving operand and partial sums, code."""
+        """Return the bytes of the stationary operand, the double-buffered arriving operand and partial sums,
+        and code."""
         _, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         heads = BatchGemmAttributes.of(attrs).heads
@@ -124,7 +125,8 @@ class BatchGemm(MatrixProduct):
         return Footprint(buffers_bytes=2.0 * (f * size + t * SUM_BYTES), code_bytes=wafer.kernel_code_bytes)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """The product of one sub-rectangle, all of them in parallel, and the fused operations."""
+        """Return the cost of the products of one sub-rectangle (all run in parallel), and of the fused
+        operations."""
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         fused = fused_cost(fused_forward(attrs, phase), per_core(results(dims), tiling), wafer, dtype)
@@ -154,11 +156,12 @@ class BatchGemm(MatrixProduct):
     def compute(
         self, a: Array, b: Array, *, dtype: str = "fp32", parts: int = 1, accumulate: str = "fp32"
     ) -> Array:
-        """a (..., m, k) b (..., k, n)."""
+        """Return a (..., m, k) times b (..., k, n)."""
         return core.matmul(a, b, dtype, parts=parts, half=accumulate == "fp16")
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """The products of one sub-rectangle, one after another; those of a gradient are such products too."""
+        """Return the program of one sub-rectangle, which computes its products one after another; gradients
+        alike."""
         attrs, dtype = options.get("attrs") or {}, str(options.get("dtype", "fp16"))
         w = fma_rate(dtype, wafer, BatchGemmAttributes.of(tiling.options, attrs).accumulate)
         p, r, q = (int(v) for v in split(dims, tiling, w, BatchGemmAttributes.of(attrs).heads))
@@ -166,7 +169,8 @@ class BatchGemm(MatrixProduct):
         return shape_program(shape, wafer, **options)
 
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
-        """One product on a small rectangle with the same tile, as many times as a core has products.
+        """Return a probe of one product on a small rectangle with the same tile, repeated for every product
+        of a core.
 
         Fused operations are measured separately.
         """
@@ -182,11 +186,12 @@ class BatchGemm(MatrixProduct):
         )
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Both operands, and what a fused activation needs."""
+        """Return both operands, and the tensors that a fused activation needs."""
         return kept_by_product(kernel, tensors, True)
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """A product per operand; a bias, or the slope of an activation behind the product, gets a sum."""
+        """Emit a product per operand, and a sum for a bias or another operand of the operations on the
+        results."""
         gradient, own = before_fusion(kernel, gradient, tape)
         b, m, k, n = (kernel.dims[d] for d in "bmkn")
         operands, added = _operands(kernel, own, tape)
@@ -219,7 +224,7 @@ def _operands(kernel: Kernel, own: list[str], tape: Tape) -> tuple[list[str], li
     """Return the multiplied operands, and those that are added or fused to the results, which come last,
     inputs before parameters.
 
-    A product of a tensor with itself has one operand, so a vector of another size is no second operand.
+    A product of a tensor with itself has a single operand; a vector of another size is not a second one.
     """
     operands, added = [*own, *kernel.parameters], list[str]()
     fused = sum(item in ("bias", "prelu") for item in fused_items(kernel))
@@ -235,12 +240,12 @@ def _operands(kernel: Kernel, own: list[str], tape: Tape) -> tuple[list[str], li
 
 
 def results(dims: Dims) -> Size:
-    """Elements of all results."""
+    """Return the number of elements of all results."""
     return dims["b"] * dims["m"] * dims["n"]
 
 
 def split(dims: Dims, tiling: Tiling, w: float, heads: int = 0) -> tuple[Any, Any, Any]:
-    """(products per core, cores along rows, cores along columns) of one product."""
+    """Return (products per core, cores along rows, cores along columns) of one product."""
     cores = tiling.rows * tiling.cols
     b = dims["b"]
     area = np.maximum(1, cores // b)

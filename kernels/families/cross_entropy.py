@@ -1,6 +1,6 @@
 """Cross-entropy of (rows, cols) logits against one label per row.
 
-Mapping: as softmax; the label's logit is picked where it lies and subtracted from the row's log-sum-exp.
+Mapping: as softmax; the label's logit is selected on its core and subtracted from the row's log-sum-exp.
 
     T = n e + 3 o + 3 all-reduces of t along the p cores of a row,      n = ceil(rows cols / cores)
     backward (softmax - one-hot) / rows: n e / 4 + 3 o
@@ -62,7 +62,7 @@ from wse_sim.kernels.contract.parameters import (
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
 
-STARTS = 3  # starts that the calibrated cycles of the elements do not hold
+STARTS = 3  # starts that the calibrated cycles per element do not include
 
 
 class CrossEntropy(OnRows):
@@ -79,7 +79,7 @@ class CrossEntropy(OnRows):
     color = "#fdd0a2"
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """Stage buffers of the operands and code."""
+        """Return the bytes of the operands' stage buffers and of code."""
         dtype = asked(how).dtype
         check_tiling(self.name, tiling, self.mappings)
         if tiling.mapping == "grid":
@@ -92,7 +92,7 @@ class CrossEntropy(OnRows):
         return pointwise_footprint(dims["rows"] * dims["cols"], tiling, wafer, dtype)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """Special elements, `backward_special_fraction` of them in a backward pass; all-reduces of the statistics."""
+        """Return the cost of special elements (backward: `backward_special_fraction` of them) and of the all-reduces."""
         phase, dtype, _ = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         if tiling.mapping == "grid":
@@ -106,19 +106,20 @@ class CrossEntropy(OnRows):
     tile = staticmethod(spread)
 
     def compute(self, logits: Array, labels: Array, *, dtype: str = "fp32", parts: int = 1) -> Array:
-        """Mean over the rows of log-sum-exp minus the label's logit."""
+        """Return the mean over the rows of log-sum-exp minus the label's logit."""
         logs = softmax(core.rounded(logits, dtype), parts=parts, log=True)
         picked = np.take_along_axis(logs, np.asarray(labels)[:, None], axis=-1)
         return -picked.mean(dtype=np.float32)
 
     def gradient(self, logits: Array, labels: Array, *, dtype: str = "fp32", parts: int = 1) -> Array:
-        """(softmax - one-hot) / rows."""
+        """Return the gradient of the logits: (softmax - one-hot) / rows."""
         g = softmax(core.rounded(logits, dtype), parts=parts)
         g[np.arange(len(g)), np.asarray(labels)] -= 1.0
         return core.binary("mul", g, 1.0 / len(g), dtype)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """The loss of every row, or the gradient of the logits; hand-written in fp32 on a grid."""
+        """Return the program of the loss of every row, or of the gradient of the logits; on a grid
+        hand-written, in fp32."""
         check_tiling(self.name, tiling, self.mappings)
         if tiling.mapping == "grid":
             values = grid_values(self.name, dims, tiling, options)
@@ -137,11 +138,11 @@ class CrossEntropy(OnRows):
         return line_program(work, tile, wafer, kept, {"y": wanted})
 
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
-        """One line of cores with its rows."""
+        """Return a probe on one line of cores with its rows."""
         return () if tiling.mapping == "grid" else line_probe(self, dims, tiling, wafer, how)
 
     def _reference(self, logits: Array, options: Mapping[str, Any]) -> tuple[Any, Any]:
-        """One-hot mask of random labels, and the loss of every row."""
+        """Return the one-hot mask of random labels, and the loss of every row."""
         rng = np.random.default_rng(int(options.get("seed", 0)) + 1)
         labels = rng.integers(0, logits.shape[1], len(logits))
         mask = np.zeros_like(logits)
@@ -150,7 +151,7 @@ class CrossEntropy(OnRows):
         return mask, losses
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Its inputs and the logarithm of each row's sum."""
+        """Return the inputs and the logarithm of each row's sum."""
         return Kept(kernel.inputs, kernel.dims["rows"] * FP32_BYTES)
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
@@ -177,7 +178,8 @@ FORWARD = (
 
 
 def _work(phase: Phase, dtype: str, wafer: Wafer, rows: int = 1) -> RowWork:
-    """The instructions of a phase; backward: probabilities less the label, over the `rows` of the mean."""
+    """Return the instructions of a phase; backward: probabilities minus the label, divided by the `rows` of
+    the mean."""
     forward = phase is Phase.FORWARD
     shapes = {name: Shape(MATRIX, dtype) for name in ("x" if forward else "y", "mask")}
     if forward:

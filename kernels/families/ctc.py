@@ -11,9 +11,10 @@ largest number of cores per sequence::
 
     T = steps (13 o + 10 v / add + 4 v E + 2 o + w(2 q) + hop + handover)      E: an exponential or a logarithm
 
-Backward: the same recurrence from the last frame, and the probability of every state and frame: one exponential and three sums
-more.  The forward pass stores a_t(s).  FLOPs are 0, as in torch's counter: there is no product.  Every sequence is assumed to be as
-long as the longest, in fp32.  Source: vector rates and exponentials as in the grid softmax; nothing is fitted, no run is published.
+Backward: the same recurrence from the last frame, and the probability of every state and frame: one
+exponential and three sums more.  The forward pass stores a_t(s).  FLOPs are 0, as in torch's counter: there
+is no product.  Every sequence is assumed to be as long as the longest one, and values are in fp32.  Source:
+vector rates and exponentials as in the grid softmax; nothing is fitted, and no measurement is published.
 Program: forward, one sequence on each row of cores.  Band of cost against program: 5 %.
 """
 
@@ -56,11 +57,12 @@ from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
 
 NEVER = -1e30
-"""Logarithm of a probability of zero that stays finite."""
+"""Finite value that represents the logarithm of a zero probability."""
 SUMS = (10, 13)
-"""Instructions of a step that add or compare; backward also: the other direction's logarithm, the emission, the loss."""
+"""Instructions of a step that add or compare; backward also those of the forward logarithm, the emission and
+the loss."""
 STARTS = (4, 5)
-"""Instructions with an exponential or a logarithm of every element."""
+"""Instructions of a step that compute an exponential or a logarithm of every element."""
 
 
 class AlignmentSum(Family):
@@ -78,11 +80,12 @@ class AlignmentSum(Family):
     sums_rows = True
 
     def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
-        """All frames of a sequence before its loss."""
+        """Return the flow: the loss of a sequence needs all of its frames."""
         return Flow(is_barrier=True)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """Emissions, four vectors of states, code; sequences spread over all cores."""
+        """Return the bytes of emissions, four vectors of states, and code, with sequences spread over all
+        cores."""
         check_tiling(self.name, tiling, self.mappings)
         states = ceil_div(dims["batch"] * dims["states"], tiling.rows * tiling.cols)
         return Footprint(
@@ -91,7 +94,7 @@ class AlignmentSum(Family):
         )
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """All frames, on as many cores per sequence as is fastest."""
+        """Return the cost of all frames, with the fastest number of cores per sequence."""
         phase = asked(how).phase
         check_tiling(self.name, tiling, self.mappings)
         most = np.clip(tiling.rows * tiling.cols // dims["batch"], 1, dims["states"])
@@ -101,7 +104,8 @@ class AlignmentSum(Family):
         return best * dims["steps"]
 
     def compute(self, emissions: Array, skips: Array, *, dtype: str = "fp32") -> Array:
-        """Logarithms a_t(s) of emissions x (steps, batch, states); `skips` (batch, states): 0, or :data:`NEVER`.
+        """Return the logarithms a_t(s) for emissions x (steps, batch, states); `skips` (batch, states): 0, or
+        :data:`NEVER`.
 
         The loss of a sequence is minus the logarithm of the sum of its last frame's last two states.
         """
@@ -120,12 +124,14 @@ class AlignmentSum(Family):
         return core.rounded(np.stack(out), dtype)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """A sequence on each row, its states in equal parts on the row's cores; every core ends with its last a(s).
+        """Return the program: one sequence per row, its states in equal parts over the cores, which end with
+        their last a(s).
 
         Raises
         ------
         KernelError
-            For a backward pass, states that do not divide, or other than one sequence per row.
+            For a backward pass, if the cores do not divide the states, or if there is not one sequence per
+            row.
         """
         steps, states, batch = (int(dims[name]) for name in self.dims)
         rows, cols = int(tiling.rows), int(tiling.cols)
@@ -140,7 +146,7 @@ class AlignmentSum(Family):
         return self._rows(steps, states // cols, rows, cols, wafer, int(options.get("seed", 0)))
 
     def _rows(self, steps: int, u: int, rows: int, cols: int, wafer: Wafer, seed: int) -> Case:
-        """u states on each core."""
+        """Write the program with u states on each core."""
         b = new_builder(rows, cols, wafer)
         # Operands of one instruction are in different banks; the state's own two neighbours are one and two elements before.
         a, x = b.buffer("a", u + 2, bank=0), b.buffer("x", u * steps, bank=2)
@@ -181,22 +187,23 @@ class AlignmentSum(Family):
             "x": emissions.reshape(steps, rows, cols, u).transpose(1, 2, 0, 3).reshape(rows, cols, -1),
             "skip": skips.reshape(rows, cols, u),
         }
-        # What the core before handed on is no result.
+        # The states received from the core before are not results.
         ends = np.concatenate([np.full((rows, cols, 2), np.nan, np.float32), wanted], -1)
         return Case(b.build(), b.config, inputs, {"a": ends}, tolerance=1e-4)
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Its emissions, and the logarithm of every state and frame."""
+        """Return the emissions, and the logarithm of every state and frame."""
         states = kernel.dims["steps"] * kernel.dims["states"] * kernel.dims["batch"]
         return Kept(kernel.inputs[:1], states * FP32_BYTES)
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """The recurrence from the last frame on, and the probability of every state and frame."""
+        """Emit the recurrence from the last frame to the first, with the probability of every state and
+        frame."""
         pointwise_gradient(kernel, gradient, tape)
 
 
 def _step(dims: Dims, p: Size, phase: Phase, tiling: Tiling, wafer: Wafer) -> Cost:
-    """One frame, with p cores per sequence."""
+    """Return the cost of one frame, with p cores per sequence."""
     cores = tiling.rows * tiling.cols
     q = ceil_div(dims["batch"] * p, cores)
     v = q * ceil_div(dims["states"], p)
@@ -215,7 +222,7 @@ def _step(dims: Dims, p: Size, phase: Phase, tiling: Tiling, wafer: Wafer) -> Co
 
 
 def _route(b: Builder, rows: int, cols: int) -> None:
-    """Columns hand their last states on to the east, even ones on color 0, odd ones on color 1."""
+    """Route the last states of every column to the east: even columns on color 0, odd columns on color 1."""
     for row in range(rows):
         for j in range(cols - 1):
             b.route(j % 2, (row, j), rx="R", tx="E")

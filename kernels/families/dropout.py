@@ -4,10 +4,10 @@ Mapping: elements spread over all cores of the rectangle, n = ceil(elements / co
 
     T = n e + o        (one random number per element, scalar code);      backward e / 4
 
-The mask is drawn by a counter-based generator, so the backward pass does not store it.
-Source: calibration (GPT-2 small, special elements).  The fabric has no generator: the program multiplies by
-the mask in scalar code of e cycles per element, which this code would have drawn.
-Band of cost against program: 1 %.
+The mask is drawn by a counter-based generator, so the backward pass does not store it. Source: calibration
+(GPT-2 small, special elements).  The fabric has no random generator: the program multiplies by a given mask,
+in scalar code of e cycles per element, the time that drawing it would take. Band of cost against program: 1
+%.
 """
 
 from __future__ import annotations
@@ -71,11 +71,13 @@ class Dropout(OnElements):
         return pointwise(dims["elements"], tiling, wafer, dtype=dtype, special=fraction)
 
     def compute(self, x: Array, *, p: float = 0.1, seed: int = 0, dtype: str = "fp32") -> Array:
-        """x times the mask of `seed`; the gradient is the same product with the gradient."""
+        """Return x times the mask of `seed`; the input gradient is the result's gradient times the same
+        mask."""
         return core.binary("mul", core.rounded(x, dtype), core.keep_mask(np.shape(x), p, seed), dtype)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """Scalar code that draws and applies the mask, on every core; backward it applies the same mask."""
+        """Return the program: on every core, scalar code that applies the mask and takes the time to draw it;
+        backward alike."""
         phase, attrs = options.get("phase", Phase.FORWARD), options.get("attrs") or {}
         dtype, seed, p = (
             str(options.get("dtype", "fp32")),
@@ -94,11 +96,11 @@ class Dropout(OnElements):
         return c.case()
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """One bit per element."""
+        """Return the kept bytes: one bit per element."""
         return Kept((), (kernel.dims["elements"] + 7) // 8)
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """Emit the forward kernel on the gradient."""
+        """Emit the same kernel with the gradient as its operand."""
         pointwise_gradient(kernel, gradient, tape, moves=True)
 
 

@@ -68,7 +68,7 @@ class Elementwise(OnElements):
     attributes = ElementwiseAttributes
 
     def buffers(self, attrs: Mapping[str, Any] = NONE) -> int:
-        """One per operand, one for the result."""
+        """Return the number of stage buffers: one per operand, one for the result."""
         return ElementwiseAttributes.of(attrs).inputs + 1
 
     def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
@@ -77,14 +77,15 @@ class Elementwise(OnElements):
         return lay_of_operands(stated.inputs) if stated.in_words else Lay()
 
     def link(self, attrs: Mapping[str, Any] = NONE) -> Link:
-        """Operators in a row; a product can scale its results, or add a tensor of their size."""
+        """Return the operators; a scaling, or the sum with a tensor of equal size, can be fused to a
+        product."""
         stated = ElementwiseAttributes.of(attrs)
         ops, operands = stated.ops, stated.inputs
         part = "scale" if ops in {"mul", "div"} and operands == 1 else "residual" if ops == "add" else ""
         return Link(ops, operands, part)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """One vector instruction per operator."""
+        """Return the cost: one vector instruction per operator."""
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         if ElementwiseAttributes.of(attrs).between:
@@ -108,22 +109,23 @@ class Elementwise(OnElements):
         return chain(operands, ops, dtype)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """The operators one after another on every core; backward from the last to the first."""
+        """Return the program: the operators in order on every core; backward from the last to the first."""
         ops = ops_of(ElementwiseAttributes.of(options.get("attrs")).ops)
         return chain_program(
             self.name, ops, tiling, int(per_core(dims["elements"], tiling)), wafer, **options
         )
 
     def has_gradient(self, kernel: Kernel) -> bool:
-        """Comparisons and logic have none; that of a rounding is zero, and torch carries it on like any other."""
+        """Return False for comparisons and logic; a rounding has a zero gradient, which torch propagates like
+        any other."""
         return ElementwiseAttributes.of(kernel.attrs).ops not in STEPS
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Its operands, unless it is a sum."""
+        """Return the operands, unless the kernel is a sum."""
         return Kept() if _is_linear(kernel) else Kept(kernel.inputs)
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """A sum hands its gradient on; anything else is one pass."""
+        """Pass the gradient of a sum on to its operands; otherwise emit one pass."""
         if not _is_linear(kernel):
             pointwise_gradient(kernel, gradient, tape)
             return

@@ -1,7 +1,8 @@
 """Fourier transforms of `rows` blocks of n points; n2, n3: over two or three axes.  A complex number is a pair of words.
 
-Mapping: pencils.  Along an axis a core has whole lines of n points, p = ceil(lines / cores); where there are fewer lines than
-cores, a line lies over q cores (a power of two that divides n), e = n / q points each.  v = p e points of a core, w(x) words::
+Mapping: pencils.  Along an axis a core has whole lines of n points, p = ceil(lines / cores). If there are
+fewer lines than cores, a line is spread over q cores (a power of two that divides n), e = n / q points each.
+v = p e points of a core, w(x) words::
 
     local stage of radix r     T = I_r (o + v / (r add))       I_2 = 10 instructions (6 of fp32, 4 of 16 bits
                                read twice from one bank and take 2 v), I_r = 6 (r - 1) + 8 r (r - 1)
@@ -9,18 +10,20 @@ cores, a line lies over q cores (a power of two that divides n), e = n / q point
     words of these stages      (q - 1) w(2 v) through the middle link, and q - 1 hops
     n with a factor over 7     two transforms of 2^k >= 2 n - 1 points and three products with tables (Bluestein)
 
-The fastest q is taken.  Several axes: lines are exchanged after each, so that the result is where the operand was, over
-L = sqrt(cores of a block), at most sqrt(points of a block), cores of a line; both directions of a line one after the other::
+The fastest q is used.  Several axes: lines are exchanged after each, so that the result is where the operand
+was, over L = sqrt(cores of a block), at most sqrt(points of a block), cores of a line; both directions of a
+line one after the other::
 
     T = 2 o + 2 L/4 w(2 v) + L hop
 
-`real`: operand or result are real: a transform of half of the points and a stage that takes it apart.  Source: the pencils and
-exchanges of the published wafer-scale FFT (arXiv 2209.15040).  Nothing is fitted: its published time, 512^3 points of fp32 on
-512 x 512 cores, is 815,150 cycles, this says 11 % more.  The paper's grids hold one line or more per core; lines over several cores rest on
-the equations of the exchange alone.
+`real`: operand or result are real, so half of the points are transformed, and one more stage separates the
+result.  Source: the pencils and exchanges of the published wafer-scale FFT (arXiv 2209.15040).  Nothing is
+fitted: its published time, 512^3 points of fp32 on 512 x 512 cores, is 815,150 cycles; this cost is 11 %
+higher. The paper's grids have at least one line per core; for lines over several cores, only the equations of
+the exchange support the cost.
 
-FLOPs are 0, as torch's counter has it.  Program: a line of 2^k points per core, in constant geometry (each stage
-reads halves and leaves pairs).  Band: 3 %.
+FLOPs are 0, as in torch's counter.  Program: a line of 2^k points per core, in constant geometry (each stage
+reads halves and writes pairs).  Band: 3 %.
 """
 
 from __future__ import annotations
@@ -72,13 +75,13 @@ from wse_sim.kernels.contract.tape import Tape
 BUTTERFLY = 10
 """Real operations of a radix-2 butterfly: a complex product (six), a sum and a difference (two each)."""
 COLLIDING = {"fp32": 6, "half": 4}
-"""Instructions that read twice from one bank: halves of a line are whole rounds of banks apart, every second
-fp32 result too."""
+"""Instructions that read twice from one bank: halves of a line have equal banks; in fp32 also every second
+result."""
 HALF_BUTTERFLY = 8
-"""Operations for one of its two results: the product and one sum."""
+"""Real operations for one of the two results of a butterfly: the product and one sum."""
 COMPLEX_PRODUCT = 6
 MOST_DIRECT = 7
-"""Largest factor of n whose stage is computed directly."""
+"""Largest prime factor of n whose stage is computed directly."""
 
 
 @dataclass(frozen=True)
@@ -105,11 +108,12 @@ class Fourier(Family):
     attributes = FourierAttributes
 
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
-        """All points of a block before the first result."""
+        """Return the flow: the first result needs all points of a block."""
         return Flow(is_barrier=True)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """Points before and after a stage, differences, factors of every stage, code."""
+        """Return the bytes of points before and after a stage, differences, factors of every stage, and
+        code."""
         dtype = asked(how).dtype
         check_tiling(self.name, tiling, self.mappings)
         points = per_core(_points(dims), tiling)
@@ -121,7 +125,7 @@ class Fourier(Family):
         )
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """Lines along each axis, and the exchanges between axes."""
+        """Return the cost of the lines along each axis, and of the exchanges between axes."""
         _, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         axes, points = _axes(dims), _points(dims)
@@ -136,7 +140,8 @@ class Fourier(Family):
         return total
 
     def compute(self, x: Array, *, axes: int = 1, inverse: bool = False, dtype: str = "fp32") -> Array:
-        """Transform pairs x (..., n3, n2, n, 2) over their last `axes` axes; not scaled either way."""
+        """Transform pairs x (..., n3, n2, n, 2) over the last `axes` axes, without scaling in either
+        direction."""
         pairs = core.rounded(x, dtype)
         points = pairs[..., 0] + 1j * pairs[..., 1]
         for axis in range(-axes, 0):
@@ -144,9 +149,10 @@ class Fourier(Family):
         return core.rounded(np.stack([points.real, points.imag], -1), dtype)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """One line of 2^k complex points on each core: every stage reads two halves and leaves sums and turned differences in turn.
+        """Return the program of one line of 2^k complex points per core: stages read halves and write sums
+        and rotated differences.
 
-        Results are in the order of reversed bits.
+        Results are in bit-reversed order.
 
         Raises
         ------
@@ -207,7 +213,7 @@ class Fourier(Family):
         return Case(b.build(), b.config, inputs, expected, tolerance=1e-4 if dtype == "fp32" else 0.1)
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Nothing: it is linear."""
+        """Return nothing: the transform is linear."""
         return Kept()
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
@@ -216,17 +222,17 @@ class Fourier(Family):
 
 
 def _axes(dims: Dims) -> tuple[int, ...]:
-    """Points along each axis."""
+    """Return the points along each axis."""
     return tuple(int(dims[name]) for name in ("n", "n2", "n3") if int(dims.get(name, 1)) > 1) or (1,)
 
 
 def _points(dims: Dims) -> Size:
-    """Points of all blocks."""
+    """Return the number of points of all blocks."""
     return dims["rows"] * dims["n"] * dims.get("n2", 1) * dims.get("n3", 1)
 
 
 def factors_of(n: int) -> list[int]:
-    """Prime factors of n, the smallest first."""
+    """Return the prime factors of n, the smallest first."""
     found, factor = [], 2
     while n > 1:
         while n % factor == 0:
@@ -237,7 +243,7 @@ def factors_of(n: int) -> list[int]:
 
 
 def _along(n: int, lines: Size, tiling: Tiling, wafer: Wafer, dtype: str) -> Cost:
-    """`lines` lines of n points each, on as many cores per line as is fastest."""
+    """Return the cost of `lines` lines of n points, with the fastest number of cores per line."""
     factors = factors_of(n)
     if factors and factors[-1] > MOST_DIRECT:
         m = 1 << ceil(log2(2 * n - 1))
@@ -255,7 +261,7 @@ def _along(n: int, lines: Size, tiling: Tiling, wafer: Wafer, dtype: str) -> Cos
 
 
 def _split(n: int, factors: list[int], q: int, lines: Size, tiling: Tiling, wafer: Wafer, dtype: str) -> Cost:
-    """Lines of n points over q cores each."""
+    """Return the cost of lines of n points, over q cores each."""
     cores = tiling.rows * tiling.cols
     p = ceil_div(lines * q, cores)
     v, rate, o = p * (n // q), add_rate(dtype, wafer), wafer.vector_start_cycles
@@ -279,7 +285,7 @@ def _split(n: int, factors: list[int], q: int, lines: Size, tiling: Tiling, wafe
 
 
 def _exchanged(dims: Dims, points: Size, tiling: Tiling, wafer: Wafer, dtype: str) -> Cost:
-    """All lines of a block are exchanged along lines of its cores."""
+    """Return the cost to exchange all lines of a block along lines of its cores."""
     cores = tiling.rows * tiling.cols
     block = _points(dims) // dims["rows"]
     side = np.sqrt(np.maximum(1, np.minimum(cores // dims["rows"], block)))
@@ -294,7 +300,7 @@ def _exchanged(dims: Dims, points: Size, tiling: Tiling, wafer: Wafer, dtype: st
 
 
 def _lines(x: NDArray[np.complex64], *, inverse: bool) -> NDArray[np.complex64]:
-    """Stage by stage along the last axis: radix 2 while the length is even, then directly."""
+    """Transform the last axis stage by stage: radix 2 while the length is even, then directly."""
     n, sign = x.shape[-1], 1 if inverse else -1
     if n % 2 or n == 2:
         k = np.arange(n)

@@ -6,15 +6,15 @@ K-tree of G `groups`.
 
     T = L + o + ceil(N / mov) + L + K (o_map + ceil(N / w)) + L + o + T_k_tree(N)    (fp16: w = 4, fp16 accumulation)
 
-`vectors` vectors meet the matrix at once: the sums of all go through one all-reduce, and the local products are
-those of :func:`wse_sim.kernels.blocks.mesh.joined_gemv`, with a row of weights or a feature of all vectors as the column.
+The matrix is multiplied by `vectors` vectors in one invocation: one all-reduce combines the sums of all. The
+local products are those of :func:`wse_sim.kernels.blocks.mesh.joined_gemv`, with a row of weights or a
+feature of all vectors as the column.
 
-The published measurement repeats the product: a repetition is one turn of a loop, and clears y first; then follow the
-calls of the product and of the all-reduce.  T_k_tree is the recursion of :mod:`wse_sim.kernels.blocks.trees` and one multicast
-each way, edges of dies included; streams are taken in the wafer's `stream_order`.
-Source: calibration 1.4 (WaferLLM; the grid of the published 16K product is assumed to be 512 x 512 with
-16 groups, as in the authors' script; its 1,320 cycles are 1.20 us, a time of two digits: 4 % either way).
-Band: 2 %.
+The published measurement repeats the product in a loop: every round clears y, then calls the product and the
+all-reduce.  T_k_tree is the recursion of :mod:`wse_sim.kernels.blocks.trees` and one multicast in each
+direction, including die edges; streams are received in the wafer's `stream_order`. Source: calibration 1.4
+(WaferLLM; the grid of the published 16K product is assumed to be 512 x 512 with 16 groups, as in the authors'
+script; its 1,320 cycles are 1.20 us, a time of two digits: 4 % either way). Band: 2 %.
 """
 
 from __future__ import annotations
@@ -88,11 +88,11 @@ class Gemv(MatrixProduct):
     attributes = GemvAttributes
 
     def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:
-        """2 m n of every vector."""
+        """Return the FLOPs: 2 m n per vector."""
         return 2 * dims["m"] * dims["n"] * GemvAttributes.of(attrs).vectors
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """The tile, its two vectors, code."""
+        """Return the bytes of the tile, its two vectors and code."""
         dtype = asked(how).dtype
         check_tiling(self.name, tiling, self.mappings)
         k, n = ceil_div(dims["m"], tiling.rows), ceil_div(dims["n"], tiling.cols)
@@ -104,7 +104,8 @@ class Gemv(MatrixProduct):
         )
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """A turn of the loop, clear, local product, then the K-tree; the number of core rows is one integer."""
+        """Return the cost of one round: loop, clear, local product, K-tree; the number of core rows must be
+        one integer."""
         _, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         k, n = ceil_div(dims["m"], tiling.rows), ceil_div(dims["n"], tiling.cols)
@@ -126,20 +127,21 @@ class Gemv(MatrixProduct):
     def compute(
         self, x: Array, a: Array, *, dtype: str = "fp32", parts: int = 1, accumulate: str = "fp32"
     ) -> Array:
-        """x (m,) A (m, n), or several vectors x (vectors, m)."""
+        """Return x (m,) times A (m, n), or the products of several vectors x (vectors, m)."""
         product = core.matmul(np.atleast_2d(x), a, dtype, parts=parts, half=accumulate == "fp16")
         return product if np.ndim(x) == 2 else product[0]
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """Every core holds x, A and y; every core of a column ends with its piece of the product."""
+        """Return a program in which every core has its parts of x, A and y, and ends with its column's part
+        of the product."""
         dtype = str(options.get("dtype", "fp16"))
         rows, cols = int(tiling.rows), int(tiling.cols)
         k, n = ceil_div(int(dims["m"]), rows), ceil_div(int(dims["n"]), cols)
         stated = GemvAttributes.of(tiling.options, options.get("attrs") or {})
         vectors, is_together = stated.vectors, _is_together(k, n, stated, wafer, dtype)
         b = new_builder(rows, cols, wafer)
-        # What an instruction covers lies two banks off y, so that the two never collide (as the vendor's matrix-vector
-        # example does): a row of A, or a feature of all vectors.
+        # The operand of an instruction (a row of A, or a feature of all vectors) starts two banks away from
+        # y, so that the two never conflict, as in the vendor's matrix-vector example.
         y = b.buffer("y", n * vectors, dtype, bank=0)
         x = b.buffer("x", k * vectors, dtype, bank=2 if is_together else None)
         a = b.buffer("a", k * n, dtype, bank=None if is_together else 2)
@@ -177,9 +179,10 @@ def emit_joined(
     *,
     is_together: bool,
 ) -> None:
-    """y = x A of one core for `vectors` vectors: y is cleared, then a row of weights for each vector, or `is_together`.
+    """Emit y = x A of one core for `vectors` vectors: clear y, then add a row of weights for each vector.
 
-    Vectors lie one after the other in x and y; `is_together`, their first features side by side, then their second ones.
+    With `is_together` an instruction covers one feature of all vectors; x and y then store the first features
+    of all vectors, then the second ones, and so on. Otherwise they store vector after vector.
     """
     k, n = x.length // vectors, y.length // vectors
     loop = round(wafer.loop_cycles)
@@ -201,7 +204,7 @@ def emit_joined(
 
 
 def _is_together(k: int, n: int, stated: GemvAttributes, wafer: Wafer, dtype: str) -> bool:
-    """Whether instructions cover one feature of all vectors."""
+    """Return whether instructions cover one feature of all vectors."""
     if stated.column or stated.vectors == 1:
         return stated.column == "vectors"
     times = (

@@ -9,9 +9,9 @@ Mapping: gradients are stored with the weights, n = ceil(elements / cores) per c
     T = task start + instructions (o + ceil(n / w)) + all-reduce of one word over the rectangle + functions
 
 In weight streaming this work runs where the gradients are, in the memory service: `server_bytes` per
-gradient. None of them is differentiated: an update is the end of the chain. Source: vector rates of the SDK
-documentation; the all-reduce is that of the family allreduce2d (rows, then columns). Band of cost against
-program: 3 % (start of the last columns).
+gradient. None of these kernels has a gradient, because updates are not differentiated. Source: vector rates
+of the SDK documentation; the all-reduce is that of the family allreduce2d (rows, then columns). Band of cost
+against program: 3 % (start of the last columns).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _OfGradients(Family):
     server_bytes = 0
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """A few numbers and code: gradients are counted with the weights."""
+        """Return the bytes of a few numbers and code; gradients are counted with the weights."""
         check_tiling(self.name, tiling, self.mappings)
         return Footprint(
             buffers_bytes=16.0 + 0 * per_core(dims[next(iter(self.dims))], tiling),
@@ -89,7 +89,7 @@ class GradientNorm(_OfGradients):
     server_bytes = 4  # read every gradient
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """Sum of squares, all-reduce of one word, root and quotient on every core."""
+        """Return the cost: sum of squares, all-reduce of one word, root and quotient on every core."""
         check_tiling(self.name, tiling, self.mappings)
         n = per_core(dims["elements"], tiling)
         local = Cost(
@@ -104,7 +104,7 @@ class GradientNorm(_OfGradients):
         return local + _total_cost(tiling, wafer) + factor
 
     def compute(self, gradients: Array, *, limit: float = 1.0) -> tuple[Any, Any]:
-        """(norm of all gradients, the factor that keeps it at most `limit`) in fp32."""
+        """Return (norm of all gradients, factor that scales it to at most `limit`) in fp32."""
         g = core.as_float(gradients)
         norm = np.sqrt(np.sum(core.unary("square", g), dtype=np.float32))
         return norm, np.minimum(np.float32(1), np.float32(limit) / (norm + np.float32(EPS)))
@@ -140,7 +140,7 @@ class GradientNorm(_OfGradients):
 
 @dataclass(frozen=True)
 class ScaleAttributes(Attributes):
-    """Attributes of a scaling: by a factor or to a range, and whether infinities are looked for."""
+    """Attributes of a scaling: by a factor or to a range, and whether it checks for infinities."""
 
     op: str = attribute("scale", "by a factor, or to a range", choices=OPS)
     check: bool = attribute(False, "whether infinities are looked for")
@@ -180,7 +180,8 @@ class GradientScale(_OfGradients):
         return out, bool(np.isfinite(g).all())
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """Every core holds its gradients; with `check` it ends with the sum that states whether all are finite."""
+        """Return the program; with `check`, every core ends with a sum that is NaN unless all gradients are
+        finite."""
         op, check = _asked_scale(options.get("attrs") or {})
         rows, cols, n = int(tiling.rows), int(tiling.cols), int(per_core(dims["elements"], tiling))
         b = new_builder(rows, cols, wafer)
@@ -230,7 +231,8 @@ class Schedule(_OfGradients):
     color = "#fee6ce"
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """One start and one element per operator, then one word to all cores."""
+        """Return the cost: one start and one element per operator, then a multicast of one word to all
+        cores."""
         check_tiling(self.name, tiling, self.mappings)
         k, element = dims["operators"], 1.0 / wafer.fma_fp32_per_cycle
         local = Cost(compute=np.ceil(element) * k, startup=1.0 * k * wafer.vector_start_cycles)
@@ -243,14 +245,14 @@ class Schedule(_OfGradients):
     def compute(
         self, count: float, *, factor: float = 1.0, offset: float = 0.0, operators: int = 1
     ) -> np.float32:
-        """`operators` times x = x * factor + offset, in fp32."""
+        """Repeat x = x * factor + offset `operators` times, in fp32."""
         x = np.float32(count)
         for _ in range(operators):
             x = np.float32(x * np.float32(factor) + np.float32(offset))
         return x
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """The north-west core computes; every core ends with the number."""
+        """Return a program in which the north-west core computes the number, and every core ends with it."""
         rows, cols, count = int(tiling.rows), int(tiling.cols), int(dims["operators"])
         b = new_builder(rows, cols, wafer)
         x, one = b.buffer("x", 1, bank=0), b.buffer("one", 1, bank=2)
@@ -291,7 +293,8 @@ def _rectangle(tiling: Tiling) -> Tiling:
 
 
 def _total_cost(tiling: Tiling, wafer: Wafer) -> Cost:
-    """All-reduce of one word over the rectangle, behind other work of the same task; one of each tiling."""
+    """Return the cost of an all-reduce of one word over the rectangle, after other work of the same task, per
+    tiling."""
     if np.ndim(tiling.rows) == 0 and np.ndim(tiling.cols) == 0:
         start = wafer.vector_start_cycles if int(tiling.rows) * int(tiling.cols) > 1 else 0
         whole = ALLREDUCE.cost({"words": 1}, _rectangle(tiling), wafer, dtype="fp32")
@@ -316,7 +319,8 @@ def _place_total(
     before: Callable[[CoreClass], None],
     after: Callable[[CoreClass], None],
 ) -> None:
-    """Work of each core, an all-reduce of `s` along rows, then columns, and what each core does with it."""
+    """Write the preceding work of each core, an all-reduce of `s` along rows, then columns, and the work on
+    its result."""
     sides = [
         tree_or_ring(
             1,

@@ -1,17 +1,17 @@
 """Products of a mixture of experts: m rows spread over G groups, each with its own (k, n) weights.
 
-streamed    the weights of all groups stream; those of a group trigger only its own rows, which lie over
-            all L R core rows: t = ceil(rows of a group / (L R))::
+streamed    the weights of all groups stream; those of a group trigger only its own rows, which are
+            spread over all L R core rows: t = ceil(rows of a group / (L R))::
 
                 T = G n (f (s + ceil(t/w)) + s + ceil(rho t)) + fill,     f = ceil(k/c)
 
-stationary  each group rests on its own cores // G cores (as batch_gemm); rows of a group stream.
+stationary  each group has separate cores // G cores (as batch_gemm); rows of a group stream.
 
-rows of a group = ceil(imbalance m / G); `imbalance` (option, default 1) is the load of the fullest
-group over the mean.  A weight gradient has k = rows.  Source: the equations of gemm.
-Program: streamed, the groups' weights follow each other, each meets the rows of its group (equal groups);
-stationary, the cores of one group (the others are equal and independent).
-Band of cost against program: 3 % from 8 features and 8 rows per core; weight gradients as those of gemm.
+rows of a group = ceil(imbalance m / G); `imbalance` (option, default 1) is the load of the fullest group over
+the mean.  A weight gradient has k = rows.  Source: the equations of gemm. Program: streamed, the groups'
+weights arrive one after the other and are multiplied by the rows of their group (equal groups); stationary,
+the cores of one group (the others are equal and independent). Band of cost against program: 3 % from 8
+features and 8 rows per core; weight gradients as those of gemm.
 """
 
 from __future__ import annotations
@@ -90,15 +90,16 @@ class GroupedGemm(WeightProduct):
     color = "#6baed6"
 
     def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:
-        """2 m k n, in every phase."""
+        """Return the FLOPs: 2 m k n in every phase."""
         return 2 * dims["m"] * dims["k"] * dims["n"]
 
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
-        """Row by row; partial sums travel; zero weights are not sent."""
+        """Return the flow: row by row; partial sums travel; zero weights are not sent."""
         return Flow(rows=dims["m"], sums_on_links=True, skips_zero_weights=True)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """Stationary weights of all groups (stationary) or buffers (streamed), partial sums, code."""
+        """Return the bytes of the weights of all groups (stationary) or of buffers (streamed), partial sums
+        and code."""
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         groups = dims["groups"]
@@ -115,7 +116,7 @@ class GroupedGemm(WeightProduct):
         return product_footprint(m, k, dims["n"], tiling, wafer, dtype, attrs, phase)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """The products of the groups: in sequence (streamed) or side by side (stationary)."""
+        """Return the cost of the groups' products: in sequence (streamed) or in parallel (stationary)."""
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         groups, gradient = dims["groups"], phase is Phase.WEIGHT_GRADIENT
@@ -128,7 +129,7 @@ class GroupedGemm(WeightProduct):
     def compute(
         self, x: Array, weights: Array, group: Array, *, dtype: str = "fp32", parts: int = 1
     ) -> Array:
-        """Row r of x (m, k) times the weights (groups, k, n) of its group."""
+        """Return every row of x (m, k) times the weights (groups, k, n) of its group."""
         x, group = np.asarray(x), np.asarray(group)
         out = np.zeros((x.shape[0], np.shape(weights)[-1]), np.float32)
         for g in range(len(weights)):
@@ -138,7 +139,8 @@ class GroupedGemm(WeightProduct):
         return out
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """All groups one after another (streamed), or the cores of one group (stationary)."""
+        """Return the program of all groups in sequence (streamed), or of the cores of one group
+        (stationary)."""
         phase, attrs = options.get("phase", Phase.FORWARD), options.get("attrs") or {}
         m, k = of_group(dims, tiling, attrs, phase)
         part, groups = tiling, int(dims["groups"])
@@ -148,7 +150,8 @@ class GroupedGemm(WeightProduct):
         return triggered_program({"m": m, "k": k, "n": dims["n"]}, part, wafer, groups=int(groups), **options)
 
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
-        """The product of one group on a small rectangle with the same tile, as many times as a core has groups."""
+        """Return a probe of one group's product on a small rectangle with the same tile, repeated for every
+        group of a core."""
         phase, dtype, attrs = asked(how)
         m, k = of_group(dims, tiling, attrs, phase)
         part, times = tiling, dims["groups"]
@@ -159,11 +162,11 @@ class GroupedGemm(WeightProduct):
         return (product_probe("product", m, k, dims["n"], part, wafer, **kept),)
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Its inputs, if the weights are trained."""
+        """Return the inputs, if the weights are trained."""
         return Kept(kernel.inputs if not trained.isdisjoint(kernel.parameters) else ())
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """Two grouped products of the same size."""
+        """Emit two grouped products of the same size: the weight gradient and the input gradient."""
         m, k, n, groups = (kernel.dims[d] for d in ("m", "k", "n", "groups"))
         of_weights = frozen(m=k, k=m, n=n, groups=groups), "k", False
         of_inputs = frozen(m=m, k=n, n=k, groups=groups), kernel.attrs
@@ -172,13 +175,13 @@ class GroupedGemm(WeightProduct):
 
 
 def rows_of_group(rows: Size, groups: Size, tiling: Tiling, attrs: Mapping[str, Any]) -> Size:
-    """Rows of the fullest group."""
+    """Return the rows of the fullest group."""
     load = np.ceil(rows * GroupedGemmAttributes.of(tiling.options, attrs).imbalance / groups)
     return load.astype(np.int64) if np.ndim(load) else int(load)
 
 
 def of_group(dims: Dims, tiling: Tiling, attrs: Mapping[str, Any], phase: Phase) -> tuple[Any, Any]:
-    """(m, k) of the product of the fullest group: its rows are m, in a weight gradient k."""
+    """Return (m, k) of the fullest group's product: its rows are m, or k in a weight gradient."""
     groups = dims["groups"]
     if phase is Phase.WEIGHT_GRADIENT:
         return dims["m"], rows_of_group(dims["k"], groups, tiling, attrs)
@@ -186,7 +189,8 @@ def of_group(dims: Dims, tiling: Tiling, attrs: Mapping[str, Any], phase: Phase)
 
 
 def share_of_group(features: Size, n: Size, groups: Size, tiling: Tiling) -> tuple[Tiling, Any]:
-    """Cores of one group of the stationary mapping, as square as its tiles, and groups per core."""
+    """Return the cores of one group in the stationary mapping, in the shape of its tiles, and the groups per
+    core."""
     cores = tiling.rows * tiling.cols
     area = np.maximum(1, cores // groups)
     r = np.clip(np.rint(np.sqrt(area * features / n)).astype(np.int64), 1, area)

@@ -1,14 +1,14 @@
 """Five-point stencil with halo exchange: y = c x + sum over the four neighbours of d x_neighbour.
 
-Mapping: one column of nz cells per core.  Every core sends its column to its four neighbours (one
-microthread per direction) and multiplies what arrives straight from the fabric.  Two colors per direction,
+Mapping: one column of nz cells per core.  Every core sends its column to its four neighbours (one microthread
+per direction) and multiplies arriving columns directly from the fabric.  Two colors per direction,
 alternating by parity, so that a router sends on one and receives on the other.
 
     T = task start + 9 o + 9 B'          B' = nz (fp32) issue cycles of each of 4 sends, 1 product and
                                          4 multiply-accumulates, in one issue slot
 
-At the edge of the rectangle fewer instructions run; the interior core decides.  Source: vector start and
-shared issue slot of calibration 1.1.  Band: 5 %.
+Cores at the edge of the rectangle run fewer instructions, so interior cores set the time.  Source: vector
+start and shared issue slot of calibration 1.1.  Band: 5 %.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class Halo(Family):
     mappings = ("grid",)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """Two columns and code."""
+        """Return the bytes of two columns and code."""
         dtype = asked(how, dtype="fp32").dtype
         return Footprint(
             activations_bytes=2.0 * dims["nz"] * bytes_of(dtype), code_bytes=wafer.kernel_code_bytes
         )
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """Issue cycles and starts of the core with most neighbours."""
+        """Return the cost: issue cycles and starts of the core with the most neighbours."""
         check_tiling(self.name, tiling, self.mappings)
         nz = dims["nz"]
         neighbours = np.minimum(2, tiling.rows - 1) + np.minimum(2, tiling.cols - 1)
@@ -106,7 +106,7 @@ class Halo(Family):
 
 
 def _exchanges(at: tuple[int, int], rows: int, cols: int) -> tuple[tuple[int, int], ...]:
-    """Per direction the color to send on and the color that comes from behind, -1 where there is none."""
+    """Return, per direction, the color to send on and the color to receive on; -1 if there is none."""
     row, col = at
     parity = (row + col) % 2
     found = []

@@ -1,12 +1,14 @@
-"""Vectors by index: taken from the places of a table (gather), or brought to them and added, or put there (scatter).
+"""Gather and scatter by index: read vectors from a table, or write vectors to a table (add, combine or
+replace).
 
-Mapping: b tables of N vectors of F features, E vectors per table.  Features lie over the columns, f = ceil(F / C); the
-vectors of a table over p = min(R / b, N) cores of a column, B = ceil(N / p) and e = ceil(E / p) per core; the R / p
-segments of a column take their ceil(b p / R) tables one after the other.  The table goes once around the p cores on a
-folded ring (:mod:`wse_sim.kernels.blocks.ring`), block by block, so no core needs to know where a vector is:
+Mapping: b tables of N vectors of F features, E vectors per table.  Features are spread over the columns, f =
+ceil(F / C); the vectors of a table over p = min(R / b, N) cores of a column, B = ceil(N / p) and e = ceil(E /
+p) per core. The R / p segments of a column process their ceil(b p / R) tables one after the other. The table
+travels once around the p cores on a folded ring (:mod:`wse_sim.kernels.blocks.ring`), block by block, so a
+core need not know where a vector is stored:
 
-    gather    a core sends each block on and takes out of it the vectors that it wants
-    scatter   a core adds its vectors for a block to the sums that arrive and sends them on; the sum ends at its owner
+    gather    a core forwards each block and copies the vectors that it needs
+    scatter   a core adds its vectors for a block to the arriving sums and forwards them; a sum ends at its owner
 
 Symbols: w = words(B f), i = issue cycles of a block (w; w / 2 for 16 bits), o_l = vector_start_loaded_cycles,
 o = vector_start_cycles, d = flight of a word to the next rank, v = o + f / rate (one vector taken or added), D = o_l + d + w
@@ -15,20 +17,24 @@ o = vector_start_cycles, d = flight of a word to the next rank, v = o + f / rate
     gather    T = (p - 1) max(2 i + 2 o_l + v e / p, D) + v e / p     (16 bits: (p - 1) max(2 i + 2 o_l, D) + v e)
     scatter   T = (p - 1) max(2 i + 2 o_l, D) + v e + o + B f / rate     (sums start at zero)
 
-A sum is read and written in one bank: adds of 16 bits run at half their rate.  Maxima, minima and products travel as sums do.
+A sum is read from and written to the same bank, so 16-bit additions run at half their rate. Maxima, minima
+and products travel like sums.
 
-Gradients of what met, n = e f, m = B f, d = divide_cycles (x the vectors, y the result, g its gradient)::
+Gradients of combined vectors, with n = e f, m = B f, d = divide_cycles (x the vectors, y the result, g its
+gradient)::
 
-    max, min    g goes to the vectors that are the result, in equal parts where several are:
+    max, min    g goes to the vectors that equal the result, in equal parts if there are several:
                 gather of y, comparison (n), scatter-add of it, g over that (m d), gather, product (n)
     mul         g y (m), gather, quotient by x (n d)
-    set         of the table: g with zeros put where vectors were put
+    set         for the table: g, with zeros at the indices that were written
 
-Assumed: the indices are spread evenly, so each core wants e / p vectors of each block; a graph whose targets crowd in a
-few blocks waits for the core with most.  Indices are constants of the program or come with it; their bytes are not
-counted.  A mean is taken as a sum.  Program: one table, not "set".  Band of cost against program: 2 % (fp32), 14 % (16 bits, blocks of few words).  Source: the ring of arXiv 2404.15888.
+Assumed: indices are distributed evenly, so each core needs e / p vectors of each block. If the targets of a
+graph are concentrated in a few blocks, all cores wait for the fullest one, which is not counted. Indices are
+constants or inputs of the program; their bytes are not counted. A mean is priced as a sum. Program: one
+table, not "set".  Band of cost against program: 2 % (fp32), 14 % (16 bits, blocks of few words).  Source: the
+ring of arXiv 2404.15888.
 
-One file, as every family: gather and scatter are the same ring in two directions.
+Gather and scatter share this file, because they use the same ring.
 """
 
 from __future__ import annotations
@@ -124,7 +130,8 @@ class Indexed(Family):
         )
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """Once around the ring, and a start for each vector; several times for gradients of combined vectors."""
+        """Return the cost: one trip around the ring and a start per vector; several trips for gradients of
+        combined vectors."""
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         lot, op = _Lot(dims, tiling), IndexedAttributes.of(attrs).op
@@ -142,7 +149,8 @@ class Indexed(Family):
         op: str = "gather",
         dtype: str = "fp32",
     ) -> Array:
-        """Vectors of a table (N, F) by id; or a table to which the vectors of `values` (E, F) came.
+        """Return vectors of a table (N, F) by id, or a table into which the vectors of `values` (E, F) were
+        scattered.
 
         Raises
         ------
@@ -181,20 +189,20 @@ class Indexed(Family):
         return _program(lot, rows, cols, op, wafer, dtype, int(options.get("seed", 0)))
 
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
-        """The ring on a few cores, by the size of a block, and the vectors of a core, one by one; nothing for
-        "set"."""
+        """Return a probe of the ring on a few cores, stepped by block size, and one of a core's vectors; none
+        for "set"."""
         phase, dtype, attrs = asked(how)
         lot, op = _Lot(dims, tiling), IndexedAttributes.of(attrs).op
         if op == "set":
             return ()
         f, p = int(lot.f), min(SIDE, int(lot.p))
-        # A run of twice the block holds it three times.
+        # A run with twice the block stores it three times.
         block = int(min(lot.block, max(1, wafer.sram_usable_bytes // (12 * bytes_of(dtype) * f))))
         found: list[Probe] = []
         for moved, times in _moves(op, phase):
             all_ = lot.turns * times * _moved(lot, moved, wafer, dtype)
             starts = lot.turns * times * lot.e * wafer.vector_start_cycles
-            # One core, on which nothing travels, by the number of its vectors.
+            # One core, on which no block travels, stepped by the number of its vectors.
             own = Probe(
                 part=f"{moved}: vectors",
                 family=self.name,
@@ -223,22 +231,23 @@ class Indexed(Family):
         return tuple(found)
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Nothing; a maximum, minimum or product stores its operands and its result."""
+        """Return nothing to keep; for a maximum, minimum or product, its operands and its result."""
         bent = IndexedAttributes.of(kernel.attrs).op in BENT
         return Kept((*kernel.inputs[:2], *kernel.outputs)) if bent else Kept()
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """For a gather, add the gradients where the vectors were; for a scatter, gather them back."""
+        """Emit the gradients: those of a gather are scatter-added to the table, those of a scatter are
+        gathered."""
         op, wanted = IndexedAttributes.of(kernel.attrs).op, tape.inputs(kernel)
         if not wanted:
             return
-        if op in BENT:  # one kernel for both: see the head of the file
+        if op in BENT:  # one kernel for both gradients: see the module's docstring
             reads = tuple(dict.fromkeys((gradient, *kernel.inputs[:2], *kernel.outputs)))
             tape.emit(kernel, "dx", DATA, reads, tuple(tape.give(t) for t in wanted), parameters=())
             return
         if op == "gather":
             moved, tables = wanted[:1], list[str]()
-        else:  # inputs are the vectors, then the table to which they came
+        else:  # inputs are the vectors, then the table into which they were written
             moved = [t for t in wanted if t == kernel.inputs[0]]
             tables = [t for t in wanted if t != kernel.inputs[0]]
         for table in tables:
@@ -259,12 +268,12 @@ def _moves(op: str, phase: Phase) -> tuple[tuple[str, int], ...]:
 
 
 def _moved(lot: _Lot, op: str, wafer: Wafer, dtype: str) -> Cost:
-    """Once around the ring for one table."""
+    """Return the cost of one trip around the ring, for one table."""
     takes = op == "gather"
     wide, steps, loaded = dtype in WIDE, lot.p - 1, wafer.vector_start_loaded_cycles
     w = words(lot.block * lot.f, dtype) * wafer.wavelet_cycles
     issue = np.ceil(w / 2) if wide else 1.0 * w
-    # Sums are read and written in one bank, which holds up adds of four elements per cycle.
+    # Sums are read from and written to one bank, which slows additions of four elements per cycle.
     meets = add_rate(dtype, wafer) / (2 if wide else 1)
     if op in ("max", "min"):
         meets = min(meets, max_rate(dtype, wafer))
@@ -296,7 +305,7 @@ def _between(lot: _Lot, op: str, wafer: Wafer, dtype: str) -> Cost:
 
 
 class _Lot:
-    """Sizes per core: see the head of the file."""
+    """Sizes per core, with the symbols of the module's docstring."""
 
     def __init__(self, dims: Dims, tiling: Tiling) -> None:
         tables, vocab = dims.get("tables", 1), dims["vocab"]
@@ -307,16 +316,16 @@ class _Lot:
 
 
 def _program(lot: _Lot, rows: int, cols: int, op: str, wafer: Wafer, dtype: str, seed: int) -> Case:
-    """Program, inputs and results; ids are the same in all columns."""
+    """Return program, inputs and expected results; ids are the same in all columns."""
     takes = op == "gather"
     p, block, f = rows, int(lot.block), int(lot.f)
     e = int(lot.e)
     rng = np.random.default_rng(seed)
-    # Vector n of a core is wanted of (or for) block n modulo p of the ring.
+    # Vector n of a core is read from (or added to) block n modulo p of the ring.
     ids = np.arange(e) % p * block + rng.integers(0, block, (p, e))
     table = rng.integers(-9, 9, (p * block, cols, f)).astype(np.float32)
     brought = rng.integers(-9, 9, (p, e, cols, f)).astype(np.float32)
-    if op == "mul":  # products that fp16 holds
+    if op == "mul":  # products that fp16 can represent
         brought = rng.choice(np.array([-1, 1, 2], np.float32), (p, e, cols, f))
     b = new_builder(rows, cols, wafer)
     x = b.buffer("table" if takes else "vectors", (block if takes else e) * f, dtype, bank=0)
@@ -372,7 +381,7 @@ class _Turn:
         self.core.mov(block.dsd(), fabric_in(self.receives), start="loaded", **how)
 
     def _own(self, number: int) -> list[tuple[int, int]]:
-        """(vector, place in its block) of the vectors of a block."""
+        """Return (vector, place in its block) for the core's vectors of a block."""
         size = self.size // self.f
         return [
             (v, int(place) % size)
@@ -381,7 +390,8 @@ class _Turn:
         ]
 
     def gather(self, rank: int) -> None:
-        """Send the own block; receive the blocks before it, send each on, take the own vectors out."""
+        """Send the core's block; receive and forward the other blocks, and copy the core's vectors from
+        each."""
         held = self.x
         for step in range(self.cores):
             if step:
@@ -396,7 +406,8 @@ class _Turn:
                 )
 
     def scatter(self, rank: int) -> None:
-        """Begin the sums of the block before; receive sums, add the own vectors, send them on; the own ones stay."""
+        """Start the sums of the preceding block; receive sums, add the core's vectors and forward them; keep
+        the core's own block."""
         for step in range(self.cores):
             held = self.y if step + 1 == self.cores else self.passing[step % 2]
             if step:

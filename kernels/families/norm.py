@@ -1,9 +1,10 @@
 """Normalisation of (rows, cols): layer, rms, batch or group norm.
 
-Mappings. stationary: whole tokens on every core of the region, in blocks, tokens and results words that every core
-receives and sends; price and memory in :mod:`wse_sim.kernels.blocks.token_blocks`, as the program of a whole model on the
-fabric has it.  Where a token does not fit a core, and streamed: cols (hidden) over the c = C // L columns of a
-lane, rows (tokens) over the L R rows of lanes: each core holds f = ceil(cols/c) features of t = ceil(rows/(L R)) tokens.
+Mappings. stationary: every core of the region processes whole tokens in blocks, and receives and sends their
+words; cost and memory in :mod:`wse_sim.kernels.blocks.token_blocks`, as in the program of a whole model on
+the fabric. streamed, and stationary if a token does not fit in a core: cols (hidden) over the c = C // L
+columns of a lane, rows (tokens) over the L R rows of lanes; each core has f = ceil(cols/c) features of t =
+ceil(rows/(L R)) tokens.
 
     forward          layer: sum, sum of squares, scale and offset per token, scale and shift per feature: 4 passes
                      rms: sum of squares, scale per token, scale per feature: 3 passes
@@ -11,15 +12,16 @@ lane, rows (tokens) over the L R rows of lanes: each core holds f = ceil(cols/c)
                      times 1 / deviation: 6 passes (rms: 4)
     weight gradient  sums over the tokens of g x and of g (rms: of g x), then a chain down the columns
 
-whole (an attribute): rows over the R rows of cores, one after the other, as in a whole model that trains on the fabric; D / 2
-words of a row are received and sent besides, forward and for the gradient of the input.  affine: a norm without a
-shift, or without either, leaves out their instructions.
+whole (an attribute): rows over the R rows of cores, one after the other, as in a whole model that trains on
+the fabric. In the forward pass and for the input gradient, D / 2 words of a row are also received and sent.
+affine: a norm without a shift, or without scale and shift, leaves out their instructions.
 
-A pass is an instruction over the t f elements (o + f ceil(t / w), or row by row where that is faster); statistics are
-fp32 vectors of t, both reduced at once along the lane (chain and multicast), with a root and a division per token.
-Batch and group norm are priced as layer norm, features over columns in both mappings.  The list of instructions is `_work` below, its equation and its
-program :mod:`wse_sim.kernels.blocks.line_stages`.  A pipelined region also waits for its operands over the west edge and for
-the fill, which the program leaves out.
+A pass is an instruction over the t f elements (o + f ceil(t / w), or row by row if that is faster).
+Statistics are fp32 vectors of length t; both are reduced together along the lane (chain and multicast), with
+a root and a division per token. Batch and group norm are priced as layer norm, features over columns in both
+mappings.  The list of instructions is `_work` below, its equation and its program
+:mod:`wse_sim.kernels.blocks.line_stages`.  A pipelined region also waits for its operands over the west edge
+and for the fill, which the program leaves out.
 
 Source: vector rates of the SDK documentation; reduce as in calibration 1.2.  Band of cost against program: 3 %.
 
@@ -128,25 +130,27 @@ class Norm(OnRows):
     sums_rows = True
 
     def is_affine(self, attrs: Attrs = NONE) -> bool:
-        """With running statistics each channel has its scale and its shift."""
+        """Return whether the norm has running statistics, so that it only scales and shifts each channel."""
         return NormAttributes.of(attrs).statistics == "running"
 
     def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
-        """Row by row; on the fabric each row is on one core, and rows leave together, after the time of one."""
+        """Return the flow: row by row; with a fabric layout a row is on one core, and all rows leave after
+        the time of one."""
         return Flow(rows=dims["rows"], at_once=_is_laid(attrs))
 
     def lay(self, dims: Dims, attrs: Attrs = NONE) -> Lay:
-        """On the fabric rows enter and leave over the rows of cores, one after the other over one link."""
+        """Return the layout: with a fabric layout, rows enter and leave over the rows of cores, in sequence
+        on one link."""
         return Lay("rows", "rows", most_links=1) if _is_laid(attrs) else Lay()
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """Statistics, scale and shift, a stage buffer, code."""
+        """Return the bytes of statistics, scale and shift, a stage buffer and code."""
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         if tiling.mapping == "grid":
             return grid_footprint(dims["rows"], dims["cols"], tiling, wafer)
         if NormAttributes.of(attrs).whole:
-            # Two rows, two results, scale and shift: a core takes the next row while it works.
+            # Two rows, two results, scale and shift: a core receives the next row while it works.
             size = bytes_of(dtype) * dims["cols"]
             return Footprint(
                 weights_bytes=2.0 * size, buffers_bytes=4 * size, code_bytes=wafer.kernel_code_bytes
@@ -159,7 +163,7 @@ class Norm(OnRows):
             ceil_div(dims["cols"], tiling.cols // tiling.lanes),
             ceil_div(dims["rows"], tiling.lanes * tiling.rows),
         )
-        # All rows of a sample are on the cores at once; where weights stream the compiler counts them.
+        # All rows of a sample are on the cores at once; with streamed weights the compiler counts them.
         tile = t * f * bytes_of(dtype) * (tiling.mapping == "stationary" and in_tokens(attrs))
         return Footprint(
             weights_bytes=2.0 * f * bytes_of(dtype),
@@ -168,7 +172,8 @@ class Norm(OnRows):
         )
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """Vector passes, row all-reduces of the statistics, one root and one division per token; waiting at the edge."""
+        """Return the cost: vector passes, all-reduces of statistics, a root and a division per token, waiting
+        at the edge."""
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         if tiling.mapping == "grid":
@@ -209,7 +214,7 @@ class Norm(OnRows):
         dtype: str = "fp32",
         parts: int = 1,
     ) -> Array:
-        """Normalise the last dimension of x (group and batch norm: bring their groups there first)."""
+        """Normalise the last dimension of x; for group and batch norm, move the groups there first."""
         normal, _ = _normalised(x, kind, eps, dtype, parts)
         if scale is not None:
             normal = core.binary("mul", normal, core.rounded(scale, dtype))
@@ -228,7 +233,7 @@ class Norm(OnRows):
         dtype: str = "fp32",
         parts: int = 1,
     ) -> tuple[Any, Any, Any]:
-        """Gradients of x, scale, shift."""
+        """Return the gradients of x, scale and shift."""
         normal, inverse = _normalised(x, kind, eps, dtype, parts)
         g = core.rounded(g, dtype)
         rows = (-1, normal.shape[-1])
@@ -243,7 +248,8 @@ class Norm(OnRows):
         return core.binary("mul", rest, inverse, dtype), d_scale, d_shift
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """Layer or RMS norm, forward or a gradient, of rows along lanes; hand-written in fp32 on a grid.
+        """Return the program of a layer or RMS norm, forward or a gradient, of rows along lanes; on a grid
+        hand-written, in fp32.
 
         Stationary: one block of whole rows on every core of a column.
         """
@@ -281,7 +287,8 @@ class Norm(OnRows):
         return line_program(work, tile, wafer, inputs, {"g": d_x})
 
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
-        """A block of whole rows, or one line of cores with its rows; some lines for a weight gradient."""
+        """Return a probe on a block of whole rows or on a line of cores with its rows; on a few lines for a
+        weight gradient."""
         if tiling.mapping == "grid":
             return ()
         blocks = (
@@ -292,29 +299,29 @@ class Norm(OnRows):
         cores = int(tiling.rows * tiling.cols)
         block = {"rows": blocks.sizes(ceil_div(int(dims["rows"]), cores))[0], "cols": dims["cols"]}
         (probe,) = line_probe(self, block, Tiling(1, 1, "streamed"), wafer, how)
-        # Words come and go besides; no program of the kernel alone has them.
+        # The program of the kernel alone neither receives nor sends words.
         local = replace(blocks.cost(int(dims["rows"]), cores), ramp=0.0)
         return (replace(probe, cost=replace(local, startup=0.0) if probe.step else local),)
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Its inputs and two fp32 moments per row, for a batch norm per column."""
+        """Return the inputs and two fp32 moments per row (per column for a batch norm)."""
         count = kernel.dims["cols" if NormAttributes.of(kernel.attrs).kind == "batch" else "rows"]
         return Kept(kernel.inputs, 2 * count * FP32_BYTES)
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """Scale and shift, then the input."""
+        """Emit the gradients of scale and shift, then that of the input."""
         reads = tuple(dict.fromkeys((gradient, *kernel.inputs)))
         weight_gradient(kernel, reads, tape)
         input_gradient(kernel, reads, tape)
 
 
 def _known(values: Mapping[str, Any], work: RowWork) -> dict[str, Any]:
-    """The values that the instructions use."""
+    """Return those values that the instructions use."""
     return {name: value for name, value in values.items() if name in work.shapes}
 
 
 def _work(phase: Phase, dtype: str, attrs: Attrs, cols: int = 1) -> RowWork:
-    """The instructions of a phase; `cols` features of a whole row (the price does not depend on it)."""
+    """Return the instructions of a phase; `cols`: features of a whole row, which do not affect the cost."""
     if phase is Phase.FORWARD:
         return forward_work(dtype, attrs, cols)
     if phase is Phase.WEIGHT_GRADIENT:
@@ -331,7 +338,7 @@ def affine_of(attrs: Attrs) -> tuple[str, ...]:
 
 
 def forward_work(dtype: str, attrs: Attrs, cols: int = 1) -> RowWork:
-    """The instructions of the forward pass over `cols` features of a whole row."""
+    """Return the instructions of the forward pass over `cols` features of a whole row."""
     said = NormAttributes.of(attrs)
     found = (_rms if said.kind == "rms" else _layer)(dtype, cols, said.eps)
     has = affine_of(attrs)
@@ -347,18 +354,18 @@ def forward_work(dtype: str, attrs: Attrs, cols: int = 1) -> RowWork:
 
 
 def in_tokens(attrs: Attrs) -> bool:
-    """Return whether its rows are tokens that can be distributed over cores: those of a layer or an RMS norm."""
+    """Return whether rows are tokens that can be distributed over cores: true for layer and RMS norms."""
     return NormAttributes.of(attrs).kind in ("layer", "rms")
 
 
 def _is_laid(attrs: Attrs) -> bool:
-    """Whether it states how its streams are on the fabric."""
+    """Return whether the attributes state the layout of the norm's streams on the fabric."""
     said = NormAttributes.of(attrs)
     return said.whole or said.link_words > 0
 
 
 class Same:
-    """A wafer, equal to itself alone."""
+    """Wrapper of a wafer that compares by identity, for use as a cache key."""
 
     def __init__(self, wafer: Wafer) -> None:
         self.wafer = wafer
@@ -395,7 +402,7 @@ def _blocks(
     eps: float,
     trains: bool,
 ) -> TokenBlocks:
-    """Blocks of tokens of `cols` features; prices of many shapes ask for the same ones."""
+    """Return blocks of tokens of `cols` features; cached, because many shapes use the same ones."""
     wafer = same.wafer
     attrs = {"kind": kind, "eps": eps, "affine": has[0] if len(has) == 1 else ("" if has else "none")}
     blocks, parameter_bytes = (6, bytes_of(dtype) + FP32_BYTES) if trains else (4, bytes_of(dtype))
@@ -407,17 +414,19 @@ def _blocks(
         return forward
     work, tensors = _work(phase, dtype, attrs, cols), 3
     if phase is Phase.WEIGHT_GRADIENT:
-        # Their gradients have come for the gradient of the input, and their sums stay on the cores until the batch is over.
+        # The gradients have already arrived for the input gradient, and their sums stay on the cores until
+        # the end of the batch.
         added = tuple(vector for vector in work.vectors if vector.op in ("mac", "add"))
         work, tensors = RowWork(added, work.shapes), 0
     return TokenBlocks(work, cols, dtype, wafer, tensors, forward=forward)
 
 
 def whole_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, dtype: str, attrs: Attrs) -> Cost:
-    """Rows that are on one core each: the instructions row by row, words received and sent during them.
+    """Return the cost of rows that are on one core each: instructions row by row, and words received and sent
+    meanwhile.
 
-    The gradients that a weight gradient adds up have come for the gradient of the input.  Its sums stay on the cores, and go
-    down the column once per batch, which is not counted.
+    A weight gradient sums gradients that have already arrived for the input gradient. Its sums stay on the
+    cores and travel down the column once per batch, which is not counted.
     """
     rows, features = int(dims["rows"]), dims["cols"]
     each = least_share(rows, tiling.rows)
@@ -428,7 +437,7 @@ def whole_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, dtype: st
     return each * (found.cost(1, features, 1, 1, wafer) + Cost(ramp=2.0 * words(features, dtype)))
 
 
-# Two statistics per row, reduced at once, and what scales and offsets the elements, in their precision.
+# Two statistics per row, reduced together, and scale and offset of the elements, in their precision.
 STATISTICS = {
     "sums": Shape(TWO_ROWS),
     "first": Shape(ROW, within="sums"),
@@ -437,7 +446,8 @@ STATISTICS = {
 
 
 def _layer(dtype: str, cols: int, eps: float) -> RowWork:
-    """x becomes (x - mean) / deviation; the variance is that of E[x x] - mean mean."""
+    """Return the instructions that replace x by (x - mean) / deviation; the variance is E[x x] - mean
+    mean."""
     shapes = {
         "x": Shape(MATRIX, dtype),
         **STATISTICS,
@@ -464,7 +474,7 @@ def _layer(dtype: str, cols: int, eps: float) -> RowWork:
 
 
 def _rms(dtype: str, cols: int, eps: float) -> RowWork:
-    """x becomes x / root of the mean square."""
+    """Return the instructions that replace x by x / root of the mean square."""
     shapes = {
         "x": Shape(MATRIX, dtype),
         "second": Shape(ROW),
@@ -484,7 +494,8 @@ def _rms(dtype: str, cols: int, eps: float) -> RowWork:
 
 
 def input_gradient_work(dtype: str, attrs: Attrs, cols: int = 1) -> RowWork:
-    """g becomes (g s - x mean(g s x) - mean(g s)) / deviation, x the normalised input."""
+    """Return the instructions that replace g by (g s - x mean(g s x) - mean(g s)) / deviation; x is the
+    normalised input."""
     is_rms, is_scaled = NormAttributes.of(attrs).kind == "rms", "scale" in affine_of(attrs)
     shapes = {
         "g": Shape(MATRIX, dtype),
@@ -519,7 +530,7 @@ def input_gradient_work(dtype: str, attrs: Attrs, cols: int = 1) -> RowWork:
 
 
 def weight_gradient_work(dtype: str, attrs: Attrs) -> RowWork:
-    """Sums over the rows of g x and of g, x the normalised input."""
+    """Return the instructions that sum g x and g over the rows; x is the normalised input."""
     has = affine_of(attrs)
     shapes = {"g": Shape(MATRIX, dtype), "x": Shape(MATRIX, dtype)}
     sums = {
@@ -537,7 +548,7 @@ def weight_gradient_work(dtype: str, attrs: Attrs) -> RowWork:
 
 
 def _normalised(x: Array, kind: str, eps: float, dtype: str, parts: int) -> tuple[Any, Any]:
-    """(x - mean) / deviation and 1 / deviation, statistics in fp32."""
+    """Return (x - mean) / deviation and 1 / deviation, with fp32 statistics."""
     x = core.rounded(x, dtype)
     width = np.float32(x.shape[-1])
     if kind != "rms":
@@ -547,7 +558,7 @@ def _normalised(x: Array, kind: str, eps: float, dtype: str, parts: int) -> tupl
 
 
 def grid_vectors(cols: int, is_rms: bool, eps: float = 1e-5) -> tuple[Vector, ...]:
-    """Mean and its subtraction (layer), mean square, inverse root, product."""
+    """Return the grid instructions: mean and its subtraction (layer), mean square, inverse root, product."""
     mean = (
         Vector("add", "statistic", ("statistic", "x")),
         Vector("share add", "statistic"),

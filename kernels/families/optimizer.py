@@ -1,16 +1,16 @@
 """Optimizer update of fp32 master weights: sgd, momentum, adamw.
 
-Mapping: where the weights rest, n = ceil(elements / cores) per core; nothing moves.
+Mapping: on the cores that store the weights, n = ceil(elements / cores) per core; nothing moves.
 
     sgd       w -= lr g                                                         1 fma
     momentum  v = mu v + g;  w -= lr v                                          2 fma
     adam      M = b1 M + g;  V = b2 V + g g;  w -= lr' M / (sqrt(V) + eps')     6 instructions, a root, a division
     adamw     and w *= 1 - lr decay                                             7 instructions, a root, a division
-    copy      the 16-bit weights that products read are written again          1 move
+    copy      rewrites the 16-bit weights that products read                   1 move
     T = (instructions + functions) o + n (instructions / fma + moves / mov + functions)
 
-M = m / (1 - b1) and V = v / (1 - b2) are kept, so that one multiply-accumulate updates a moment; lr' and
-eps' carry these factors and the bias corrections.
+M = m / (1 - b1) and V = v / (1 - b2) are stored, so that one multiply-accumulate updates a moment; lr' and
+eps' include these factors and the bias corrections.
 
 In weight streaming the update runs in the memory service, not on the wafer.
 Source: vector rates of the SDK documentation; the division and root are scalar library code.
@@ -53,7 +53,7 @@ from wse_sim.kernels.contract.parameters import (
 )
 from wse_sim.kernels.contract.registry import register
 
-# fma instructions and whether a root and a division per element are needed.
+# Number of fma instructions, and whether each element needs a root and a division.
 ALGORITHMS = {"sgd": (1, False), "momentum": (2, False), "adam": (6, True), "adamw": (7, True)}
 
 
@@ -79,7 +79,8 @@ class Optimizer(Family):
     color = "#fcbba1"
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """Moments in fp32 and code; weights and gradients are counted where they are stored."""
+        """Return the bytes of fp32 moments and code; weights and gradients are counted where they are
+        stored."""
         attrs = asked(how).attrs
         check_tiling(self.name, tiling, self.mappings)
         moments = optimizer_named(OptimizerAttributes.of(attrs).algorithm).moments
@@ -89,7 +90,7 @@ class Optimizer(Family):
         )
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """Vector instructions of the update, and scalar root and division."""
+        """Return the cost of the update's vector instructions, and of scalar root and division."""
         attrs = asked(how).attrs
         check_tiling(self.name, tiling, self.mappings)
         stated = OptimizerAttributes.of(attrs)
@@ -148,7 +149,8 @@ class Optimizer(Family):
         return core.binary("sub", w, core.binary("mul", change, lr)), (first, second)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """One update of every core's weights: the first step of both bias corrections."""
+        """Return the program of one update of every core's weights, with the bias corrections of the first
+        step."""
         algorithm = OptimizerAttributes.of(options.get("attrs")).algorithm
         if algorithm not in ALGORITHMS:
             raise KernelError(
@@ -158,7 +160,7 @@ class Optimizer(Family):
         rng = np.random.default_rng(int(options.get("seed", 0)))
         b = new_builder(rows, cols, wafer)
         k = b.core_class("core")
-        # What is added lies two banks off what it is added to; momentum adds to the weights its moment.
+        # An addend starts two banks away from its sum; momentum adds the moment to the weights.
         w, g = b.buffer("w", n, bank=0), b.buffer("g", n, bank=0 if algorithm == "momentum" else 2)
         w_d, g_d = w.dsd(), g.dsd()
         inputs = {name: rng.standard_normal((rows, cols, n)).astype(np.float32) for name in "wg"}
@@ -199,7 +201,7 @@ class Optimizer(Family):
         return Case(b.build(), b.config, inputs, {"w": wanted, "copy": wanted}, tolerance=1e-3)
 
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
-        """The weights of one core."""
+        """Return a probe on the weights of one core."""
         return elements_probe(self, dims, tiling, wafer, how)
 
 

@@ -2,8 +2,8 @@
 
     T = task start + T_H + 1 + hop hops + (B - 1)
 
-T_H = handover_cycles: both ramps and the core that takes the word; 1: its instruction.
-Source: the published intercept of 40 cycles on a CS-3 (29 + 10 + 1), 2 a hop there.  Band: exact.
+T_H = handover_cycles: both ramps and the receiving core; 1: its instruction. Source: the published intercept
+of 40 cycles on a CS-3 (29 + 10 + 1), and 2 cycles per hop there.  Band: exact.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class PointToPoint(Family):
     attributes = PointToPointAttributes
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """The message and code."""
+        """Return the bytes of the message and code."""
         dtype = asked(how, dtype="fp32").dtype
         return Footprint(
             activations_bytes=1.0 * dims["words"] * bytes_of(dtype), code_bytes=wafer.kernel_code_bytes
         )
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """Start, hops and further words."""
+        """Return the cost of start, hops and further words."""
         dtype = asked(how, dtype="fp32").dtype
         check_tiling(self.name, tiling, self.mappings)
         return Cost(
@@ -68,7 +68,7 @@ class PointToPoint(Family):
         )
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """The first core of a line sends x, the last receives it."""
+        """Return a program in which the first core of a line sends x and the last one receives it."""
         dtype, n, hops = str(options.get("dtype", "fp32")), int(dims["words"]), int(dims["hops"])
         towards = PointToPointAttributes.of(tiling.options, options.get("attrs")).direction
         if towards not in DIRECTIONS:

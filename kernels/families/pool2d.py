@@ -10,9 +10,10 @@ over the n outputs with the stride of the window in memory.
 apart (an attribute): channels over the rows of cores, each with its own whole images, as in a whole model on the
 fabric; equations: :mod:`wse_sim.kernels.blocks.pooled`, of one that trains :mod:`wse_sim.kernels.blocks.pooled_training`.
 
-Source: vector rates of the SDK documentation.  Program: both kinds and phases; the positions of a window rest
-as planes two banks off the result.  3-D pooling of volumes (d, h, w, c) over windows of (t, r, s) is 2-D pooling of
-d h lines with windows of t r lines in all but its values.  Band of cost against program: 1 % from 50 outputs per core.
+Source: vector rates of the SDK documentation.  Program: both kinds and phases; the positions of a window are
+stored as planes two banks away from the result. In cost and program, 3-D pooling of volumes (d, h, w, c) over
+windows of (t, r, s) is 2-D pooling of d h lines with windows of t r lines.  Band of cost against program: 1 %
+from 50 outputs per core.
 """
 
 from __future__ import annotations
@@ -105,11 +106,11 @@ class Pool2d(Family):
     attributes = Pool2dAttributes
 
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
-        """Row by row."""
+        """Return that samples flow row by row."""
         return Flow(rows=dims["out_h"])
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """Stage buffers of the operands and code."""
+        """Return the bytes of the operands' stage buffers and of code."""
         dtype = asked(how).dtype
         check_tiling(self.name, tiling, self.mappings)
         return pointwise_footprint(
@@ -117,7 +118,7 @@ class Pool2d(Family):
         )
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """One vector instruction per position of the window."""
+        """Return the cost: one vector instruction per position of the window."""
         _, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         stated = Pool2dAttributes.of(attrs)
@@ -161,7 +162,8 @@ class Pool2d(Family):
         return core.rounded(total, dtype) if is_max else core.binary("mul", total, 1.0 / window**2, dtype)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """One vector instruction per position of the window, on every core; the positions rest as planes."""
+        """Return the program: one vector instruction per window position on every core; positions are stored
+        as planes."""
         phase, attrs = options.get("phase", Phase.FORWARD), options.get("attrs") or {}
         outputs = dims["b"] * dims["out_h"] * dims["out_w"] * dims["c"]
         c = Chain(
@@ -176,11 +178,11 @@ class Pool2d(Family):
         return c.case()
 
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
-        """The outputs of one core."""
+        """Return a probe on the outputs of one core."""
         cost = self.cost(dims, tiling, wafer, **how)
         outputs = int(per_core(dims["b"] * dims["out_h"] * dims["out_w"] * dims["c"], tiling))
         phase, dtype, attrs = asked(how)
-        # A backward run holds two planes per position of the window, on banks; more outputs are run in part.
+        # A backward run stores two planes per window position; with more outputs only a part is run.
         most = wafer.sram_usable_bytes // (bytes_of(dtype) * (2 * int(dims["r"] * dims["s"]) + 2)) - 8
         whole = outputs <= most
         one = dict.fromkeys(self.dims, 1) | {name: dims[name] for name in ("r", "s", "stride")}
@@ -200,16 +202,16 @@ class Pool2d(Family):
         return (own, *arrival_probes(cost, dtype))
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Its inputs, to find the maximum; an average needs none."""
+        """Return the inputs, in which the backward pass finds the maximum; none for an average."""
         return Kept() if Pool2dAttributes.of(kernel.attrs).kind == "avg" else Kept(kernel.inputs)
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """Emit the forward kernel on the gradient."""
+        """Emit the same kernel with the gradient as its operand."""
         pointwise_gradient(kernel, gradient, tape, moves=True)
 
 
 def _gather(c: Chain, is_max: bool, taps: int) -> None:
-    """The maximum, or the mean, of the positions of the window."""
+    """Emit the maximum or the mean over the positions of the window."""
     y, fraction = c.buffer("y", bank=0).dsd(), scalar(1.0 / taps)
     planes = [c.whole(-99, 99) if is_max else c.whole(-9, 10) for _ in range(taps)]
     for i, plane in enumerate(planes):
@@ -224,7 +226,7 @@ def _gather(c: Chain, is_max: bool, taps: int) -> None:
 
 
 def _scatter(c: Chain, is_max: bool, taps: int) -> None:
-    """The gradient added back to the positions: to the one that won, or an equal share to each."""
+    """Emit the gradient of the positions: added to that of the maximum, or in equal parts to each."""
     gradient = c.whole()
     g = c.buffer("g", gradient).dsd()
     winner = c.rng.integers(0, taps, gradient.shape)
@@ -280,15 +282,15 @@ class Pool3d(Family):
     attributes = Pool2dAttributes
 
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
-        """Line by line of every slice."""
+        """Return that samples flow line by line, in every slice."""
         return Flow(rows=dims["out_d"] * dims["out_h"])
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """Stage buffers of the operands and code."""
+        """Return the bytes of the operands' stage buffers and of code."""
         return FAMILY.footprint(flat(dims), tiling, wafer, **how)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """One vector instruction per position of the window."""
+        """Return the cost: one vector instruction per position of the window."""
         return FAMILY.cost(flat(dims), tiling, wafer, **how)
 
     def compute(
@@ -315,19 +317,19 @@ class Pool3d(Family):
         return core.rounded(total, dtype) if is_max else core.binary("mul", total, 1.0 / window, dtype)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """One vector instruction per position of the window, on every core."""
+        """Return the program: one vector instruction per position of the window, on every core."""
         return FAMILY.program(flat(dims), tiling, wafer, **options)
 
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
-        """The outputs of one core."""
+        """Return a probe on the outputs of one core."""
         return FAMILY.probes(flat(dims), tiling, wafer, **how)
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Its inputs, to find the maximum; an average needs none."""
+        """Return the inputs, in which the backward pass finds the maximum; none for an average."""
         return FAMILY.keeps(kernel, trained, tensors)
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """Emit the forward kernel on the gradient."""
+        """Emit the same kernel with the gradient as its operand."""
         pointwise_gradient(kernel, gradient, tape, moves=True)
 
 

@@ -6,9 +6,9 @@ f = ceil(cols/c) elements of t = ceil(rows/(L R)) rows, then the t results go th
     T = o + t / w + o + f ceil(t / w) + chain (t + (hop + 2 T_R + 1)(c - 1) + o)      and o + t / w for a mean
     backward: multicast of the t gradients along the row, o + f ceil(t / w') to copy them (a mean scales them first)
 
-Sums accumulate in fp32 at the mixed rate w.  One instruction covers the rows of a feature or the features of a row,
-the faster.  Program and equation of the parts: :mod:`wse_sim.kernels.blocks.line_stages`; the chain is that of
-calibration 1.2.  Band of cost against program: 3 %.
+Sums accumulate in fp32 at the mixed rate w.  One instruction covers the rows of a feature or the features of
+a row, whichever is faster.  Program and equation of the parts: :mod:`wse_sim.kernels.blocks.line_stages`; the
+chain is that of calibration 1.2.  Band of cost against program: 3 %.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Reduce(OnRows):
     tile = staticmethod(lane_tile)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """Partial results, a stage buffer, code."""
+        """Return the bytes of partial results, a stage buffer and code."""
         dtype = asked(how).dtype
         check_tiling(self.name, tiling, self.mappings)
         f, t = (
@@ -90,7 +90,7 @@ class Reduce(OnRows):
         return Footprint(buffers_bytes=1.0 * f * bytes_of(dtype) + 8 * t, code_bytes=wafer.kernel_code_bytes)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """Local reduction, then a chain along the row."""
+        """Return the cost of a local reduction and a chain along the row."""
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         lane, t, f = self.tile(dims, tiling)
@@ -105,7 +105,8 @@ class Reduce(OnRows):
         return core.rounded(total / np.float32(np.shape(x)[-1]) if op == "mean" else total, dtype)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """Rows along lanes; the result (backward: the gradient of the result) is at the first core of a lane."""
+        """Return the program of rows along lanes; the first core of a lane has the result (backward: its
+        gradient)."""
         check_tiling(self.name, tiling, self.mappings)
         phase, dtype, attrs = wanted_of(options)
         lane, t, f = (int(v) for v in self.tile(dims, tiling))
@@ -125,15 +126,15 @@ class Reduce(OnRows):
         return line_program(work, tile, wafer, {"total": g}, {"x": wanted})
 
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
-        """One line of cores with its rows."""
+        """Return a probe on one line of cores with its rows."""
         return line_probe(self, dims, tiling, wafer, how)
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Only sizes."""
+        """Return nothing: the backward pass needs only sizes."""
         return Kept()
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """Broadcast the gradient of a sum to all its addends."""
+        """Emit a broadcast of the gradient to all elements that were reduced."""
         moved_gradient(kernel, gradient, tape, "broadcast")
 
 
@@ -143,17 +144,17 @@ def _kind(attrs: Mapping[str, Any]) -> str:
 
 
 def _work(phase: Phase, dtype: str, attrs: Mapping[str, Any], cols: Size) -> RowWork:
-    """The instructions of a phase; `cols` of a mean are those of the whole row."""
+    """Return the instructions of a phase; `cols`: elements of the whole row, for a mean."""
     op = _kind(attrs)
     shapes = {"x": Shape(MATRIX, dtype), "total": Shape(ROW)}
-    # The number itself does not matter to the cost of many sizes at once.
+    # If many sizes are priced at once, the value of the factor does not matter.
     mean = (
         (Vector("mul", "total", ("total", 1.0 if isinstance(cols, np.ndarray) else 1.0 / cols)),)
         if op == "mean"
         else ()
     )
     if phase is not Phase.FORWARD:
-        # The gradient of a maximum goes to one element: it costs a copy as well.
+        # The gradient of a maximum goes to one element, at the cost of a copy.
         return RowWork((*mean, Vector("multicast", "total"), Vector("mov", "x", ("total",))), shapes)
     extreme = op if op in {"max", "min"} else "add"
     first = {"max": -3e38, "min": 3e38}.get(op, 0.0)

@@ -1,8 +1,9 @@
 """Resampling of b images (h, w, c) to (out_h, out_w): nearest (copy), bilinear (4 weighted taps), bicubic (16).
 
-Volumes lie slice after slice as lines (d h of them); trilinear has 8 taps.  With attribute `antialias` the taps widen as
-the image shrinks and each direction is its own pass, first along the lines, then across them (a product with a
-sparse matrix of weights per direction, as torch does it); T_w taps of a result pixel, S = 1 (bilinear) or 2 (bicubic):
+The d h lines of a volume are stored slice by slice; trilinear has 8 taps. With the attribute `antialias` the
+taps widen as the image shrinks, and each direction is a separate pass, first along the lines, then across
+them (a product with a sparse weight matrix per direction, as in torch). With T_w taps per result pixel, S = 1
+(bilinear) or 2 (bicubic):
 
     T_w = 2 ceil(S max(1, w / out_w)) + 1, T_h alike;   T = T_w (o + n (h / out_h) / fma) + T_h (o + n / fma)
 
@@ -12,10 +13,10 @@ neighbours that hold them.
     nearest   T = o + n / mov                weighted  T = taps (o + n / fma)
 
 Backward adds or weighs the same taps into the source.  Source: vector rates of the SDK documentation.
-Program, nearest: a whole multiple in both directions; its s^2 strided moves are one instruction with a descriptor of
-four dimensions, so one start.  Weighted: outputs
-at one place between the pixels, so that a tap has one weight; each place more starts its taps again.  Backward: nearest.
-Band: 3 %; backward only for 16-bit elements: half of the sums of fp32 pixels read colliding banks.
+Program, nearest: for integer multiples in both directions; the s^2 strided moves are one instruction with a
+four-dimensional descriptor, so there is one start. Weighted: for outputs at one position between the pixels,
+so that a tap has one weight; each further position starts its taps again. Backward: nearest only. Band: 3 %;
+backward only for 16-bit elements, because half of the fp32 sums read conflicting banks.
 """
 
 from __future__ import annotations
@@ -72,13 +73,13 @@ TAPS = {"nearest": 1, "bilinear": 4, "trilinear": 8, "bicubic": 16}
 SUPPORT = {
     "bilinear": 1,
     "bicubic": 2,
-}  # pixels on either side that a weight reaches at the size of the image
-PROBE_OUTPUTS = 2048  # per core; more are measured by the difference of two runs
+}  # pixels on either side that the weights cover if the size is unchanged
+PROBE_OUTPUTS = 2048  # per core; larger sizes are measured by the difference of two runs
 
 
 @dataclass(frozen=True)
 class ResampleAttributes(Attributes):
-    """Attributes of a resampling: the operator, or the mode."""
+    """Attributes of a resampling: the operator or the mode of interpolation, and antialiasing."""
 
     op: str = attribute("nearest", "operator of the model")
     mode: str = attribute("", "weights of the taps; empty: those of `op`", choices=("", *TAPS))
@@ -104,17 +105,17 @@ class Resample(Family):
     attributes = ResampleAttributes
 
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
-        """All of an image before the first line."""
+        """Return the flow: the first line of the result needs the complete image."""
         return Flow(rows=dims["out_h"], is_barrier=True)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """Stage buffers of the operands and code."""
+        """Return the bytes of the operands' stage buffers and of code."""
         dtype = asked(how).dtype
         check_tiling(self.name, tiling, self.mappings)
         return pointwise_footprint(_outputs(dims), tiling, wafer, dtype)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """One copy, or weighted taps."""
+        """Return the cost of one copy, or of weighted taps."""
         _, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         if ResampleAttributes.of(attrs).antialias:
@@ -124,7 +125,7 @@ class Resample(Family):
         return pointwise(_outputs(dims), tiling, wafer, dtype=dtype, issue=issue, instructions=taps)
 
     def _passes(self, dims: Dims, tiling: Tiling, wafer: Wafer, dtype: str, mode: str) -> Cost:
-        """Antialiased: one pass along the lines for all source lines, one across them."""
+        """Return the cost with antialiasing: one pass along all source lines, and one across them."""
         rate, across = fma_rate(dtype, wafer), passes(dims, mode)
         wide = dims["b"] * dims["h"] * dims["out_w"] * dims["c"]
         along, taps = across
@@ -143,7 +144,7 @@ class Resample(Family):
         antialias: bool = False,
         dtype: str = "fp32",
     ) -> Array:
-        """Resample x (b, h, w, c); bilinear keeps probes unaligned (pixel centres).
+        """Resample x (b, h, w, c); bilinear samples at pixel centres, without aligned corners.
 
         Raises
         ------
@@ -167,12 +168,13 @@ class Resample(Family):
         return core.binary("add", top * (1 - fy), bottom * fy, dtype)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """A line of source pixels per core, enlarged; or weighted taps; or the gradients of a nearest one.
+        """Return the program: nearest on a line of source pixels per core, its gradient, or weighted taps.
 
         Raises
         ------
         KernelError
-            For sizes that are no multiples (nearest), antialiasing, and the backward pass of weighted taps.
+            For sizes that are not integer multiples (nearest), antialiasing, and the backward pass of
+            weighted taps.
         """
         rows, cols = int(tiling.rows), int(tiling.cols)
         mode = mode_of(options.get("attrs"))
@@ -203,7 +205,8 @@ class Resample(Family):
         *,
         backward: bool,
     ) -> Case:
-        """Each core enlarges a line of `pixels` to s lines of s `pixels`, or sums their gradients into it."""
+        """Return a program in which each core enlarges a line of `pixels` to s lines of s `pixels`, or sums
+        their gradients."""
         b = new_builder(rows, cols, wafer)
         line, image = (
             b.buffer("line", pixels, dtype, bank=0),
@@ -229,7 +232,8 @@ class Resample(Family):
         return Case(b.build(), b.config, {"line": source.reshape(rows, cols, -1)}, {"image": enlarged})
 
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
-        """One core with its fraction of the outputs, and the arrival of its operands; none where there is no program."""
+        """Return probes of one core with its part of the outputs, and of operand arrival; none without a
+        program."""
         phase, dtype, attrs = asked(how)
         mode = mode_of(attrs)
         if mode == "nearest":
@@ -239,14 +243,14 @@ class Resample(Family):
         else:
             s = 1
         pixels = int(ceil_div(per_core(_outputs(dims), tiling), s * s))
-        most = PROBE_OUTPUTS if mode == "nearest" else PROBE_OUTPUTS // 2  # the taps fit into a core
+        most = PROBE_OUTPUTS if mode == "nearest" else PROBE_OUTPUTS // 2  # so that the taps fit in a core
         whole, cost = pixels * s * s <= most, self.cost(dims, tiling, wafer, **how)
         lines = {"b": 1, "h": 1, "c": 1, "w": 1, "out_h": s, "out_w": s}
         return (
             Probe(
                 part=mode,
                 family=self.name,
-                # The taps of `pixels` source pixels: that many images of one.
+                # The taps of `pixels` source pixels are measured as `pixels` images of one pixel.
                 dims={**lines, "b": pixels} if whole else {k: v for k, v in lines.items() if k != "b"},
                 tiling=Tiling(1, 1, "streamed"),
                 step="" if whole else "b",
@@ -261,16 +265,17 @@ class Resample(Family):
         )
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Only sizes."""
+        """Return nothing: the backward pass needs only sizes."""
         return Kept()
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """Emit the forward kernel on the gradient."""
+        """Emit the same kernel with the gradient as its operand."""
         pointwise_gradient(kernel, gradient, tape, moves=True)
 
 
 def mode_of(attrs: Mapping[str, Any] | None) -> str:
-    """nearest, bilinear, trilinear or bicubic: the stated mode, or the one in the operator's name.
+    """Return the mode (nearest, bilinear, trilinear, bicubic): the stated one, or that of the operator's
+    name.
 
     Raises
     ------
@@ -290,7 +295,7 @@ def mode_of(attrs: Mapping[str, Any] | None) -> str:
 
 
 def passes(dims: Dims, mode: str) -> tuple[int, int]:
-    """Taps along a line and across lines of an antialiased resampling."""
+    """Return the taps of an antialiased resampling, along a line and across lines."""
     found = []
     for size, out in ((dims["w"], dims["out_w"]), (dims["h"], dims["out_h"])):
         found.append(2 * int(np.ceil(SUPPORT[mode] * max(1.0, size / out))) + 1)
@@ -298,7 +303,8 @@ def passes(dims: Dims, mode: str) -> tuple[int, int]:
 
 
 def weights_of(size: int, out: int, mode: str) -> Array:
-    """The matrix (out, size) of an antialiased resampling: a triangle, or Keys' cubic with a = -1/2, rows of sum 1."""
+    """Return the weights (out, size) of an antialiased resampling: triangle, or Keys' cubic (a = -1/2); rows
+    sum to 1."""
     scale = max(1.0, size / out)
     centre = (np.arange(out)[:, None] + 0.5) * size / out
     at = np.abs((np.arange(size)[None] + 0.5 - centre) / scale)
@@ -325,13 +331,14 @@ def _enlargement(dims: Dims) -> int:
 
 
 def _weighted(n: int, taps: int, rows: int, cols: int, wafer: Wafer, dtype: str, seed: int) -> Case:
-    """Sums over `taps` pixels per output, for outputs at one place between the pixels: the same weights for all."""
+    """Return the program of sums over `taps` pixels per output, for outputs with equal weights (one subpixel
+    position)."""
     rng = np.random.default_rng(seed)
     b = new_builder(rows, cols, wafer)
     k, y = b.core_class("core"), b.buffer("y", n, dtype, bank=0).dsd()
     inputs, total = {}, np.zeros((rows, cols, n), np.float32)
     for i in range(taps):
-        # Two banks off the sums.
+        # Two banks away from the sums.
         pixels, weight = b.buffer(f"x{i}", n, dtype, bank=2).dsd(), float(rng.integers(1, 4))
         inputs[f"x{i}"] = values = rng.integers(-4, 5, (rows, cols, n)).astype(np.float32)
         total += weight * values
@@ -344,12 +351,12 @@ def _weighted(n: int, taps: int, rows: int, cols: int, wafer: Wafer, dtype: str,
 
 
 def _mixed(dtype: str) -> str:
-    """Products of 16-bit pixels accumulate in fp32."""
+    """Return the precision of products: fp16 pixels accumulate in fp32."""
     return "mixed" if dtype == "fp16" else dtype
 
 
 def _taps(out: int, size: int) -> tuple[Any, Any, Any]:
-    """Lower and upper source pixel of each output, and the weight of the upper."""
+    """Return the lower and upper source pixel of each output, and the weight of the upper one."""
     at = np.clip((np.arange(out) + 0.5) * size / out - 0.5, 0, size - 1)
     low = np.floor(at).astype(np.int64)
     return low, np.minimum(low + 1, size - 1), (at - low).astype(np.float32)

@@ -1,24 +1,25 @@
 """Relayed shift: a tile of every core of a square travels L columns to the east, core by core.
 
-The first P = C - L columns of R x C cores hold a tile of t elements each, the last P columns end with them.  Every core
-between receives a tile into its memory and sends it on; then the last column multicasts one value back over its row.
+The cores of the first P = C - L columns of R x C cores start with a tile of t elements each; the last P
+columns end with these tiles. Cores in between receive a tile into memory and send it on. Then the last column
+multicasts one value back over its row.
 
 Symbols: hop = hop_cycles, T_H = handover_cycles, w = wavelet_cycles, o = vector_start_cycles, L_f = loop_cycles (a call that
 loads descriptors), S = step_cycles (what a core spends on a step of a shifting product besides its arithmetic), t_0 =
 task_start_cycles.  An element travels in its own wavelet: a plain 16-bit move does not pack pairs::
 
     relay  = hop + T_H + w t + L_f + 2 o          from sending a tile to sending it on, one column further
-    busy   = S + 2 ceil(t/2)                            from one tile to the next; moves steal cycles from the code
-    behind = max(0, busy - relay)                       what a tile waits for the one ahead of it, once
+    busy   = S + 2 ceil(t/2)                            from one tile to the next; moves share the issue slot with the code
+    behind = max(0, busy - relay)                       wait of a tile for the one ahead of it, once
 
     T = t_0 + T_H + 1 + hop + w (t - 1) + (L - 1) relay + min(P - 1, L - 1) behind + L_f + t_0 + T_H + 1 + L hop
 
-The tile of the first column has the most tiles ahead of it.  Each delays it once, not at every core: a core that is
-late hands the tile on late, and the next core is free by then.  The way back is its own message, sent by a call.
-o, L_f and S are fitted to twelve of these runs on a CS-3 and to 38 products together;
-the shifts are met within 2.5 % on average, 5.7 % at worst.  The program moves
-an element as a pair whose other half is zero, two pairs per issue cycle, so that both moves of a core keep the pace.
-Source: task start and hops of single messages, L_f, o and S of products on grids.  Band: 2 %.
+The tile of the first column has the most tiles ahead of it. Each delays it once instead of at every core: a
+delayed core forwards the tile late, and the next core is free by then. The message back is separate, sent by
+a call. o, L_f and S are fitted together to twelve of these runs on a CS-3 and to 38 products; the cost of the
+shifts differs by 2.5 % on average, 5.7 % at most.  The program moves an element as a pair whose other half is
+zero, two pairs per issue cycle, so that both moves of a core keep the pace. Source: task start and hops of
+single messages, L_f, o and S of products on grids.  Band: 2 %.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from wse_sim.kernels.contract.parameters import sizes
 from wse_sim.kernels.contract.registry import register
 
 MOVE: dict[str, Any] = {"dtype": "fp16", "wire": "fp16x4", "priority": "high"}
-EAST, BACK = (0, 1), 2  # colors: two of the shift alternate by column, one leads back
+EAST, BACK = (0, 1), 2  # colors: two for the shift, alternating by column; one for the message back
 
 
 @dataclass(frozen=True)
@@ -64,15 +65,15 @@ class _Turn:
     start: int
 
     def receive(self, tile: Buffer, start: str = "code") -> None:
-        """Have a microthread receive a tile."""
+        """Start a microthread that receives a tile."""
         self.core.mov(tile.dsd(), self.arriving, start=start, thread=2, **MOVE)
 
     def send(self, tile: Buffer, start: str = "code") -> None:
-        """Have another one send a tile."""
+        """Start a microthread that sends a tile."""
         self.core.mov(self.leaving, tile.dsd(), start=start, thread=1, **MOVE)
 
     def relay(self, tile: Buffer, following: Buffer | None, *, is_last: bool = False) -> None:
-        """Wait for a tile, have the `following` one received, send the tile on."""
+        """Wait for a tile, start to receive the `following` one, and send the tile on."""
         self.core.join(2)
         self.core.busy(self.called)
         self.core.join(1)
@@ -93,7 +94,7 @@ class Shift(Family):
     mappings = ("grid",)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """The tile, the one that arrives, the one that leaves; code."""
+        """Return the bytes of a core's tile, of an arriving and a leaving tile, and of code."""
         dtype = asked(how).dtype
         check_tiling(self.name, tiling, self.mappings)
         return Footprint(
@@ -101,7 +102,7 @@ class Shift(Family):
         )
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """First message, relays, waits behind other tiles, and travel."""
+        """Return the cost of the first message, relays, waits for tiles ahead, and the message back."""
         check_tiling(self.name, tiling, self.mappings)
         senders = _senders(dims, tiling)
         relays = dims["distance"] - 1
@@ -121,7 +122,8 @@ class Shift(Family):
         )
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """Every row passes its tiles on; the last column answers."""
+        """Return a program in which every row passes its tiles on, and the last column then sends a value
+        back."""
         dtype = str(options.get("dtype", "fp16"))
         distance, rows, cols, t = int(dims["distance"]), int(tiling.rows), int(tiling.cols), int(dims["tile"])
         senders = int(_senders(dims, tiling))
@@ -132,7 +134,7 @@ class Shift(Family):
         for color in EAST:
             b.input_queue(color, color)  # longer queues keep a stream of pairs at full rate
         here = np.arange(cols)
-        # Tiles that pass through a column: of senders to its west that end to its east.
+        # Tiles that pass through a column: from senders to its west, with destinations to its east.
         through = np.maximum(0, np.minimum(here, senders) - np.maximum(0, here - distance + 1))
         called, lead = round(wafer.loop_cycles), b.config.task_start_cycles
         after = max(0, round(wafer.step_cycles) - called - 2 * b.config.start_code_cycles)

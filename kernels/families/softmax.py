@@ -1,17 +1,18 @@
 """Softmax over the last dimension of (rows, cols).
 
-Mapping: elements spread over all cores of the rectangle; a row of the matrix lies along p = min(c, cores // rows)
-cores of a row of a lane, or on one core when there are more rows than cores: t = ceil(rows p / cores).
+Mapping: elements spread over all cores of the rectangle; a row of the matrix is spread over p = min(c, cores
+// rows) cores of a lane's row, or is on one core if there are more rows than cores: t = ceil(rows p / cores).
 
     T = n e + 3 o + 2 all-reduces of t along the p cores,      n = ceil(rows cols / cores)
 
-e = special_element_cycles covers mask, maximum, exponential, sum and division of one element, as a
-compiled training kernel does it; backward (y (g - sum g y)) is products and one sum: e / 4, one all-reduce.
-Source: calibration (GPT-2 small).  Program: :mod:`wse_sim.kernels.blocks.line_programs`; of the e cycles, what its vector
-instructions do not issue is scalar code.  Band of cost against program: 2 %.
+e = special_element_cycles covers mask, maximum, exponential, sum and division of one element, as a compiled
+training kernel does it; backward (y (g - sum g y)) is products and one sum: e / 4, one all-reduce. Source:
+calibration (GPT-2 small).  Program: :mod:`wse_sim.kernels.blocks.line_programs`; scalar code takes those of
+the e cycles that its vector instructions do not issue.  Band of cost against program: 2 %.
 
 whole (an attribute): whole rows on every core, block by block, as in a whole model on the fabric
-(:mod:`wse_sim.kernels.blocks.token_blocks`): the instructions without scalar code, words received and sent besides.
+(:mod:`wse_sim.kernels.blocks.token_blocks`): the instructions without scalar code, plus words received and
+sent.
 
 grid: the hand-written kernel in fp32, forward only: E cycles per exponential, stages and equation in
 :mod:`wse_sim.kernels.blocks.rows`.  Band: 3 %.
@@ -75,7 +76,7 @@ from wse_sim.kernels.contract.parameters import (
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
 
-STARTS = 3  # starts that the calibrated cycles of the elements do not hold
+STARTS = 3  # starts that the calibrated cycles per element do not include
 
 
 @dataclass(frozen=True)
@@ -104,11 +105,11 @@ class Softmax(OnRows):
     color = "#fdd0a2"
 
     def lay(self, dims: Dims, attrs: Attrs = NONE) -> Lay:
-        """A whole row on one core: rows come and go over the rows of cores."""
+        """Return the layout: with whole rows on one core, rows enter and leave over the rows of cores."""
         return Lay("rows", "rows") if SoftmaxAttributes.of(attrs).whole else Lay()
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """Stage buffers of the operands and code."""
+        """Return the bytes of the operands' stage buffers and of code."""
         dtype = asked(how).dtype
         check_tiling(self.name, tiling, self.mappings)
         if tiling.mapping == "grid":
@@ -119,7 +120,7 @@ class Softmax(OnRows):
         return pointwise_footprint(dims["rows"] * dims["cols"], tiling, wafer, dtype)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """Special elements, `backward_special_fraction` of them in a backward pass; all-reduces of the statistics."""
+        """Return the cost of special elements (backward: `backward_special_fraction` of them) and of the all-reduces."""
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         if tiling.mapping == "grid":
@@ -142,7 +143,8 @@ class Softmax(OnRows):
     gradient = staticmethod(softmax_gradient)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """Softmax (or its logarithm) of rows along lines of cores, or its gradient; hand-written in fp32 on a grid."""
+        """Return the program of softmax (or its logarithm) along lines of cores, or of its gradient; on a
+        grid hand-written, in fp32."""
         phase, dtype, attrs = wanted_of(options)
         if tiling.mapping == "grid":
             values = grid_values(self.name, dims, tiling, options, not SoftmaxAttributes.of(attrs).log)
@@ -157,11 +159,11 @@ class Softmax(OnRows):
         return line_program(work, tile, wafer, {"y": y, "g": g}, {"g": self.gradient(y, g, log=log)})
 
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
-        """One line of cores with its rows."""
+        """Return a probe on one line of cores with its rows."""
         return () if tiling.mapping == "grid" else line_probe(self, dims, tiling, wafer, how)
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Its result."""
+        """Return the kernel's result."""
         return Kept(kernel.outputs)
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
@@ -185,7 +187,7 @@ LOG_GRADIENT = (
 
 
 def _work(phase: Phase, dtype: str, wafer: Wafer, attrs: Mapping[str, Any]) -> RowWork:
-    """The instructions of a phase."""
+    """Return the instructions of a phase."""
     forward, log = phase is Phase.FORWARD, SoftmaxAttributes.of(attrs).log
     if forward:
         vectors = LOG if log else softmax_vectors("x")
@@ -200,12 +202,12 @@ def _work(phase: Phase, dtype: str, wafer: Wafer, attrs: Mapping[str, Any]) -> R
 
 
 def whole_blocks(dims: Dims, wafer: Wafer, dtype: str, attrs: Attrs) -> TokenBlocks:
-    """Blocks of whole rows on every core."""
+    """Return the blocks of whole rows on every core."""
     return TokenBlocks(whole_work(dtype, attrs), int(dims["cols"]), dtype, wafer)
 
 
 def whole_work(dtype: str, attrs: Mapping[str, Any]) -> RowWork:
-    """The instructions of a row that is on one core, without scalar code."""
+    """Return the instructions for a whole row on one core, without scalar code."""
     log = SoftmaxAttributes.of(attrs).log
     matrices = {name: Shape(MATRIX, dtype) for name in (("x", "y") if log else ("x",))}
     return RowWork(LOG if log else softmax_vectors("x"), matrices | {"statistic": Shape(ROW)})

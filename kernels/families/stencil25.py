@@ -10,14 +10,14 @@ direction (its position modulo five), multicast to the four cores it crosses.
     c = 17 / mul + 16 / add + 10 / fma + 4 + stalls    (WSE-2: 47 + stalls; 4: a word sent in each direction)
     m   exposed exchange of the first block, per cell
 
-The 43 starts show once per step: later blocks' starts hide in waiting.  Memory stalls are the published
-profile's (11.6 % of the cycles per cell; `stencil_memory_stall_cycles`).  The wait for neighbours
-(`stencil_neighbour_wait_cycles`) and m (`stencil_first_block_wait_cycles`) are **fitted**: they are what the slope
-of four silicon points (62.76 cycles per cell) leaves, a seventh of the cost, and nothing public explains them.  The
-program does not have them: it takes 61.0 cycles per cell in one block, all busy (the 47, and 14 of banks that collide in
-its layout), and waits 118 cycles a step, however many the cells.
-Source: arXiv 2204.03775, calibration 1.6.  Band: cost 0.5 % of the long silicon runs; program 8 % of the
-cost for blocks of 50 cells and more (it pays 47 starts per block, sends included).
+The 43 starts count once per step, because waits hide those of later blocks. Memory stalls are those of the
+published profile (11.6 % of the cycles per cell; `stencil_memory_stall_cycles`).  The wait for neighbours
+(`stencil_neighbour_wait_cycles`) and m (`stencil_first_block_wait_cycles`) are **fitted**: they are the
+remainder of the slope of four silicon points (62.76 cycles per cell), a seventh of the cost, and no
+publication explains them. The program does not have them: it takes 61.0 busy cycles per cell in one block
+(the 47, and 14 for bank conflicts in its layout), and waits 118 cycles per step for any number of cells.
+Source: arXiv 2204.03775, calibration 1.6.  Band: cost 0.5 % of the long silicon runs; program 8 % of the cost
+for blocks of 50 cells and more (it pays 47 starts per block, sends included).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from wse_sim.kernels.contract.registry import register
 PRODUCTS, SUMS, ACCUMULATES = 17, 16, 10
 INSTRUCTIONS = PRODUCTS + SUMS + ACCUMULATES
 REACH = 4
-SENDS = 4  # of a cell, one in each direction: they take issue cycles as the products do
+SENDS = 4  # per cell, one in each direction; they take issue cycles like the products
 WEIGHTS = (-205 / 72, 8 / 5, -1 / 5, 8 / 315, -1 / 560)  # second derivative, eighth order
 COURANT = 0.1
 DIRECTIONS = (("E", 0, 1), ("W", 0, -1), ("S", 1, 0), ("N", -1, 0))
@@ -79,7 +79,7 @@ class Stencil25(Family):
     attributes = StencilAttributes
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """Two wave fields, the result of one, and 16 neighbour columns of a block."""
+        """Return the bytes of two wave fields, a result, and the 16 neighbour columns of a block."""
         dtype = asked(how, dtype="fp32").dtype
         size = bytes_of(dtype)
         return Footprint(
@@ -89,7 +89,7 @@ class Stencil25(Family):
         )
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """Cycles of one step."""
+        """Return the cost of one step."""
         check_tiling(self.name, tiling, self.mappings)
         nz, block = dims["nz"], np.minimum(dims["block"], dims["nz"])
         return Cost(
@@ -103,7 +103,8 @@ class Stencil25(Family):
         )
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """`steps` steps (option, default 1); u and u_old swap their roles from step to step."""
+        """Return the program of `steps` steps (option, default 1); u and u_old are swapped after every
+        step."""
         nz, rows, cols = int(dims["nz"]), int(tiling.rows), int(tiling.cols)
         block = min(int(dims["block"]), nz)
         attrs = options.get("attrs") or {}
@@ -115,9 +116,9 @@ class Stencil25(Family):
             )
         b = new_builder(rows, cols, wafer)
         u, old = b.buffer("u", nz + 2 * REACH), b.buffer("old", nz + 2 * REACH)
-        # The neighbour columns lie back to back at an odd distance (one guard cell), so every second sum
-        # collides with `acc` in its banks: 8 cycles per cell.  The published layout is not known; this one
-        # was chosen because it comes near the 7.4 of the profile.
+        # The neighbour columns are contiguous at an odd distance (one guard cell), so every second sum has a
+        # bank conflict with `acc`: 8 cycles per cell. The published layout is not known; this one was chosen
+        # because it is close to the 7.4 cycles of the profile.
         far = b.buffer("far", 4 * REACH * (block | 1), bank=0)
         acc = b.buffer("acc", block, bank=0)
         row, col = np.mgrid[0:rows, 0:cols]
@@ -135,13 +136,14 @@ class Stencil25(Family):
 
 
 def _route(b: Builder, row: Array, col: Array) -> None:
-    """Color 5 d + p carries the columns of the cores at position p (modulo 5) in direction d."""
+    """Set the routes: color 5 d + p carries the columns of the cores at position p (modulo 5) in direction
+    d."""
     for d, (port, down, right) in enumerate(DIRECTIONS):
         along = col if right else row
         size = along.max() + 1
         sign = down + right
         for p in range(REACH + 1):
-            # Distance behind which the sender of color p lies, in the direction of travel.
+            # Distance from the sender of color p, in the direction of travel.
             distance = (sign * (along - p)) % (REACH + 1)
             sender = along - sign * distance
             exists = (sender >= 0) & (sender < size)
@@ -154,10 +156,10 @@ def _route(b: Builder, row: Array, col: Array) -> None:
 
 
 def _kinds(row: Array, col: Array) -> dict[Any, Any]:
-    """Cores by their exchange: (color, 0) for a send, (color, distance) for a receive, in order.
+    """Group cores by their exchange: (color, 0) for a send, (color, distance) for a receive, in order.
 
-    Sub-step p: the cores at position p of a line send, all others of the line take that stream at the
-    same time.  All cores keep this order, so no multicast waits for a core that is busy with another.
+    In sub-step p the cores at position p of a line send, and all others of the line receive that stream at
+    the same time. All cores keep this order, so no multicast waits for a core that is busy with another one.
     """
     kinds: dict[Any, Any] = {}
     for at in zip(row.ravel().tolist(), col.ravel().tolist(), strict=True):
@@ -182,7 +184,7 @@ def _block(
     acc: Buffer,
     block: int,
 ) -> None:
-    """The 43 instructions of one block and the 4 sends; cells outside the wafer count as zero."""
+    """Emit the 43 instructions of one block and the 4 sends; cells outside the wafer are zero."""
     centre = now.dsd(REACH, block, step=block)
     k.mul(acc.dsd(), centre, scalar(3 * WEIGHTS[0]))
     received, pitch = 0, block | 1

@@ -1,21 +1,21 @@
 """The k largest of each row of (rows, cols), for the routing of a mixture of experts; k = cols sorts the row.
 
-Mapping: a row lies over p columns of a lane, p the largest power of two with p <= C // L, p <= cores // rows
-and at least PIECE elements per core (a short row, one score per expert, stays on one core: p = 1);
-e = ceil(cols/p) elements of n = ceil(rows p / cores) rows per core.
+Mapping: a row is spread over p columns of a lane, p the largest power of two with p <= C // L, p <= cores //
+rows and at least PIECE elements per core (a short row, one score per expert, stays on one core: p = 1); e =
+ceil(cols/p) elements of n = ceil(rows p / cores) rows per core.
 
     select  k passes: maximum of the rows, all-reduced; its place (a sum of positions), all-reduced; its mask.
             List of instructions: `_pass` below; equation: :mod:`wse_sim.kernels.blocks.line_stages`.
     sort    T = n (A + B log2(2 e)) 4 (o + e / max) + 2 (2 p - 2 - log2 p) words(n e) + 2 B (o + 2 T_R + 1)
             A = log2 e (log2 e + 1) / 2 stages within a core, B = log2 p (log2 p + 1) / 2 exchanges
 
-The faster of both (a bitonic sort of pairs value, index: each stage is a minimum, a maximum and two selections;
-an exchange over distance d sends d pieces through its middle link, and the distances of all exchanges
-add up to 2 p - 2 - log2 p).
+The faster one is used (the sort is a bitonic sort of pairs (value, index): each stage is a minimum, a maximum
+and two selections; an exchange over distance d sends d pieces through its middle link, and the distances of
+all exchanges add up to 2 p - 2 - log2 p).
 
-Program: select, forward; values of a row differ (equal ones are found as one, with the sum of their places), and
-their places add up to what fp32 holds (5,792 columns).
-Band of cost against program: 2 %.  Source: vector rates of the SDK documentation; the network of Batcher.
+Program: select, forward. The values of a row must differ (equal ones are found as one, with the sum of their
+positions), and the sum of positions must be exact in fp32 (5,792 columns). Band of cost against program: 2 %.
+Source: vector rates of the SDK documentation; the network of Batcher.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from wse_sim.kernels.contract.parameters import (
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
 
-# A row is spread over more cores only while each keeps this many elements: below, starts outweigh work.
+# Fewest elements of a row per core; with fewer, instruction starts would take longer than the work.
 PIECE = 16
 
 
@@ -85,18 +85,19 @@ class TopK(OnRows):
         return spread(dims, tiling)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """The rows of a core, values and indices of the largest elements, code."""
+        """Return the bytes of a core's rows, values and indices of the largest elements, and code."""
         dtype = asked(how).dtype
         check_tiling(self.name, tiling, self.mappings)
         _, n, e = spread(dims, tiling)
-        # The piece and its mask (or its indices), and the winners; a sort exchanges as much as it holds.
+        # The piece, its mask (or indices), and the largest elements; a sort exchanges as much as it stores.
         more = e + 2 * np.minimum(dims["k"], e)
         return Footprint(
             buffers_bytes=1.0 * n * (e + more) * bytes_of(dtype), code_bytes=wafer.kernel_code_bytes
         )
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """The faster of k passes and a sort; backward scatters k gradients per row."""
+        """Return the cost of k passes or of a sort, whichever is faster; backward scatters k gradients per
+        row."""
         phase, dtype, _ = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         p, n, e = spread(dims, tiling)
@@ -110,7 +111,7 @@ class TopK(OnRows):
         return Cost(*(value if value.ndim else float(value) for value in chosen))
 
     def compute(self, x: Array, k: int, *, dtype: str = "fp32") -> tuple[Any, Any]:
-        """Values and indices of the k largest of each row: k times find the maximum and mask it."""
+        """Return values and indices of the k largest of each row: k times, find the maximum and mask it."""
         rest = core.rounded(x, dtype).copy()
         values, indices = [], []
         for _ in range(k):
@@ -122,12 +123,13 @@ class TopK(OnRows):
         return np.concatenate(values, axis=-1), np.concatenate(indices, axis=-1)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """The k largest of random rows by k passes: every core of a row ends with values and places.
+        """Return the program of k passes over random rows: every core of a row ends with the values and
+        positions.
 
         Raises
         ------
         KernelError
-            For a backward pass, and where a sort is the faster way.
+            For a backward pass, and if a sort is faster.
         """
         phase, dtype, _ = wanted_of(options)
         check_tiling(self.name, tiling, self.mappings)
@@ -141,7 +143,7 @@ class TopK(OnRows):
             )
         tile = LineTile(int(tiling.rows), p, n, e)
         rng = np.random.default_rng(int(options.get("seed", 0)))
-        # Every value once in a row, in quarters that fp16 holds.
+        # Every value occurs once in a row, in quarters that fp16 can represent.
         x = rng.permuted(np.tile(np.arange(tile.cols, dtype=np.float32) / 4, (tile.rows, 1)), axis=1)
         values, places = self.compute(x, k)
         wanted = {f"value {i}": values[:, i] for i in range(k)} | {
@@ -154,15 +156,16 @@ class TopK(OnRows):
         return line_program(work, tile, wafer, inputs, wanted)
 
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
-        """One line of cores with its rows; the scatter of a backward pass keeps its formula."""
+        """Return a probe on one line of cores with its rows; no probe measures the scatter of a backward
+        pass."""
         return line_probe(self, dims, tiling, wafer, how) if asked(how).phase is Phase.FORWARD else ()
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Only sizes."""
+        """Return nothing: the backward pass needs only sizes."""
         return Kept()
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """The gradients go back to where the values were."""
+        """Emit the scatter of the gradients to the positions of the values."""
         moved_gradient(kernel, gradient, tape, "scatter")
 
 
@@ -175,12 +178,12 @@ def spread(dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any]:
     return p, ceil_div(dims["rows"] * p, cores), ceil_div(dims["cols"], p)
 
 
-# What a value found in an earlier pass is replaced by, with the sign turned; fp16 holds it.
+# Replacement of a value that an earlier pass found, with the sign reversed; fp16 can represent it.
 HIDDEN = 3e4
 
 
 def _shapes(dtype: str, i: int) -> dict[str, Shape]:
-    """Buffers of pass i."""
+    """Return the buffers of pass i."""
     return {
         "x": Shape(MATRIX, dtype),
         "other": Shape(MATRIX, dtype),
@@ -192,9 +195,10 @@ def _shapes(dtype: str, i: int) -> dict[str, Shape]:
 
 
 def _pass(i: int, all_places: float = 1.0) -> tuple[Vector, ...]:
-    """Find the maximum of every row, where it is, and hide it; `other` is 1 where an element is not it.
+    """Return the instructions that find the maximum of every row and its position, and mask it; `other`: 1
+    elsewhere.
 
-    Its place is the sum of `all_places` less those of the others (`position` is negated).
+    The position is `all_places` minus the sum of the other positions (`position` is negated).
     """
     value, place = f"value {i}", f"place {i}"
     return (
@@ -213,12 +217,12 @@ def _pass(i: int, all_places: float = 1.0) -> tuple[Vector, ...]:
 
 
 def select_cost(k: Size, p: Size, n: Size, e: Size, wafer: Wafer, dtype: str) -> Cost:
-    """k passes over n rows of e elements on each of p cores."""
+    """Return the cost of k passes over n rows of e elements on each of p cores."""
     return k * RowWork(_pass(0), _shapes(dtype, 0)).cost(n, e, p, 1, wafer)
 
 
 def _sort(p: Size, n: Size, e: Size, wafer: Wafer, dtype: str) -> Cost:
-    """Bitonic sort of p pieces of e pairs."""
+    """Return the cost of a bitonic sort of p pieces of e pairs."""
     across, within = np.log2(p), np.ceil(np.log2(e))
     exchanges = across * (across + 1) / 2
     stages = n * (within * (within + 1) / 2 + exchanges * (1 + within))

@@ -4,10 +4,10 @@ Operators: copy (mov), add, mul, fma (d = d + a b), fmac (d = d + a s), max.
 
     T = o_loaded + ceil(kappa n / rate)          o_loaded = vector_start_loaded_cycles
 
-kappa = bank_conflict_factor when two operands that are read are in colliding banks (option
-`bank_conflict`), else 1.  Descriptors are loaded before; time stamps are part of o_loaded.  An fp32 product of vectors
-that nobody placed runs at plain_fma_fp32_per_cycle: on WSE-3 their reads collide.
-Source: published fmuls runs, 5,130 and 10,254 cycles for 5,124 elements.  Band: exact.
+kappa = bank_conflict_factor when two operands that are read are in colliding banks (option `bank_conflict`),
+else 1.  Descriptors are already loaded; o_loaded includes time stamps. An fp32 product of vectors without
+bank placement runs at plain_fma_fp32_per_cycle, because on WSE-3 their reads conflict. Source: published
+fmuls runs, 5,130 and 10,254 cycles for 5,124 elements.  Band: exact.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ class VectorOp(Family):
     attributes = VectorOpAttributes
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """Two operands and code."""
+        """Return the bytes of two operands and code."""
         dtype = asked(how, dtype="fp32").dtype
         return Footprint(
             activations_bytes=2.0 * dims["elements"] * bytes_of(dtype), code_bytes=wafer.kernel_code_bytes
         )
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """Start and issue cycles."""
+        """Return the cost: start and issue cycles."""
         _, dtype, attrs = asked(how, dtype="fp32")
         check_tiling(self.name, tiling, self.mappings)
         op = _operator(tiling, attrs)
@@ -90,7 +90,7 @@ class VectorOp(Family):
         )
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """One core; operand b is in the banks of a, or four banks off."""
+        """Return a program for one core; operand b is in the banks of a, or four banks away."""
         dtype, n = str(options.get("dtype", "fp32")), int(dims["elements"])
         attrs = options.get("attrs") or {}
         op = _operator(tiling, attrs)
@@ -138,7 +138,7 @@ def _operator(tiling: Tiling, attrs: Mapping[str, Any]) -> str:
 
 
 def rate_of(op: str, dtype: str, wafer: Wafer) -> float:
-    """Elements per cycle of an operator over memory operands."""
+    """Return the elements per cycle of an operator on operands in memory."""
     if op == "copy":
         return mov_rate(dtype, wafer)
     if op == "add":

@@ -120,7 +120,7 @@ NOT_COMPILED = [
     ("attention", INFERENCE, "reads 1 tensors, attention on the fabric queries, keys and values"),
     ("softmax", TRAINING, "is of family softmax, a whole model on the fabric trains"),
     ("tap", TRAINING, "returns 'a.out' in addition to its last layer's output; return only that one"),
-    ("odd rows", TRAINING, "has 5 rows a sample, limit 1 in training; give samples of one row, or in a pipeline"),
+    ("odd rows", TRAINING, "has 5 rows per sample, limit 1 in training; give samples of one row, or in a pipeline"),
     ("heads", INFERENCE, "returns 2 tensors ('a.out', 'b.out'), a whole model on the fabric one"),
     ("tap", INFERENCE, "returns 2 tensors ('a.out', 'b.out'), a whole model on the fabric one"),
     ("odd", INFERENCE, "tensor '0.out' has 7 features, but each word contains 2; use an even number of features"),

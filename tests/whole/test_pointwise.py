@@ -125,8 +125,8 @@ def region_of(plan: PipelinedPlan, kind: str) -> Any:
     ("function", "match"),
     [
         (lambda m, x: (m.norm(m.a(x)) - 1) / m.norm(m.b(x)), "the order of its operands"),
-        (lambda m, x: m.a(F.elu(m.norm(x))), "'elu' is not one operator"),
-        (lambda m, x: m.a(m.norm(x) ** 3), "'pow' is not one operator"),
+        (lambda m, x: m.a(F.elu(m.norm(x))), "'elu' is not a single operator"),
+        (lambda m, x: m.a(m.norm(x) ** 3), "'pow' is not a single operator"),
         (lambda m, x: F.silu(m.p) * m.norm(x) + m.a(x), "which of them reads a parameter"),
         (
             lambda m, x: (y := m.norm(x)).exp() * 2 + torch.tanh(y) * 3,
@@ -216,5 +216,5 @@ def test_parts_of_unequal_size_are_refused() -> None:
     """Only equal parts of a product are their own layers."""
     model = Packed(lambda y: y[..., :12] * y[..., 6:18])
     graph = inputs_over_rows(api.lower(model, (torch.zeros(1, 4, 8),)))
-    with pytest.raises(ModelError, match="tensors, and takes 2"):
+    with pytest.raises(ModelError, match="tensors, but takes 2"):
         check_graph(graph)

@@ -5,7 +5,7 @@ each ``steps_per_increase`` good steps in a row; a step with an inf or NaN is no
 fraction of such steps since the last change of s reaches ``overflow_tolerance``; ``min_loss_scale <= s <= max_loss_scale``.
 All of it is state and :func:`torch.where`: nothing is read while the step is captured.
 
-One file, because types, scaling and clipping act on one step.
+Types, scaling and clipping share one file, because they act on one step.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def set_half_dtype(value: str | torch.dtype) -> torch.dtype:
 
 
 def get_half_dtype() -> torch.dtype:
-    """The torch type of the 16-bit format; cbfloat16, which torch does not have, shows as float16."""
+    """Return the torch type of the 16-bit format; cbfloat16, which torch does not have, is represented by
+    float16."""
     return HALF_TYPES[runtime.settings().half_dtype]
 
 
@@ -88,14 +89,14 @@ def enable_mixed_precision(enable: bool = True, dtype: str | torch.dtype | None 
 
 
 def mixed_precision() -> bool:
-    """Whether models compute in the half type: what was set, else true for the wafer."""
+    """Return whether models compute in the half type: as set, by default True on the wafer."""
     if runtime.use_cs():
         return runtime.settings().mixed_precision
     return bool(_mixed["enabled"])
 
 
 def get_floating_point_dtype() -> torch.dtype:
-    """The type of activations: the half type under mixed precision, else float32."""
+    """Return the type of activations: the half type with mixed precision, else float32."""
     return get_half_dtype() if mixed_precision() else torch.float32
 
 
@@ -107,10 +108,10 @@ def get_floating_point_dtype_str() -> str:
 def autocast(
     *_args: object, dtype: torch.dtype | None = None, enabled: bool = True, **_keywords: object
 ) -> Iterator[None]:
-    """Mixed precision for a block.
+    """Context manager for mixed precision.
 
-    On the wafer casts are inserted by the compiler, so the block is as it stands; elsewhere it is torch's autocast if
-    mixed precision was requested.
+    On the wafer the compiler inserts casts, so the block is unchanged; elsewhere this is torch's autocast if mixed precision was
+    requested.
     """
     if runtime.use_cs() or not (enabled and mixed_precision()):
         yield
@@ -125,7 +126,7 @@ def autocast(
 
 @contextlib.contextmanager
 def disable_casts() -> Iterator[None]:
-    """No casts in a block."""
+    """Context manager without casts."""
     with torch.autocast("cpu", enabled=False):
         yield
 
@@ -166,7 +167,7 @@ class pol:  # noqa: N801
 
 
 def current_pol() -> int:
-    """The precision level in force."""
+    """Return the current precision level."""
     return int(runtime.settings().precision_level)
 
 
@@ -262,7 +263,7 @@ class GradScaler:
         return self.dynamic or self.constant != 1.0
 
     def get_scale(self) -> torch.Tensor | float:
-        """The scale: a number if constant, else a tensor that a step closure can read."""
+        """Return the scale: a number if constant, else a tensor that a step closure can read."""
         return self.loss_scale
 
     def get_non_clamped_scale(self) -> float | torch.Tensor:
@@ -270,7 +271,7 @@ class GradScaler:
         return self.get_scale()
 
     def scale(self, outputs: T) -> T:
-        """The loss (or every tensor of a structure) times the scale."""
+        """Return the loss (or every tensor of a structure) times the scale."""
         if not self.is_enabled():
             return outputs
         return pytree.tree_map_only(torch.Tensor, self._scaled, outputs)
@@ -370,7 +371,7 @@ class GradScaler:
 
 
 def _touched(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Parameters with a gradient and all state of an optimizer, each tensor once."""
+    """Return the parameters with a gradient and all state of an optimizer, each tensor once."""
     found: dict[int, torch.Tensor] = {}
     for group in optimizer.param_groups:
         for p in group["params"]:
@@ -394,7 +395,8 @@ def optimizer_step(
     max_gradient_value: float | None = None,
     max_gradient_val: float | None = None,
 ) -> None:
-    """Zero the gradients, scale, backward, unscale, clip by norm or by value, step, update.
+    """Run a complete optimizer step: zero gradients, scale, backward, unscale, clip by norm or value, step,
+    update.
 
     Raises:
         ProgramError: both limits are given.

@@ -1,4 +1,4 @@
-"""One recording of a step: what is watched before the user's Python code runs, and checked afterwards."""
+"""Capture of one step: state recorded before the user's Python code runs, and checked afterwards."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class Capture:
         self._recording: AbstractContextManager[None] | None = None
 
     def start(self) -> None:
-        """From here on operators are recorded."""
+        """Start to record operators."""
         self.run.state_name = "capturing"
         self._recording = recording(self.recorder)
         self._recording.__enter__()
 
     def stop(self) -> None:
-        """Operators are no longer recorded."""
+        """Stop recording operators."""
         if self._recording is not None:
             self._recording.__exit__(None, None, None)
             self._recording = None
@@ -83,7 +83,7 @@ def capture(
 
 
 def _kept_by_hooks() -> list[WaferTensor]:
-    """Tensors of the step in attributes of objects that were given its tensors: they continue with them in the loop."""
+    """Return tensors of the step that objects of the program keep in attributes and use later in the loop."""
     owners = {
         id(o): o for f in hooks.tensor_hooks.values() if (o := getattr(f, "__self__", None)) is not None
     }
@@ -137,7 +137,8 @@ def _check_buffers(run: runtime.Run, before: dict[tuple[int, str], tuple[Any, st
 def _settle_gradients(
     run: runtime.Run, recorder: Recorder, parameters: list[torch.Tensor], before: dict[int, Any]
 ) -> list[str]:
-    """Gradients live in the step; those that survive without having been cleared are accumulated by hand."""
+    """Discard the step's gradients; gradients that survive the step without being cleared are accumulated
+    explicitly."""
     names = run.names()
     accumulated = 0
     for p in parameters:

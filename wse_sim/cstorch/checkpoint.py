@@ -1,14 +1,14 @@
-"""Checkpoints: a state as one HDF5 file, written whole or not at all.
+"""Checkpoints: a state in one HDF5 file, written atomically.
 
 Layout of a file: every tensor is a dataset named by its place in the structure, joined by dots
-(``model.fc.weight``, ``optimizer.state.0.exp_avg``), in its own type (types that HDF5 lacks are stored as whole
-numbers of the same width, with the attribute ``dtype``).  The dataset ``__spec__`` holds the structure as JSON:
-names of datasets at the leaves, and plain Python values in place.  Attributes: ``version``, ``format``.  Tensors
-that share their memory are stored once, under both names.
+(``model.fc.weight``, ``optimizer.state.0.exp_avg``), with its data type (types that HDF5 lacks are stored as
+integers of the same width, with the attribute ``dtype``).  The dataset ``__spec__`` holds the structure as
+JSON: names of datasets at the leaves, and plain Python values in place.  Attributes: ``version``, ``format``.
+Tensors that share their memory are stored once, under both names.
 
-``load`` without a location gives handles that read when they are copied, so a model is loaded tensor by tensor.
+``load`` without a location returns handles that read on copy, so a model is loaded tensor by tensor.
 
-One file, because writing and reading share the layout above.
+Writing and reading share one file, because they share the layout above.
 """
 
 from __future__ import annotations
@@ -178,7 +178,8 @@ def _write(
     random: torch.Tensor | None,
     compression: str | None,
 ) -> None:
-    """To a temporary name next to the file, then renamed: a killed process leaves the old file or the new one."""
+    """Write to a temporary name next to the file, then rename it: a killed process leaves the old or the new
+    file."""
     h5 = _hdf5()
     with whole(path) as part:
         with h5.File(part, "w") as file:

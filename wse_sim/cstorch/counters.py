@@ -1,4 +1,4 @@
-"""Counters and timings of a run, and the report of them in the words of traced backends.
+"""Counters and timings of a run, and their report in the format of traced backends.
 
 A metric is a list of samples (seconds or bytes); its report gives the number, the sum, the rate of the values per
 second of the window and percentiles over the last samples.  A counter is a number.
@@ -16,7 +16,7 @@ from wse_sim.cstorch.stores import of_run
 # Samples that a metric keeps for percentiles.
 KEPT = 1024
 PERCENTILES = (1, 5, 10, 20, 50, 80, 90, 95, 99)
-# What the short report shows.
+# Metrics and counters of the short report.
 SHORT = (
     "CompileTime",
     "TraceTime",
@@ -159,7 +159,7 @@ def metrics_report() -> str:
 def short_metrics_report(
     counter_names: list[str] | None = None, metric_names: list[str] | None = None
 ) -> str:
-    """The metrics and counters that one looks at first, or those named."""
+    """Return a report of the most important metrics and counters, or of the named ones."""
     return _report(list(metric_names or SHORT), list(counter_names or SHORT_COUNTERS))
 
 

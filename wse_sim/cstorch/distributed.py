@@ -1,4 +1,4 @@
-"""The cluster as a program names it: settings, and which part of it this process is.
+"""Cluster settings of a program, and the role of this process in the cluster.
 
 Input workers are processes that stream batches: ``num_workers_per_csx`` for each system.  In a worker
 :func:`is_streamer` is true and its rank counts from 0; the client, which traces and trains, is no streamer and stands

@@ -1,7 +1,7 @@
 """Doors: the names under which public scripts import the interface, opened on request only.
 
-A door is a proxy of a module of this package.  It serves what exists; anything else raises
-``AttributeError`` with where the supported names are listed.  Nothing is installed by importing this file:
+A door is a proxy of a module of this package. It provides the names that exist; any other name raises an
+``AttributeError`` that refers to the list of supported names.  Nothing is installed by importing this file:
 the runner calls :func:`install_aliases`, or a script does.
 """
 
@@ -119,7 +119,7 @@ class Door(ModuleType):
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """Names like one, as the middle of a sentence; "" if there are none."""
+    """Return similar names as a clause for a message; "" if there are none."""
     found = difflib.get_close_matches(name, [k for k in known if not k.startswith("_")], n=3)
     return f", near it are {', '.join(found)}" if found else ""
 
@@ -197,7 +197,8 @@ def _say_if_shadowed(name: str) -> None:
 
 
 def install_aliases() -> None:
-    """Open the doors in this process: ``cerebras.pytorch``, its older names, and ``cerebras.appliance``."""
+    """Install the aliases in this process: ``cerebras.pytorch``, its older names, and
+    ``cerebras.appliance``."""
     legacy_torch.enter()
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

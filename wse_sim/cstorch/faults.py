@@ -1,4 +1,4 @@
-"""Sentences for programs that a compiled machine cannot run: the user's line, the reason, the remedy.
+"""Errors for programs that a compiled machine cannot run, with the user's line, the reason and the remedy.
 
 Every fault is one :class:`ProgramError`.  It is also a ``RuntimeError``, so ``except RuntimeError`` of a
 script catches it as it does on the machine.
@@ -31,12 +31,12 @@ class DoesNotFitError(WseError, RuntimeError):
 
 
 def is_torch(path: str) -> bool:
-    """Whether a file is torch's own."""
+    """Return whether a file belongs to torch."""
     return path.rpartition(f"-packages{os.sep}")[2].startswith(_TORCH)
 
 
 def _kind(path: str) -> str:
-    """Whose file this is: user, library, or machinery (torch, this project, the standard library)."""
+    """Return the owner of a file: user, library, or machinery (torch, this project, the standard library)."""
     owner = owner_of(path)
     if owner == "installed":
         return "machinery" if is_torch(path) else "library"
@@ -44,12 +44,13 @@ def _kind(path: str) -> str:
 
 
 def is_user_call(frame: FrameType | None) -> bool:
-    """Whether a frame is the user's own code or a library's, not torch's, the standard library's or ours."""
+    """Return whether a frame is in the user's code or a library, but not in torch, the standard library or
+    this project."""
     return frame is not None and _kind(frame.f_code.co_filename) != "machinery"
 
 
 def user_frame(frame: FrameType | None = None) -> FrameType | None:
-    """The innermost frame of the user's own files; of a library if there is none."""
+    """Return the innermost frame of the user's files, or of a library if there is none."""
     frame = frame or sys._getframe(1)
     library = None
     while frame is not None:
@@ -70,7 +71,7 @@ def where_of(frame: FrameType | None) -> str:
 
 
 def line_of(path: str, number: int) -> str:
-    """``file.py:14: source of the line``; the path is shown from the working folder where it lies below."""
+    """Return ``file.py:14: source of the line``; paths below the working folder are relative to it."""
     shown = Path(path)
     with contextlib.suppress(ValueError, OSError):
         shown = shown.resolve().relative_to(Path.cwd())
@@ -79,14 +80,14 @@ def line_of(path: str, number: int) -> str:
 
 
 def program_error(text: str, frame: FrameType | None = None, where: str | None = None) -> ProgramError:
-    """A fault whose sentence begins with the user's line.
+    """Return an error whose message begins with the user's line.
 
     Parameters
     ----------
     text
         Reason and remedy: "a tensor's contents cannot be read ...; pass it to ...".
     frame
-        Where to begin the search for the user's line; default: the caller.
+        Frame from which the search for the user's line starts; default: the caller.
     where
         Replaces the line; "" for none.
     """
@@ -114,7 +115,7 @@ strict = False  # whether a suspicion is a fault
 
 
 def suspect(key: object, text: str) -> None:
-    """Warn once about a program that may not do what it says; an error under ``--strict``.
+    """Warn once about a program that may not behave as written; with ``--strict`` this is an error.
 
     Raises
     ------

@@ -38,7 +38,7 @@ def current_executor() -> object:
 
 
 def make_constant(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor that is no state: a constant of the compiled step."""
+    """Return a tensor that is a constant of the compiled step instead of state."""
     if not runtime.use_cs() or isinstance(tensor, WaferTensor):
         return tensor
     return tensor.detach()

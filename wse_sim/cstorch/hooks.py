@@ -1,4 +1,5 @@
-"""Functions that programs want called: around every traced step, and with every tensor that a module makes in one."""
+"""Hooks of programs: functions that run around every traced step, or with every tensor that a module makes in
+one."""
 
 from __future__ import annotations
 
@@ -14,14 +15,14 @@ _numbers = itertools.count()
 
 
 class Handle:
-    """Takes a function out again."""
+    """Handle of a registered function, with which it can be removed."""
 
     def __init__(self, where: dict[int, Callable[..., None]], function: Callable[..., None]) -> None:
         self._where, self._number = where, next(_numbers)
         where[self._number] = function
 
     def remove(self) -> None:
-        """The function is no longer called."""
+        """Remove the function, so that it is no longer called."""
         self._where.pop(self._number, None)
 
 
@@ -32,7 +33,8 @@ received: dict[int, Callable[..., None]] = {}
 
 
 def key() -> tuple[int, ...]:
-    """Changes whenever functions of tensors come or go: a step that was captured with others is captured again."""
+    """Return a key that changes with the registered functions; a step captured with other functions is
+    recaptured."""
     return tuple(tensor_hooks)
 
 

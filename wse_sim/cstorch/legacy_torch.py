@@ -1,4 +1,5 @@
-"""Torch as it was when public trainers were written: field names that torch has renamed since."""
+"""Compatibility with older torch releases: field names that torch has renamed since public trainers were
+written."""
 
 from __future__ import annotations
 
@@ -26,5 +27,5 @@ def _spec(
 
 
 def enter() -> None:
-    """From now on structures of arguments are made with fields of both names."""
+    """Install structures of arguments with fields of both names."""
     pytree.TreeSpec.__init__ = _spec  # type: ignore[method-assign]

@@ -20,7 +20,7 @@ Levels = tuple[int | None, int | None]
 
 
 def with_levels(graph: KernelGraph, calls: Iterable[TracedCall], precision: str) -> KernelGraph:
-    """The graph with the levels of its parts; the same graph if there are none."""
+    """Return the graph with the precision levels of its parts; the same graph if there are none."""
     asked = {_place(c.module, c.source): c.precision for c in calls if c.precision != (None, None)}
     base = precision_of(precision)
     if not asked or base.compute == "fp32":

@@ -1,6 +1,6 @@
-"""The backend: which machine runs the script, and what ``configure`` and ``compile`` prepare on it.
+"""The backend, which selects the machine that runs the script, and its preparation by ``configure`` and ``compile``.
 
-One file, because backend, ``compile`` and ``configure`` prepare the one machine of a process.
+Backend, ``compile`` and ``configure`` share one file, because they prepare the single machine of a process.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class BackendType(Enum):
 
     @classmethod
     def from_str(cls, name: str) -> BackendType:
-        """The kind that a name means; see :func:`kind_of`."""
+        """Return the kind of backend with a name; see :func:`kind_of`."""
         return kind_of(name)
 
     @property
@@ -196,7 +196,7 @@ class Backend:
 
 
 def kind_of(name: object) -> BackendType:
-    """The kind of backend that a name means.
+    """Return the kind of backend with a name.
 
     Raises
     ------
@@ -265,7 +265,7 @@ def backend(backend_type: object = None, *args: object, **kwargs: Any) -> Backen
     Raises
     ------
     ProgramError
-        For an unknown kind, or a second backend of another kind.
+        For an unknown kind, or for a second backend of a different kind.
     """
     run = runtime.run()
     if backend_type is None:
@@ -343,7 +343,7 @@ def _module_to(self: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Mod
 
 
 def enter_device() -> None:
-    """From now on calls that name the wafer's device are understood."""
+    """Enable calls that name the wafer's device."""
     global _mode
     devices.register()
     optimizer_hooks.install()

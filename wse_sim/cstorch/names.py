@@ -1,7 +1,7 @@
-"""Every public name of the interface, with its tier and what is behind it.
+"""Every public name of the interface, with its tier and a note.
 
-Tier 1: the documents of the interface and everything that public scripts use often.  Tier 2: what makes the vendor's
-public trainers and models importable.  Tier 3: the name exists and its use is one sentence that states what to do instead.
+Tier 1: names of the interface's documentation and all names that public scripts use often. Tier 2: names that make the vendor's public
+trainers and models importable. Tier 3: names that exist, but raise an error with an alternative when they are used.
 
 ``python -m wse_sim.cstorch.names docs/cstorch.md`` writes the table into the page.
 """
@@ -142,7 +142,7 @@ TABLE: tuple[Names, ...] = (
 
 
 def rows() -> list[str]:
-    """The table in Markdown."""
+    """Return the table in Markdown."""
     out = ["| names | tier | note |", "|---|---|---|"]
     for group in sorted(TABLE, key=lambda g: (g.tier, g.module != "", g.module)):
         prefix = f"`{group.module}.` " if group.module else ""
@@ -153,7 +153,7 @@ def rows() -> list[str]:
 
 
 def filled(page: str) -> str:
-    """A page with the table between its marks."""
+    """Return a page with the table between its marks."""
     head, rest = page.split(BEGIN)
     return f"{head}{BEGIN}\n{chr(10).join(rows())}\n{END}{rest.split(END)[1]}"
 

@@ -146,7 +146,7 @@ class _Mixed:
         self._keep(node, made, is_low=all_low, is_view=_is_view(node))
 
     def _keep(self, node: Node, made: Node, is_low: bool, is_view: bool = False) -> None:
-        """The copy of a node; a low result that is no view is rounded."""
+        """Copy a node; a low result is rounded unless it is a view."""
         self.copy[node] = made
         if not is_low:
             return
@@ -188,7 +188,8 @@ def _is_view(node: Node) -> bool:
 
 # -- checks -------------------------------------------------------------------------------------------
 class Checks:
-    """Looks at every result of a replay; names the first operator that makes an infinity or a NaN of finite operands."""
+    """Checks every result of a replay; names the first operator that makes an infinity or a NaN from finite
+    operands."""
 
     def __init__(self, sources: list[str]) -> None:
         self.sources = sources
@@ -212,13 +213,13 @@ class Checks:
         )
 
 
-# What makes infinities on purpose: masks, and constants.
+# Operators that make infinities on purpose: masks, and constants.
 MASKS = frozenset({"masked_fill", "masked_fill_", "full", "full_like", "fill", "fill_", "where", "scalar_tensor",
                    "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "new_full"})  # fmt: skip
 
 
 def checked(graph: Graph) -> tuple[Graph, Checks]:
-    """A graph that looks at every result."""
+    """Return a graph that checks every result."""
     out = Graph()
     copy: dict[Node, Node] = {}
     sources: list[str] = []

@@ -1,4 +1,4 @@
-"""Clipping, loss scaling and the schedule of a captured step: which kernels they are, and what they add to it.
+"""Kernels and times that clipping, loss scaling and the schedule add to a captured step.
 
 They are found in the recorded program, not by names.  With G the shapes of the trained parameters::
 
@@ -8,8 +8,9 @@ They are found in the recorded program, not by names.  With G the shapes of the 
                                                                               value depends on tensors of all shapes G
     schedule    k, the longest chain of operators on single numbers           schedule
 
-Pipelined, gradients lie over the active cores, taken as a square, and T is the cost of the kernel there.  In weight streaming they are at
-the weight servers, which read and write `server_bytes` per parameter at the rate of their update; numbers stay on one core.
+In the pipelined mode, gradients are distributed over the active cores, treated as a square, and T is the cost
+of the kernel there.  In weight streaming they are at the weight servers, which read and write `server_bytes`
+per parameter at the rate of their update; numbers stay on one core.
 """
 
 from __future__ import annotations
@@ -164,6 +165,6 @@ class Numbers:
 
 
 def _writes(target: str) -> bool:
-    """Whether an operator works in place."""
+    """Return whether an operator works in place."""
     parts = target.split(".")
     return len(parts) > 1 and parts[1].endswith("_")

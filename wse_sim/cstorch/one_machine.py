@@ -1,4 +1,4 @@
-"""Calls of torch for other machines, as sentences: whole models in a pickle, batches divided over GPUs."""
+"""Errors for calls of torch that do not apply to the wafer: pickled models, batches divided over GPUs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _divided(self: torch.nn.Module, *args: object, **kwargs: object) -> None:
 
 
 def enter() -> None:
-    """From now on these calls are refused; until :func:`leave`."""
+    """Reject these calls until :func:`leave` is called."""
     torch.save = _saved
     for kind in _DIVIDERS:
         kind.__init__ = _divided  # type: ignore[method-assign,assignment]

@@ -119,7 +119,7 @@ def performance(run: runtime.Run, execution: ExecutionRole) -> dict[str, Any]:
 def finish(run: runtime.Run, status: int) -> None:
     """The end of the script: the summary, and the report where one is requested.
 
-    The report of a script that was interrupted has only its first steps, so it takes the place of no earlier one.
+    The report of an interrupted script has only its first steps, so it does not replace an earlier report.
     """
     if run.backend is None or not run.backend.is_csx or not run.compiled:
         return
@@ -146,7 +146,7 @@ def finish(run: runtime.Run, status: int) -> None:
 
 
 def _say_input(run: runtime.Run) -> None:
-    """Whether the script's own loader was too slow for the wafer, and by how much."""
+    """Report whether the script's loader was too slow for the wafer, and by how much."""
     waited = sum(c.input_bound_s for c in run.compiled)
     if waited <= 0 or not run.clock_s:
         return

@@ -1,4 +1,4 @@
-"""Captures by the program itself, in the words of torch's profiler."""
+"""Captures that the program itself starts, with the interface of torch's profiler."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class profile:  # noqa: N801
             self.on_trace_ready(self)
 
     def step(self) -> None:
-        """Taken for programs that call it: steps are known."""
+        """Do nothing; accepted for programs that call it, because steps are known."""
 
     def _held(self) -> capture.Observation:
         if self._capture is None:

@@ -1,4 +1,4 @@
-"""The captured step: its graph, what it reads and writes, its outputs; and its replay.
+"""The captured step: its graph, the tensors that it reads and writes, its outputs, and its replay.
 
 Replay runs the recorded operators in order on real tensors, below autograd.  In-place operators change the
 real storage of parameters and optimizer state, so a step of replay does what a step of eager PyTorch does,
@@ -109,7 +109,7 @@ class StepProgram:
         return self.result.filled(fakes, batch)
 
     def _give(self, results: Sequence[torch.Tensor]) -> None:
-        """Tensors that the program still holds after the step have their values in the loop."""
+        """Give values to tensors of the step that the program still uses in the loop."""
         for tensor, place in self.kept:
             tensor._value, tensor._role = results[place], "output"
 

@@ -53,13 +53,13 @@ class RateTracker:
         return now
 
     def reset(self) -> None:
-        """Start again, now."""
+        """Reset samples and start time."""
         self._start_s = self._last_s = self._clock()
         self._samples = self._last_samples = 0.0
         self._rate: float | None = None
 
     def reset_time(self, offset_s: float = 0.0) -> None:
-        """Start the time again and keep the samples."""
+        """Reset the start time and keep the samples."""
         self._start_s = self._last_s = self._clock() - offset_s
 
     def add(self, count: float) -> None:

@@ -7,7 +7,7 @@ Two recordings are made in one run of the user's Python:
 * the *tape*: the calls of torch's Python functions up to ``backward()``, whole (linear, attention, norms);
   from it the kernel graph is lowered without a second run of the user's code.
 
-One file, because both recordings are made in one run and share its state.
+Both recordings share one file, because they are made in one run and share its state.
 """
 
 from __future__ import annotations
@@ -193,7 +193,8 @@ class Recorder:
 
     @staticmethod
     def _is_turned(func: OpOverload, args: tuple[Any, ...]) -> bool:
-        """Whether an operator gives a result of this step another shape and leaves its memory as it is."""
+        """Return whether an operator changes the shape of a result of this step without changing its
+        memory."""
         target = args[0]
         moves = func._schema.name.removeprefix("aten::").startswith(("resize", "set_"))
         return isinstance(target, WaferTensor) and target._role == "trace" and not moves
@@ -489,7 +490,8 @@ def _without_fused_kernels() -> Iterator[None]:
 
 
 def _on_the_device(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Arguments:
-    """Calls that name a device: the recorder places tensors itself, and "cpu" would be a read."""
+    """Redirect calls that name a device, because the recorder places tensors itself, and "cpu" would be a
+    read."""
     device = kwargs.get("device")
     if func is torch.Tensor.to and args and isinstance(args[0], torch.Tensor):
         rest = list(args[1:])

@@ -1,4 +1,5 @@
-"""The runner: a script as ``__main__``, with the doors open; its last exception as a sentence."""
+"""The runner: executes a script as ``__main__`` with the aliases installed, and reports its last exception in
+one sentence."""
 
 from __future__ import annotations
 

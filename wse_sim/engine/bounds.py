@@ -25,7 +25,7 @@ class Interval:
         return (self.high - self.low) / 2 / self.value if self.value else math.nan
 
     def holds(self, value: float) -> bool:
-        """Whether a measurement is inside."""
+        """Return whether a measurement is inside the interval."""
         return self.low <= value <= self.high
 
     def text(self, unit: str = "") -> str:
@@ -34,11 +34,11 @@ class Interval:
         return f"{number} ({_digits(self.low)} to {_digits(self.high)}, {self.percent:g} %)"
 
     def inverse(self, factor: float) -> Interval:
-        """The interval of `factor` over the value: of a time, where this is a rate."""
+        """Return the interval of `factor` divided by the value: a time, if this is a rate."""
         return Interval(factor / self.value, factor / self.high, factor / self.low, self.percent)
 
     def times(self, factor: float) -> Interval:
-        """The interval of a multiple."""
+        """Return the interval of a multiple of the value."""
         return Interval(self.value * factor, self.low * factor, self.high * factor, self.percent)
 
     def as_dict(self) -> dict[str, float]:

@@ -29,7 +29,7 @@ class Checkpoints:
     storage_bytes_per_s: float = 1.0e10
 
     def check(self) -> None:
-        """Reject impossible requests.
+        """Check that the options are in range.
 
         Raises
         ------
@@ -45,13 +45,14 @@ class Checkpoints:
 
 
 def checkpoint_bytes(graph: KernelGraph) -> float:
-    """Bytes of one checkpoint: fp32 weights and the optimizer's fp32 moments."""
+    """Return the bytes of one checkpoint: fp32 weights and the optimizer's fp32 moments."""
     optimizer = optimizer_of(graph)
     return stored_bytes(graph, 4 if optimizer is None else optimizer.checkpoint_bytes, frozen=4)
 
 
 def with_checkpoints(result: Result, checkpoints: Checkpoints) -> Result:
-    """The result with the amortised time of checkpoints: every rate falls, every core idles meanwhile."""
+    """Return the result with the amortised time of checkpoints: all rates fall, and all cores idle
+    meanwhile."""
     checkpoints.check()
     if result.phase != "training":
         return result

@@ -1,4 +1,4 @@
-"""Input workers: they prepare samples, a multiplexer puts them on the wafer's I/O in order.
+"""Input workers, which prepare samples, and a multiplexer, which sends them to the wafer's I/O in order.
 
 Symbols: W workers, each of ``r`` samples/s and ``R`` bytes/s, ``b`` bytes per sample, ``B`` bytes/s of
 wafer I/O, ``l`` seconds that one sample holds the busiest link of the fabric::
@@ -7,7 +7,8 @@ wafer I/O, ``l`` seconds that one sample holds the busiest link of the fabric::
     gate interval    g = max(b, o) / B, with o bytes of results that go back per sample (both ways at once)
     input rate         = min(W / w, 1 / g, 1 / l)
 
-Samples come in no faster than their results leave, as they do in the steady state once the wafer is full.  The links of the fabric hold samples up on the wafer, not here.  A worker runs at most `prefetch` samples ahead of the wafer.
+Samples arrive no faster than their results leave, as in the steady state of a full wafer. Links of the fabric
+delay samples on the wafer, not here. A worker is at most `prefetch` samples ahead of the wafer.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ class InputPath:
 
     @property
     def gate_s(self) -> float:
-        """Time per sample on the wafer's I/O: input and results overlap, so the larger of both."""
+        """Time per sample on the wafer's I/O; input and results overlap, so it is the larger of the two."""
         return max(self.io_s, self.results_s)
 
     @property
     def rates(self) -> Mapping[str, float]:
-        """Samples per second that each part of the path lets through."""
+        """Return the samples per second that each part of the path can pass."""
         times = {
             "input_workers": self.worker_s / self.workers,
             "wafer_io": self.io_s,
@@ -51,7 +52,7 @@ class InputPath:
 
     @property
     def slowest(self) -> str:
-        """The part that lets the fewest samples through."""
+        """Return the part with the lowest rate."""
         return min(self.rates, key=lambda name: self.rates[name])
 
     @property
@@ -89,7 +90,7 @@ def input_path(
     link_s: float = 0.0,
     min_workers: int = 1,
 ) -> InputPath:
-    """The input path of one system; every replica of a model needs its own worker."""
+    """Return the input path of one system; every replica of a model needs a separate worker."""
     return InputPath(
         workers=max(cluster.input_workers_per_system, min_workers),
         worker_s=max(1.0 / cluster.worker_samples_per_s, sample_bytes / cluster.worker_bytes_per_s),

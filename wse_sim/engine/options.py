@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from wse_sim.errors import ConfigError
 
 Progress = Callable[[int, int], None]
-"""Called with (done, total) now and then."""
+"""Called with (done, total) from time to time."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Options:
     skew: float = 0.0
 
     def check(self) -> None:
-        """Reject impossible requests.
+        """Check that the options are in range.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Results: what happened in a run, with all data for pictures and reports.
+"""Results of a run, with all data for pictures and reports.
 
 Fractions of a core's time add up to one: busy + stalled on input + stalled on output + idle = 1 for every row
 of :attr:`Result.kernels` and every core of the maps.
@@ -176,7 +176,7 @@ class Result(Compressed, Displayed):
     step_s: float
     mfu: float
     binding: str
-    bindings: Mapping[str, float]  # resource -> seconds of the step that it alone would take
+    bindings: Mapping[str, float]  # resource -> seconds of the step that it alone would need
     kernels: tuple[KernelUse, ...]
     timeline: tuple[Slice, ...]
     link_wavelets: NDArray[np.float32]  # (rows, cols, 4) wavelets per step and system; N, E, S, W
@@ -192,7 +192,7 @@ class Result(Compressed, Displayed):
     feasible: bool = True
     areas: tuple[Area, ...] = ()
     tracks: tuple[Track, ...] = ()  # of the timeline: areas in the order of the plan, then resources by name
-    facts: tuple[tuple[str, str], ...] = ()  # what the mode says of its plan
+    facts: tuple[tuple[str, str], ...] = ()  # facts of the plan from the mode
     streams: tuple[Stream, ...] = ()  # tensors that travel between areas on fixed routes
     figures: Mapping[str, float] = field(
         default_factory=frozen
@@ -222,7 +222,7 @@ class Result(Compressed, Displayed):
         return max(own, key=lambda name: own[name], default="")
 
     def core_map(self, quantity: str) -> NDArray[np.float32]:
-        """A (rows, cols) map of the fabric.
+        """Return a (rows, cols) map of the fabric.
 
         `quantity` is one of :data:`QUANTITIES`: fractions of time (busy, stalled_input, stalled_output,
         idle; they add up to 1 on every core), ``sram`` (bytes per core), ``kernel`` (index into
@@ -254,21 +254,22 @@ class Result(Compressed, Displayed):
         return str(view("summary")(self))
 
     def table(self, sort_by: str = "time", row_limit: int = 20) -> str:
-        """Kernels as text; equal kernels of repeated blocks are one row."""
+        """Return the kernels as text; equal kernels of repeated blocks are one row."""
         return str(view("table")(self, sort_by, row_limit))
 
     def to_dataframe(self) -> pandas.DataFrame:
-        """Kernels as a pandas data frame."""
+        """Return the kernels as a pandas data frame."""
         return view("to_dataframe")(self)
 
     def heatmap(
         self, quantity: str = "busy", time: tuple[float, float] | None = None, ax: object = None
     ) -> Any:
-        """A matplotlib figure of :meth:`core_map`; `time` is a window in seconds."""
+        """Return a matplotlib figure of :meth:`core_map`; `time` is a window in seconds."""
         return view("heatmap")(self, quantity, ax=ax, time=time)
 
     def breakdown(self) -> Any:
-        """Temporal, idle by cause, kernels, overlap: the four breakdowns of Holistic Trace Analysis."""
+        """Return the four breakdowns of Holistic Trace Analysis: temporal, idle by cause, kernels,
+        overlap."""
         return view("breakdown")(self)
 
     def export_chrome_trace(self, path: str | Path) -> None:

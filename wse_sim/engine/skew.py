@@ -5,8 +5,8 @@ Symbols: S systems, a the spread that a user states (no source states how large 
     time of system s       its cycles times 1 + a u_s,    u_s uniform in (-1, 1), drawn again in every step
     time of the slowest    times 1 + a max u_s,           on average 1 + a (S - 1) / (S + 1)
 
-The greatest of S numbers that are uniform in (0, 1) is S / (S + 1) on average.  With one system there is nobody to
-wait for, and nothing is drawn.
+The maximum of S numbers that are uniform in (0, 1) is S / (S + 1) on average. A single system waits for no
+other, and nothing is drawn.
 """
 
 from __future__ import annotations

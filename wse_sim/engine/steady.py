@@ -4,10 +4,10 @@ A pipeline with fixed times, bounded streams and in-order samples has finite mem
 
 * exact: every start time of D consecutive samples (D the samples in flight) equals the start time ``q``
   samples earlier plus one constant.  Then all later samples repeat the pattern until the batch ends.
-* even: unequal regions often swing around the pace of the slowest one without a short pattern.  Then the
-  slowest region's fraction of busy time decides: equal within a thousandth over two windows of D / 2 samples.
+* even: unequal regions often fluctuate around the pace of the slowest one without a short pattern. Then the
+  busy fraction of the slowest region must be equal within a thousandth over two windows of D / 2 samples.
 
-Either way all but the samples in flight of the rest of the batch are added and not simulated::
+In both cases the rest of the batch, except for the samples in flight, is added instead of simulated::
 
     period = s_max / (busy fraction of the slowest region)        s_max its cycles per sample
     T(N)   = T(N - s) + s * period                             s a multiple of q
@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 Books = NDArray[np.float64]  # (regions, 4) cycles: busy, stalled on input, stalled on output, idle
 
-CHECK_EVERY = 4  # samples between two looks for a pattern
-MAX_CYCLE = 8  # longest pattern that is looked for
+CHECK_EVERY = 4  # samples between two searches for a pattern
+MAX_CYCLE = 8  # longest pattern that is searched for
 MIN_WINDOW = 8  # samples that a pattern must hold
 MIN_EVEN_WINDOW = 24  # samples of a window of the even test
 RELATIVE_TOLERANCE = 1e-10  # of the time since start: rounding of sums of 64-bit floats
@@ -56,7 +56,7 @@ class Look:
 
 
 class SteadyWatch:
-    """Looks at one batch until its steady state is found."""
+    """Observes one batch until its steady state is found."""
 
     def __init__(self, slowest: int, slowest_cycles: float) -> None:
         self._slowest = slowest
@@ -65,7 +65,7 @@ class SteadyWatch:
         self._marks: list[tuple[int, float, Books]] = []  # row, time, books
 
     def look(self, seen: Look) -> Steady | None:
-        """The steady state, if it has been reached."""
+        """Return the steady state if it has been reached, else None."""
         if self._pattern is not None:
             cycle, row, since, before = self._pattern
             if seen.rows < row + cycle:
@@ -101,7 +101,7 @@ class SteadyWatch:
 def find_pattern(
     departures: Sequence[float], starts: Callable[[], Sequence[Sequence[float]]], depth: int
 ) -> int:
-    """Length of the pattern that the last samples repeat, 0 if there is none."""
+    """Return the length of the pattern that the last samples repeat; 0 if there is none."""
     done = len(departures)
     window = max(depth + 1, MIN_WINDOW)
     columns = None

@@ -29,10 +29,10 @@ class CountingEnvironment(simpy.Environment):
 
 
 class Alarm(simpy.Event):
-    """An event that a process sleeps on and that others set off once, now or later."""
+    """An event for which a process waits, and which others trigger once, now or later."""
 
     def ring(self, delay: float = 0.0) -> None:
-        """Set it off in `delay`; later calls have no effect."""
+        """Trigger the event after `delay`; later calls have no effect."""
         if not self.triggered:
             self._ok = True
             self._value = None
@@ -40,7 +40,7 @@ class Alarm(simpy.Event):
 
 
 def _scaled(span: Slice, unit: float) -> Slice:
-    """The span with its times in another unit."""
+    """Return the span with its times in another unit."""
     track, name, category, start, duration, *rest = vars(span).values()
     return Slice(track, name, category, start * unit, duration * unit, *rest)
 
@@ -89,13 +89,13 @@ class RunTrace:
         return list(self._slices)
 
     def count(self, name: str, time: float, value: float) -> None:
-        """Write down the value of a counter from `time` on."""
+        """Record the value of a counter from `time` on."""
         points = self._counters.setdefault(name, [])
         if len(points) < MAX_COUNTER_POINTS:
             points.append((time * self._unit_s, value))
 
     def slices(self) -> tuple[Slice, ...]:
-        """All spans in seconds, by track and start."""
+        """Return all spans in seconds, sorted by track and start."""
         unit = self._unit_s
         ordered = sorted(
             [*self._slices, *self._resources], key=lambda item: (item.track, item.start_s, item.duration_s)
@@ -103,11 +103,11 @@ class RunTrace:
         return tuple(_scaled(item, unit) for item in ordered)
 
     def counters(self) -> Mapping[str, tuple[tuple[float, float], ...]]:
-        """All counters as (time_s, value) points."""
+        """Return all counters as (time_s, value) points."""
         return frozen({name: tuple(points) for name, points in self._counters.items()})
 
     def notes(self) -> tuple[str, ...]:
-        """A note if the timeline was cut."""
+        """Return a note if the timeline was truncated."""
         regions = (f"the timeline holds the first {len(self._slices)} slices",) if self.is_cut else ()
         if not self._is_resource_cut:
             return regions

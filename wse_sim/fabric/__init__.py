@@ -1,1 +1,2 @@
-"""The fabric engine: one program format, executors that agree on it; see :mod:`wse_sim.fabric.format.program`."""
+"""The fabric engine: one program format, and executors with equal results; see
+:mod:`wse_sim.fabric.format.program`."""

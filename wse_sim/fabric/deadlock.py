@@ -1,4 +1,4 @@
-"""Why a program stopped: which cores wait for what, on which color, and the cycle of waits."""
+"""Explanation of a deadlock: which cores wait for what, on which color, and the cycle of waits."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ class Deadlock:
     everything: npt.NDArray[np.int64] = dataclasses.field(compare=False, repr=False)
 
     def message(self) -> str:
-        """Return one sentence: who waits for what, how many others wait, and what closes the cycle of waits."""
+        """Return one sentence: a waiting core and what it waits for, the number of others, and the cycle of
+        waits."""
         others = self.unfinished - 1
         more = f", and {others:,} other core{'s' if others > 1 else ''} wait{'' if others > 1 else 's'}"
         loop = " -> ".join(self.cycle_of_waits[:SHOWN])
@@ -71,7 +72,8 @@ class Deadlock:
     __str__ = message
 
     def told(self, path: str | Path | None = None) -> str:
-        """The sentence, and where the list of all waits was written: `path`, or a temporary file without one that can be written."""
+        """Return the sentence and where all waits are listed: in `path`, or in a temporary file if that
+        cannot be written."""
         try:
             path = path or _temporary_file()
             self.write(path)
@@ -81,7 +83,7 @@ class Deadlock:
         return f"{self.message()}; all waits are listed in {path}"
 
     def write(self, path: str | Path) -> None:
-        """The sentence, the cycle of waits, and everything that any core waits for, one per line."""
+        """Write the sentence, the cycle of waits, and all waits of all cores, one per line."""
         waits = (
             str(Wait(row, col, KINDS[kind], color)) for row, col, kind, color in self.everything.tolist()
         )
@@ -89,7 +91,7 @@ class Deadlock:
         Path(path).write_text("\n".join((self.message(), *self.cycle_of_waits, *waits)) + "\n", "utf-8")
 
     def error(self) -> DeadlockError:
-        """The fault to raise for callers who need the program to end."""
+        """Return the error for callers that require the program to end."""
         return DeadlockError(self.message())
 
 
@@ -99,7 +101,7 @@ def _temporary_file() -> str:
 
 
 def explain(program: Program, waits: Waits, cycle: int) -> Deadlock:
-    """Waits of every unfinished core and one cycle of waits among cores and router queues."""
+    """Return the waits of every unfinished core, and one cycle of waits among cores and router queues."""
     unfinished = np.flatnonzero(waits.unfinished)
     cores, kinds, slots = waits.wants.T
     colors = np.where(slots >= 0, program.slot_color[slots] if program.n_slots else -1, -1)
@@ -156,7 +158,7 @@ def _targets(program: Program, waits: Waits, node: Node) -> list[tuple[Node, int
 
 
 def _queue_targets(program: Program, waits: Waits, core: int, port: int, slot: int) -> list[tuple[Node, int]]:
-    """Targets without room; the core itself where its input queue is full."""
+    """Return the targets without room; the core itself if its input queue is full."""
     cfg, position = program.route[slot, core], waits.position[slot, core]
     if not (program.cfg_rx[cfg, position] >> port) & 1:
         return []
@@ -176,7 +178,8 @@ def _queue_targets(program: Program, waits: Waits, core: int, port: int, slot: i
 
 
 def _upstream(program: Program, waits: Waits, core: int, slot: int) -> Node:
-    """The queue with a word, or the core, from which a color must come; one input is followed at merges."""
+    """Return the queue with a word, or the core, from which a color must come; at merges one input is
+    followed."""
     for _ in range(program.n_cores):
         cfg, position = program.route[slot, core], waits.position[slot, core]
         rx = int(program.cfg_rx[cfg, position])

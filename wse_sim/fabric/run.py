@@ -32,7 +32,8 @@ class Listed(NamedTuple):
 ON_REQUEST = 1 << 62  # more cores than any program has
 
 EXECUTORS = (
-    # From this number of cores the max-plus executor is much faster; below, stepping is fast and counts everything.
+    # From this number of cores on, the max-plus executor is much faster; with fewer, stepping is fast and
+    # counts everything.
     Listed(MaxPlus(Wavelet()), from_cores=16_384),
     Listed(Wavelet(), from_cores=0),
     Listed(Oracle(), from_cores=0),
@@ -53,7 +54,7 @@ def choose_executor(program: Program, options: Options) -> Executor:
 
 
 def find_executor(name: str) -> Executor:
-    """The executor that users call `name`.
+    """Return the executor with the name `name`.
 
     Raises
     ------

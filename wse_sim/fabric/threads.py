@@ -1,4 +1,5 @@
-"""Bands of rows side by side: how rows are cut, who runs a band, and memory that two threads do not share by accident."""
+"""Bands of rows that run in parallel: division of rows, threads that run bands, and memory without false
+sharing."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-SPINS = 1 << 20  # looks at another band before Python gets a word: a second at most
-LOOKS = 4096  # at another band before some other thread may have the core: several microseconds
+SPINS = 1 << 20  # polls of another band before Python regains control: at most a second
+LOOKS = 4096  # polls of another band before another thread may use the processor core: several microseconds
 LINES = 16  # words of two cache lines, which processors fetch together
 
 
@@ -25,7 +26,8 @@ def own_words(*shape: int, dtype: type[np.uint64] | type[np.int64] = np.uint64) 
 
 
 def cut(weights: npt.NDArray[np.int64], n: int) -> list[int]:
-    """Where parts 1 .. n - 1 of `weights` begin, each with at least one entry and about the same sum."""
+    """Return where parts 1 .. n - 1 of `weights` start; parts have at least one entry and about equal
+    sums."""
     total = np.cumsum(weights)
     starts: list[int] = []
     for i in range(1, n):
@@ -35,9 +37,9 @@ def cut(weights: npt.NDArray[np.int64], n: int) -> list[int]:
 
 
 def run_bands(bands: Sequence[Callable[[], bool]], stop: Callable[[], None], *, in_turns: bool) -> None:
-    """Call every band until it is done; each returns whether it must be called again.
+    """Call every band until it is done; a band returns whether it must be called again.
 
-    With `in_turns` they share this thread. If one raises, `stop` tells the others not to wait for it.
+    With `in_turns` all bands share this thread. If one raises, `stop` tells the others not to wait for it.
     """
     if len(bands) == 1 or in_turns:
         left = list(bands)

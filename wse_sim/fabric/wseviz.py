@@ -33,7 +33,7 @@ def export_trace(
     cycles: tuple[int, int] | None = None,
     region: tuple[int, int, int, int] | None = None,
 ) -> str:
-    """Text of a run made with ``executor="oracle", trace_rows=...``.
+    """Return the trace text of a run made with ``executor="oracle", trace_rows=...``.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
 """Modes: ways of running a model on the wafer, one folder each, behind one protocol (:mod:`wse_sim.modes.base`).
 
-pipelined          every kernel rests on its own region, samples stream through
+pipelined          every kernel stays on its own region, samples stream through
 weight_streaming   one kernel at a time on the whole wafer, weights stream in
-pipelined_systems  the pipelined mode over several wafers: a run of blocks on each
+pipelined_systems  the pipelined mode over several wafers: consecutive blocks on each
 generation         layers on regions, tokens of requests pass through
 
 The list :data:`MODES` is in :mod:`wse_sim.modes.registry`.

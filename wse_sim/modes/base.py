@@ -7,7 +7,7 @@
     quick_figures  plan -> rates without a complete simulation, for ratios
     repriced    plan, constants -> the same plan with its costs for these constants
     drawn_figures  plan, many machines -> their quick figures in one pass, if the mode supports it (PricesDraws)
-    work        plan -> what fabric programs can measure of it
+    work        plan -> the parts that fabric programs can measure
 
 A mode is one folder: its list of steps, its plan, its run, its result. Compiler passes that several modes use
 are in :mod:`wse_sim.compiler`, common parts of simulations in :mod:`wse_sim.engine`.
@@ -49,8 +49,8 @@ class Placed:
     kernel: Kernel
     tiling: Tiling
     cycles: float
-    fill_cycles: float  # of these, the fill of the rectangle
-    scale: float = 1.0  # the plan's cycles over the formula's, fill aside
+    fill_cycles: float  # of these cycles, those of the fill of the rectangle
+    scale: float = 1.0  # the plan's cycles divided by the formula's, both without fill
     again: Kernel | None = None  # the forward kernel whose special elements it recomputes
 
 
@@ -77,20 +77,19 @@ class Layer:
 
 
 class Mode(Protocol):
-    """A mode; an object of a class like this in :data:`wse_sim.modes.MODES` is all that a new mode takes."""
+    """Protocol of a mode; a new mode is an object of a class with these members in
+    :data:`wse_sim.modes.MODES`."""
 
     name: str
     about: str  # one sentence for lists
     competes: bool  # whether "compare" shows it
-    is_offered: (
-        bool  # whether the machine's own software has it: "auto" chooses among the competing ones of these
-    )
-    least_systems: int  # with fewer a comparison leaves it out
+    is_offered: bool  # whether the machine's own software has it: "auto" chooses among the competing modes
+    least_systems: int  # a comparison with fewer leaves the mode out
     weights_rest: bool  # whether all weights stay on the wafer, so that a model may be too large for it
-    counts: str  # what a sample of its results is: "sample" or "token"
-    options: type[Any]  # a frozen dataclass or a declaration: what a user may fix, `batch` among it
+    counts: str  # unit that its results count as samples: "sample" or "token"
+    options: type[Any]  # a frozen dataclass or a declaration: the options of a user, including `batch`
     plan: type  # of its plans
-    simulated_steps: int  # steps of a run unless asked; the last is measured
+    simulated_steps: int  # default number of steps of a run; the last one is measured
 
     @property
     def steps(self) -> Sequence[PlanStep]:
@@ -106,15 +105,15 @@ class Mode(Protocol):
         ...
 
     def describe(self, plan: Plan) -> tuple[tuple[str, str], ...]:
-        """Facts of a plan for a reader: name and value."""
+        """Return facts of a plan for display, by name."""
         ...
 
     def scaled(self, plan: Plan, factors: Mapping[str, float]) -> Plan:
-        """The plan with the cycles of the named stages or phases times their factors."""
+        """Return the plan with the cycles of the named stages or phases multiplied by their factors."""
         ...
 
     def repriced(self, plan: Plan, wafer: Wafer, cluster: Cluster) -> Plan | Infeasible:
-        """The plan with other constants of equal geometry: costs again, no choice made again."""
+        """Return the plan with costs for other constants of equal geometry; all choices stay the same."""
         ...
 
     def quick_figures(self, plan: Plan) -> Mapping[str, float]:
@@ -123,20 +122,22 @@ class Mode(Protocol):
         ...
 
     def work(self, plan: Plan) -> Iterator[Placed | Layer]:
-        """Everything whose cycles the plan states."""
+        """Yield everything whose cycles the plan states."""
         ...
 
 
 @runtime_checkable
 class PricesDraws(Protocol):
-    """A mode that prices a plan at many draws of the constants in one pass; of others every draw is priced alone."""
+    """A mode that prices a plan for many draws of the constants in one pass; other modes price each draw
+    separately."""
 
     def drawn_figures(
         self, plan: Plan, machines: Sequence[tuple[Wafer, Cluster]]
     ) -> Sequence[Mapping[str, float]] | None:
-        """`quick_figures` of the plan repriced on every machine, in one pass; None if the mode has no such pass.
+        """Return the `quick_figures` of the plan repriced on every machine, in one pass; None if the mode
+        cannot do this.
 
-        A machine that the plan does not fit has no figures.
+        A machine on which the plan does not fit has no figures.
         """
         ...
 
@@ -146,7 +147,7 @@ class Rebatches(Protocol):
     """A mode whose quick figures depend on the batch."""
 
     def with_batch(self, plan: Plan, batch: int) -> Plan | Infeasible:
-        """The plan with another batch; what does not depend on it stays."""
+        """Return the plan with another batch; choices that do not depend on the batch stay the same."""
         ...
 
 
@@ -154,14 +155,14 @@ T = TypeVar("T")
 
 
 def option_names(mode: Mode) -> tuple[str, ...]:
-    """Names of the options that a mode has, as they are declared."""
+    """Return the names of a mode's options, in the order of declaration."""
     if issubclass(mode.options, Declared):
         return tuple(mode.options.model_fields)
     return tuple(item.name for item in dataclasses.fields(mode.options))
 
 
 def options_of(mode: Mode, asked: Mapping[str, object]) -> object:
-    """The options of a mode from those a user fixed; values of None are left to the mode.
+    """Return the options of a mode, from those that a user set; the mode chooses values that are None.
 
     Raises
     ------
@@ -177,12 +178,13 @@ def options_of(mode: Mode, asked: Mapping[str, object]) -> object:
 
 
 def expect(value: object, kind: type[T]) -> T:
-    """`value`, which must be a `kind`: plans and options of one mode are of no use to another.
+    """Return `value` after checking that it is a `kind`, because modes cannot use each other's plans and
+    options.
 
     Raises
     ------
     ModelError
-        If it is something else.
+        If it is not.
     """
     if not isinstance(value, kind):
         raise ModelError(f"a {type(value).__name__} is given where a {kind.__name__} is needed")

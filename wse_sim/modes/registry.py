@@ -1,4 +1,4 @@
-"""The list of modes, and how one is found: by name, by plan, or by a user's module."""
+"""The list of modes, and functions to find a mode by name, by plan, or in a user's module."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from wse_sim.modes.pipelined_systems import PipelinedSystems
 from wse_sim.modes.weight_streaming import WeightStreaming
 
 MODES: list[Mode] = [Pipelined(), WeightStreaming(), PipelinedSystems(), Generation()]
-"""All modes, in the order of lists and comparisons.  A new mode is a folder and a line here, or `register_mode`."""
+"""All modes, in the order of lists and comparisons. To add a mode, add a folder and an entry here, or call
+`register_mode`."""
 
 
 def register_mode(mode: Mode) -> None:
-    """Add your own mode; one of the same name is replaced."""
+    """Add a mode to the list; it replaces a mode of the same name."""
     MODES[:] = [known for known in MODES if known.name != mode.name] + [mode]
 
 
 def forget_mode(name: str) -> None:
-    """Take a mode out of the list."""
+    """Remove a mode from the list."""
     MODES[:] = [known for known in MODES if known.name != name]
 
 
 def mode_names() -> tuple[str, ...]:
-    """Names of all modes."""
+    """Return the names of all modes."""
     return tuple(mode.name for mode in MODES)
 
 
@@ -38,7 +39,8 @@ def competing(systems: int | None = None) -> tuple[Mode, ...]:
 
 
 def on_systems(name: str, systems: int) -> str:
-    """The mode that a name means on that many systems: a pipeline over several is its own mode."""
+    """Return the mode for a name and a number of systems; a pipeline over several systems is a separate
+    mode."""
     return (
         PipelinedSystems.name
         if name == Pipelined.name and systems >= PipelinedSystems.least_systems
@@ -47,12 +49,14 @@ def on_systems(name: str, systems: int) -> str:
 
 
 def resting() -> Mode:
-    """The first competing mode that keeps all weights on the wafer: a model may be too large for it."""
+    """Return the first competing mode that keeps all weights on the wafer; a model may be too large for
+    it."""
     return next(mode for mode in competing() if mode.weights_rest)
 
 
 def streaming() -> Mode:
-    """The first competing mode that brings the weights in: it takes models of any size, and several systems."""
+    """Return the first competing mode that streams weights in; it supports models of any size, and several
+    systems."""
     return next(mode for mode in competing() if not mode.weights_rest)
 
 
@@ -77,12 +81,12 @@ def mode_named(name: str) -> Mode:
 
 
 def mode_of(plan: Plan) -> Mode:
-    """The mode that made a plan.
+    """Return the mode that made a plan.
 
     Raises
     ------
     ModelError
-        If none of the list did.
+        If no mode of the list made it.
     """
     mode = mode_named(plan.mode)
     if not isinstance(plan, mode.plan):

@@ -35,10 +35,10 @@ def simulate(
     Parameters
     ----------
     plan
-        What the compiler made.
+        Plan from the compiler.
     timing
-        "model" takes the plan's cycles.  A mapping of stage or phase names to factors scales the cycles
-        of those it names (a factor is measured over modelled cycles; the rest keeps its model).
+        "model" uses the plan's cycles. A mapping from stage or phase names to factors multiplies the cycles
+        of the named ones; a factor is the ratio of measured to modelled cycles.
     trace
         Whether to keep the timeline.
     steps
@@ -48,11 +48,12 @@ def simulate(
     jitter, seed
         Relative spread of an input worker's time per sample, and the seed of the draws.
     progress
-        Called with (done, total) now and then.
+        Called with (done, total) from time to time.
     checkpoints
         How often the state is written; its time is added to every step in equal parts.
     skew
-        Relative spread of the systems' times per step, where a collective joins them: the slowest sets the pace.
+        Relative spread of the systems' times per step, if a collective synchronizes them; the slowest sets
+        the pace.
 
     Example
     -------
@@ -65,7 +66,7 @@ def simulate(
     Raises
     ------
     ConfigError
-        If an option is impossible.
+        If an option is out of range.
     PipelineDeadlockError
         If stages wait for each other forever.
     """
@@ -107,5 +108,7 @@ def load_result(folder: str | Path) -> Result | Infeasible:
     """
     loaded = load(Path(folder), "result")
     if not isinstance(loaded, Result | Infeasible):
-        raise SerializationError(f"{folder}/result.json holds a {type(loaded).__name__}, a result is needed")
+        raise SerializationError(
+            f"{folder}/result.json contains a {type(loaded).__name__}, but a result is needed"
+        )
     return loaded

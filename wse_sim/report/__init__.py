@@ -1,4 +1,4 @@
-"""Seeing a result: nothing here computes what happened, everything reads :class:`wse_sim.engine.result.Result`.
+"""Views of a result: all functions only read a :class:`wse_sim.engine.result.Result`; none simulates.
 
 ==========  =====================================================================
 tables      the summary, kernels and comparisons in 80 columns

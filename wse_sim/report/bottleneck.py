@@ -46,14 +46,16 @@ RESOURCES: Mapping[str, tuple[str, str]] = MappingProxyType(
 
 
 def slowest_area(result: Result) -> Area | None:
-    """The region that is busy for the longest time; None if kernels use all cores one after the other."""
+    """Return the region that is busy for the longest time; None if kernels use all cores one after the
+    other."""
     if len(result.areas) < 2:
         return None
     return max(result.areas, key=lambda area: area.times_s[0])
 
 
 def named(result: Result, levers: Sequence[Lever] = ()) -> str:
-    """The binding resource by name and in words, and the levers that help most; without `levers`, the general remedy.
+    """Return the binding resource by name and in words, and the levers that help most; without `levers`, the
+    general remedy.
 
     Examples
     --------
@@ -72,7 +74,8 @@ def _remedy(levers: Sequence[Lever], general: str) -> str:
 
 
 def sentence(result: Result, levers: Sequence[Lever] = ()) -> str:
-    """A sentence with the binding resource, the levers that help most, and the next resource that would bind.
+    """Return a sentence with the binding resource, the levers that help most, and the next resource that
+    would bind.
 
     Without `levers` it has the general remedy for the resource.
 

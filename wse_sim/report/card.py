@@ -1,7 +1,7 @@
-"""Cards: what a notebook shows of a result, a plan, a graph, a comparison, or a model that does not fit.
+"""Cards: the notebook display of a result, a plan, a graph, a comparison, or a model that does not fit.
 
-A card is one piece of HTML without scripts or files: a title, a few rows, and a small map of the wafer as SVG.  It takes
-its colors from the page around it, so it reads on light and on dark.
+A card is one piece of HTML without scripts or files: a title, a few rows, and a small map of the wafer as SVG. It uses the colors of
+the surrounding page, so it is readable on light and on dark backgrounds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from wse_sim.report.text import kib, percent, seconds, si
 
 MAP_PIXELS = 220
 MOST_REGIONS = 3000
-"""Regions of a small map; of more than that the largest are drawn."""
+"""Largest number of regions on a small map; if there are more, the largest regions are drawn."""
 
 # viridis at 0, 1/4, 1/2, 3/4 and 1
 _COLORS = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))
@@ -31,7 +31,8 @@ Rows = Sequence[tuple[str, str]]
 
 
 def card(item: object) -> str:
-    """The card of a result, a plan, a graph, a comparison, a machine or a model that does not fit, as HTML.
+    """Return the HTML card of a result, a plan, a graph, a comparison, a machine or a model that does not
+    fit.
 
     Example
     -------
@@ -83,7 +84,7 @@ def _plan(plan: Plan) -> str:
 
 
 def _machine(machine: Wafer | Cluster) -> str:
-    """Five constants that people ask for first, and how many of all rest on what evidence."""
+    """Return the five most requested constants, and the number of constants by kind of evidence."""
     if isinstance(machine, Wafer):
         rows = [
             ("Cores", f"{machine.rows:,} x {machine.cols:,}"),
@@ -123,7 +124,7 @@ def _graph(graph: KernelGraph) -> str:
 
 
 def _comparison(rows: Sequence[Result | Infeasible]) -> str:
-    """Modes side by side, the cells of :func:`wse_sim.report.tables.comparison`."""
+    """Return the compared modes as a table, with the cells of :func:`wse_sim.report.tables.comparison`."""
     columns = tables.comparison_columns(rows)
     names = dict.fromkeys(name for column in columns for name in column)
     head = "".join(f"<th style='text-align:left'>{escape(row.mode)}</th>" for row in rows)
@@ -151,7 +152,8 @@ def _card(title: str, rows: Rows, *, note: str = "", picture: str = "") -> str:
 
 
 def _map(wafer: Wafer, areas: Iterable[tuple[Region, float, str]], what: str) -> str:
-    """Regions of a wafer in the colors of their values (0 to 1), as SVG; each names itself under the pointer."""
+    """Return the regions of a wafer, colored by their values (0 to 1), as SVG; the tooltip of a region has
+    its name."""
     drawn = sorted(areas, key=lambda item: -item[0].cores)[:MOST_REGIONS]
     scale = MAP_PIXELS / max(wafer.rows, wafer.cols)
     width, height = wafer.cols * scale, wafer.rows * scale
@@ -169,7 +171,7 @@ def _map(wafer: Wafer, areas: Iterable[tuple[Region, float, str]], what: str) ->
 
 
 def _color(value: float) -> str:
-    """A color of viridis, linear between five of its points."""
+    """Return a color of viridis, interpolated linearly between five points."""
     at = min(1.0, max(0.0, value)) * (len(_COLORS) - 1)
     low = min(int(at), len(_COLORS) - 2)
     parts = (round(a + (b - a) * (at - low)) for a, b in zip(_COLORS[low], _COLORS[low + 1], strict=True))

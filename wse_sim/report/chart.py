@@ -1,4 +1,5 @@
-"""Line charts as SVG inside a page: colors are the page's own, so that light, dark and paper follow; a script adds the hover."""
+"""Line charts as SVG inside a page. They use the page's colors, for light, dark and print; a script adds
+tooltips."""
 
 from __future__ import annotations
 
@@ -17,13 +18,13 @@ from wse_sim.report.text import number
 WIDTH, HEIGHT = 440, 250
 LEFT, RIGHT, TOP, BOTTOM = 56, 16, 14, 40
 MOST_POINTS = 400
-LOG_SPAN = 20.0  # a span of values from which on logarithms show more
+LOG_SPAN = 20.0  # ratio of values from which on a logarithmic axis is used
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class ChartLine:
-    """One line: values, its name, and which of the page's line colors it has."""
+    """One line: its values, its name, and the index of its color on the page."""
 
     name: str
     x: Sequence[float] | Floats
@@ -35,7 +36,7 @@ class ChartLine:
 
 @dataclass(frozen=True)
 class ChartMark:
-    """A labelled point, or a line across the chart where one of the coordinates is missing."""
+    """A labelled point, or a line across the chart if one of the coordinates is missing."""
 
     text: str
     x: float | None = None
@@ -45,7 +46,7 @@ class ChartMark:
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines over one pair of axes; `log_x` None takes logarithms where values span much."""
+    """Lines over one pair of axes; with `log_x` None, a large range of values gets a logarithmic axis."""
 
     title: str
     x_label: str
@@ -60,7 +61,7 @@ class Chart:
     names: Sequence[str] = field(default_factory=tuple)  # of the points, for the hover
 
     def svg(self) -> str:
-        """The chart as an SVG element."""
+        """Return the chart as an SVG element."""
         xs, ys = (
             np.concatenate([np.asarray(getattr(line, axis), float) for line in self.lines]) for axis in "xy"
         )
@@ -82,11 +83,11 @@ class Chart:
 
     @property
     def legend(self) -> list[tuple[int, str]]:
-        """Color and name of each line, where there are several."""
+        """Return the color and name of each line, if there are several."""
         return [(line.color, line.name) for line in self.lines] if len(self.lines) > 1 else []
 
     def _hover(self, across: ChartScale, up: ChartScale) -> dict[str, object]:
-        """Pixels and values of all points, for the script."""
+        """Return pixels and values of all points, for the tooltip script."""
         out = []
         for line in self.lines:
             x, y = _thin(np.asarray(line.x, float), np.asarray(line.y, float))
@@ -99,7 +100,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class ChartScale:
-    """A scale: where a value is in the picture, and which values have ticks."""
+    """A scale: maps values to positions in the picture, and chooses the ticks."""
 
     at: Callable[[float], float]
     ticks: Sequence[float]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def as_json(result: Result | Infeasible) -> dict[str, Any]:
-    """All numbers of a run with their units in the keys; strict JSON (no NaN, no infinity)."""
+    """Return all numbers of a run with units in the keys, as strict JSON data (no NaN, no infinity)."""
     if isinstance(result, Infeasible):
         data = {
             "feasible": False,
@@ -147,7 +147,7 @@ def _plain(value: object) -> object:
 
 
 def to_dataframe(result: Result) -> pandas.DataFrame:
-    """One row per kernel.
+    """Return a data frame with one row per kernel.
 
     Raises
     ------

@@ -1,6 +1,6 @@
-"""Two results side by side: what was requested differently, and which resources, links and kernels made the difference.
+"""Comparison of two results: different settings, and the resources, links and kernels that cause the difference.
 
-Times are per sample of all systems, so that runs of other batches and numbers of systems compare.
+Times are per sample of all systems, so that runs with different batches and numbers of systems can be compared.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST_TEXT = 30  # characters of a setting
 
 @dataclass(frozen=True)
 class Change:
-    """A quantity of both results; None where one of them lacks it.
+    """A quantity of both results; None if one of them does not have it.
 
     Example
     -------
@@ -50,7 +50,7 @@ class Change:
 
     @property
     def ratio(self) -> str:
-        """After over before, as text."""
+        """Return `after` divided by `before`, as text."""
         return f"x {self.after / self.before:.3g}" if self.before and self.after is not None else "-"
 
 
@@ -80,7 +80,7 @@ class Difference(Displayed):
 
     @property
     def brief(self) -> str:
-        """The two rates, and the binding resource of each."""
+        """Return the two rates, and the bottleneck of each."""
         one, two = self.before, self.after
         ratio = two.samples_per_s / one.samples_per_s
         fraction = "the same rate" if f"{ratio:.3g}" == "1" else f"{ratio:.3g} times the rate"
@@ -92,7 +92,7 @@ class Difference(Displayed):
         return f"{fraction}: {number(one.samples_per_s)} -> {number(two.samples_per_s)} samples/s, {binding}"
 
     def text(self, row_limit: int = 12) -> str:
-        """The difference as text of 80 columns."""
+        """Return the difference as text of 80 columns."""
         names = f"first:  {self.before.brief}\nsecond: {self.after.brief}\n"
         return "\n".join([names, self.brief, "", *(render(table) for table in self._tables(row_limit))])
 
@@ -135,11 +135,11 @@ class ConstantsDifference(Displayed):
 
     @property
     def brief(self) -> str:
-        """Both names, and how many constants differ."""
+        """Return both names, and the number of constants that differ."""
         return f"{self.before.name} -> {self.after.name}: {len(self.rows)} constants differ"
 
     def text(self) -> str:
-        """All of them as a table of 80 columns."""
+        """Return all differing constants as a table of 80 columns."""
         rows = [(shorten(name, 38), one, two, unit) for name, one, two, unit in self.rows]
         return (
             f"{self.brief}\n\n{render(_table(('Constant', self.before.name, self.after.name, 'unit'), rows))}"
@@ -182,12 +182,12 @@ def diff(before: Result | Infeasible, after: Result | Infeasible) -> Difference:
 def diff(
     before: Result | Infeasible | Machine, after: Result | Infeasible | Machine
 ) -> Difference | ConstantsDifference:
-    """Differences of `after` from `before`: of two results, two wafers or two clusters.
+    """Return the differences of `after` from `before`: two results, two wafers or two clusters.
 
     Raises
     ------
     WseError
-        If one of them does not fit, so that it has no rate, or they are of two kinds.
+        If one of them does not fit, so that it has no rate, or they are of different kinds.
 
     Examples
     --------
@@ -226,7 +226,8 @@ def _changes(before: dict[str, float], after: dict[str, float]) -> tuple[Change,
 
 
 def _kernels(result: Result, *, by_family: bool) -> dict[str, float]:
-    """Busy core-seconds of a sample by kernel; by family where modes split the work into other kernels."""
+    """Return the busy core-seconds per sample by kernel, or by family if modes divide the work into different
+    kernels."""
     found: dict[str, float] = {}
     for row in views.fold(result.kernels):
         phase = PHASES.get(row.phase, "")

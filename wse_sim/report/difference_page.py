@@ -28,7 +28,7 @@ def write_difference(found: Difference, folder: Path) -> Path:
 
 
 def render(found: Difference) -> str:
-    """The page as text."""
+    """Return the page as text."""
     return (
         templates("wse_sim.report", "the page of a difference")
         .get_template("difference.html.j2")
@@ -56,7 +56,8 @@ def _tiles(found: Difference) -> list[tuple[str, str, str]]:
 
 
 def _bars(changes: Sequence[Change], unit: Callable[[float], str]) -> list[dict[str, object]]:
-    """Rows with both values, their widths in percent of the largest, and the change; rows that are equal are left out."""
+    """Return rows with both values, bar widths in percent of the largest, and the change; equal rows are left
+    out."""
     shown = [change for change in changes[:MOST_ROWS] if change.size]
     most = max((max(change.before or 0.0, change.after or 0.0) for change in shown), default=0.0) or 1.0
     return [

@@ -76,7 +76,7 @@ def draw_map(
     Raises
     ------
     WseError
-        If there is no such quantity in this run, or none over time.
+        If this run does not have the quantity, or not over time.
     """
     if quantity == "links":
         return draw_links(result, path)
@@ -121,7 +121,8 @@ def draw_compute(result: Result, folder: Path) -> Path:
 
 @plain_text
 def draw_time(result: Result, path: str | Path | None = None) -> Figure:
-    """The time of a step by kernel: a rectangle's area is the time, its color the fraction in which cores are busy."""
+    """Draw the time of a step by kernel: a rectangle's area is the time, its color the fraction in which
+    cores are busy."""
     from matplotlib import cm as mpl_cm
     from matplotlib.colors import ListedColormap
     from matplotlib.patches import Rectangle
@@ -219,7 +220,8 @@ def draw_fabric_map(
 
 
 def map_values(result: Result, quantity: str, time: tuple[float, float] | None = None) -> NDArray[np.float64]:
-    """The values that :func:`draw_map` draws: (rows, cols); NaN for cores without a kernel (links have none).
+    """Return the values that :func:`draw_map` draws, (rows, cols), with NaN for cores without a kernel
+    (except for links).
 
     SRAM is in KiB, everything else in the unit of :meth:`Result.core_map`.
 
@@ -250,7 +252,7 @@ def map_values(result: Result, quantity: str, time: tuple[float, float] | None =
 
 
 def used_cores(result: Result) -> NDArray[np.bool_]:
-    """(rows, cols) mask of the cores of all regions, dead cores left out."""
+    """Return a mask (rows, cols) of the cores of all regions, without dead cores."""
     wafer = result.plan.wafer
     mask = np.zeros((wafer.rows, wafer.cols), bool)
     for area in result.areas:
@@ -305,7 +307,7 @@ def _image(axes: Axes, values: NDArray[np.float64], low: float, high: float, col
 
 
 def _engineering(bar: Colorbar, top: float) -> None:
-    """Ticks like ``20 k`` instead of a factor in a corner, which readers overlook."""
+    """Format ticks like ``20 k``, instead of a factor in a corner that readers overlook."""
     from matplotlib.ticker import EngFormatter
 
     if top >= 1000:
@@ -368,7 +370,7 @@ def _label(axes: Axes, name: str, area: Region, points_per_core: float) -> None:
 
 
 def _lines(name: str, count: int) -> list[str]:
-    """The last parts of a module path on `count` lines: block number and what it is."""
+    """Return the last parts of a module path on `count` lines: block number and name."""
     parts = name.split(".")[-3:]
     if count == 1 or len(parts) < count:
         return [".".join(parts)]

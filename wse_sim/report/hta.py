@@ -1,4 +1,4 @@
-"""Where the time went, in the four breakdowns of Holistic Trace Analysis, and files that it loads.
+"""The four time breakdowns of Holistic Trace Analysis, and files that the analysis can load.
 
 Symbols, per wafer, in cycles: ``K`` all slices, ``C`` those of computation, ``|.|`` the time they cover
 together::
@@ -131,13 +131,13 @@ def breakdown(result: Result) -> Breakdown:
 
 
 def durations(results: Result | Sequence[Result]) -> tuple[Durations, ...]:
-    """The distribution of every kernel's durations on every wafer, the longest sums first.
+    """Return the distribution of every kernel's durations on every wafer, the largest totals first.
 
     Parameters
     ----------
     results
-        One result: its systems run alike, and each gets the same rows.  Or one result per system, for
-        systems that differ (seeds of the jitter).
+        One result, whose systems run alike and get the same rows; or one result per system, for systems that
+        differ (seeds of the jitter).
     """
     each = [results] * results.systems if isinstance(results, Result) else list(results)
     rows: list[Durations] = []
@@ -158,7 +158,7 @@ def durations(results: Result | Sequence[Result]) -> tuple[Durations, ...]:
 
 
 def distribution(rank: int, name: str, kind: str, times: list[int]) -> Durations:
-    """The distribution of one kernel's durations, in cycles."""
+    """Return the distribution of one kernel's durations, in cycles."""
     return Durations(
         rank,
         name,
@@ -173,7 +173,7 @@ def distribution(rank: int, name: str, kind: str, times: list[int]) -> Durations
 
 
 def kind_of(category: str) -> str:
-    """Kind of kernel ("communication", "memory" or "computation") for a slice's category."""
+    """Return the kind of kernel ("communication", "memory" or "computation") for a slice's category."""
     if category in COMMUNICATION:
         return "communication"
     return "memory" if category in MEMORY else "computation"
@@ -192,10 +192,11 @@ def _causes(result: Result) -> dict[str, float]:
 
 
 def hta_name(track: str, plain: str, category: str) -> str:
-    """A name by which the analysis sorts a slice into the right kind; `plain` is its name without numbers."""
+    """Return a name from which the analysis derives the right kind; `plain` is the slice's name without
+    numbers."""
     prefix = _PREFIX.get(category, "")
     text = f"{track}/{plain}" if not prefix else plain
-    # An innocent name that contains a keyword ("async_copy") would change its kind.
+    # A name that happens to contain a keyword ("async_copy") would change its kind.
     return prefix + _MISREAD.sub(lambda word: f"{word.group()[0]}_{word.group()[1:]}", text)
 
 
@@ -244,7 +245,7 @@ def write_hta(result: Result, folder: str | Path) -> list[Path]:
 
 
 def write_durations(rows: Iterable[Durations], path: Path) -> None:
-    """The distributions as a table: one line per kernel and wafer."""
+    """Write the distributions as a table: one line per kernel and wafer."""
     with path.open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file)
         table.writerow(field.name for field in fields(Durations))
@@ -252,7 +253,7 @@ def write_durations(rows: Iterable[Durations], path: Path) -> None:
 
 
 def lines(data: dict[str, Any]) -> str:
-    """The text of a file: an event a line, indented only at the top."""
+    """Return the text of a file: one event per line, indented only at the top level."""
     rows = data["traceEvents"]
     head = json.dumps({key: value for key, value in data.items() if key != "traceEvents"}, indent=1)
     body = ",\n".join(json.dumps(row) for row in rows)

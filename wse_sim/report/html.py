@@ -1,8 +1,8 @@
-"""One self-contained page of a run: numbers, the bottleneck, the wafer to zoom into, where constants come from.
+"""One self-contained page of a run: numbers, the bottleneck, a zoomable wafer map, sources of constants.
 
-The page carries every map: an index into its distinct values, compressed; the browser unpacks it and draws on a canvas
-only the cells that the window shows (level of detail), never one node per core.  Its script is our own: a plotting
-library would be most of the file and most of the time to the first picture.
+The page contains every map in compressed form, as indices into its distinct values. The browser unpacks it and draws only the visible
+cells on a canvas (level of detail), never one node per core. The script does not use a plotting library, which would be most of the
+file and of the time to the first picture.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def write_report(
 ) -> Path:
     """Write the page; `path` is the file, or a folder that gets ``report.html``.
 
-    `measured`: what was counted where the same plan ran on the fabric.
+    `measured`: counters of the same plan's run on the fabric.
 
     Raises
     ------
@@ -67,7 +67,7 @@ def write_report(
 
 
 def render(result: Result | Infeasible, bins: int = BINS, measured: MeasuredCounters | None = None) -> str:
-    """The page as text.
+    """Return the page as text.
 
     Raises
     ------
@@ -90,7 +90,7 @@ def render(result: Result | Infeasible, bins: int = BINS, measured: MeasuredCoun
 
 
 def payload(result: Result, bins: int = BINS, measured: MeasuredCounters | None = None) -> dict[str, Any]:
-    """Data for the page's script: packed maps, regions, time bins, timeline."""
+    """Return the data for the page's script: packed maps, regions, time bins, timeline."""
     wafer = result.plan.wafer
     over_time = views.time_bins(result, bins)
     return {
@@ -126,7 +126,7 @@ def payload(result: Result, bins: int = BINS, measured: MeasuredCounters | None 
 
 
 def _marks(result: Result) -> dict[str, Any]:
-    """Places highlighted on the map: the slowest region and the busiest link."""
+    """Return the places to highlight on the map: the slowest region and the busiest link."""
     slowest = bottleneck.slowest_area(result)
     most, (row, col, direction), fraction = views.busiest_link(result)
     return {
@@ -164,7 +164,7 @@ def packed(values: NDArray[np.float32]) -> dict[str, Any]:
 
 
 def rounded(values: NDArray[np.float32], bits: int) -> NDArray[np.float32]:
-    """`values` to the nearest with `bits` of mantissa: right to one part in ``2 ** (bits + 1)``."""
+    """Return `values` rounded to `bits` bits of mantissa: accurate to one part in ``2 ** (bits + 1)``."""
     step = np.uint32(1 << (23 - bits))
     return ((values.view(np.uint32) + step // 2) & ~(step - np.uint32(1))).view(np.float32)
 
@@ -179,9 +179,9 @@ def _zipped(data: bytes) -> str:
 
 
 def timeline_slices(result: Result) -> dict[str, Any]:
-    """All slices in order of their start: rows of (start_s, duration_s, track, kind, name), packed.
+    """Return all slices in order of start, packed: rows of (start_s, duration_s, track, kind, name).
 
-    The page joins slices that it cannot show apart.
+    The page merges slices that are too short to be shown separately.
     """
     regions, others = views.tracks(result)
     tracks = {track: i for i, track in enumerate((*others, *regions))}
@@ -265,7 +265,8 @@ def _content(result: Result) -> dict[str, Any]:
 
 
 def _memories(result: Result) -> list[tuple[str, CoreMemory, int]]:
-    """Distinct memory footprints, the fullest first, with the number of kernels that share each."""
+    """Return the distinct memory footprints, the fullest first, with the number of kernels that share
+    each."""
     found: dict[tuple[str, CoreMemory], int] = {}
     for use in result.kernels:
         name = (use.block or use.name) if use.region is not None else "all cores in use"

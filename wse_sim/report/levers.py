@@ -1,8 +1,9 @@
 """Levers: changes that make a run faster, and by how much; its sensitivity to constants, kernels and the batch.
 
-Every lever is moved alone and the plan stays, as in :mod:`wse_sim.uncertainty.sensitivity`: a constant of wafer or cluster by
-a tenth, a count of the cluster by one, the cycles of kernels to nine tenths, the batch to twice its size.  Gains are ratios of
-:meth:`wse_sim.modes.base.Mode.quick_figures`; a larger batch also spreads what a step costs once over more samples.
+Each lever is changed alone and the plan stays the same, as in :mod:`wse_sim.uncertainty.sensitivity`: a
+constant of wafer or cluster by a tenth, a count of the cluster by one, the cycles of kernels to nine tenths,
+the batch to twice its size. Gains are ratios of :meth:`wse_sim.modes.base.Mode.quick_figures`; a larger batch
+also distributes the fixed cost of a step over more samples.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from wse_sim.report.text import percent
 
 TENTH = 0.1
 LEAST = 1e-3
-"""Gains below are left out."""
+"""Smaller gains are left out."""
 SHOWN = 6
-TOGETHER = 8  # constants moved at once where every machine is priced alone
+TOGETHER = 8  # constants changed per pass if every machine is priced separately
 RATE = "samples_per_s"
 Machine = tuple[Wafer, Cluster]
 
@@ -41,13 +42,15 @@ class Lever:
         return f"{self.name} {self.change} (+{percent(self.gain)})"
 
 
-_last: list[tuple[weakref.ref[Result], tuple[Lever, ...]]] = []  # text and page of one run ask for the same
+_last: list[
+    tuple[weakref.ref[Result], tuple[Lever, ...]]
+] = []  # text and page of one run request the same levers
 
 
 def levers_of(result: Result) -> tuple[Lever, ...]:
-    """The levers that make a run faster, the largest gain first; of equal ones, known constants before assumed ones.
+    """Return the levers that make a run faster, the largest gain first; ties: known constants before assumed ones.
 
-    Those of the last result are kept.
+    The levers of the last result are cached.
 
     Examples
     --------
@@ -73,7 +76,7 @@ def _found(result: Result) -> tuple[Lever, ...]:
 
 
 def _constants(mode: Mode, plan: Plan, base: float) -> Iterator[Lever]:
-    """Constants higher, and those that cost lower."""
+    """Return levers that raise constants, or lower those that are costs."""
     sets = (("wafer", plan.wafer), ("cluster", plan.cluster))
     stated = {
         (owner, name): constant
@@ -95,7 +98,8 @@ def _constants(mode: Mode, plan: Plan, base: float) -> Iterator[Lever]:
 
 
 def _is_movable(owner: str, constant: Constant) -> bool:
-    """Whether a plan can be priced with another value: integers of the wafer are its geometry."""
+    """Return whether a plan can be priced with another value; integers of the wafer define its geometry and
+    cannot change."""
     value = constant.value
     return isinstance(value, float | int) and value > 0 and (isinstance(value, float) or owner == "cluster")
 
@@ -110,7 +114,7 @@ Key = tuple[str, str]  # owner and name of a constant
 
 
 def _gains(mode: Mode, plan: Plan, base: float, values: Mapping[Key, float | int]) -> dict[Key, float]:
-    """Relative gains, of each constant moved alone to its value."""
+    """Return the relative gain for each constant, changed alone to its value."""
     keys = list(values)
     if isinstance(mode, PricesDraws):
         figures = (
@@ -139,7 +143,7 @@ def _machine(plan: Plan, changes: Iterable[tuple[Key, float | int]]) -> Machine:
 
 
 def _kernels(mode: Mode, plan: Plan, base: float) -> Iterator[Lever]:
-    """The kernels of each family faster."""
+    """Return the levers that make all kernels of a family faster."""
     families: dict[str, dict[str, None]] = {}
     for part in mode.work(plan):
         family = part.kernel.family if isinstance(part, Placed) else part.name
@@ -155,7 +159,8 @@ def _kernels(mode: Mode, plan: Plan, base: float) -> Iterator[Lever]:
 
 
 def _batch(mode: Mode, result: Result, base: float) -> Iterator[Lever]:
-    """Twice the batch; what a step costs besides its samples is paid once."""
+    """Return the lever that doubles the batch; the fixed cost of a step is then paid once for twice the
+    samples."""
     twice, rate = 2 * result.batch, base
     if isinstance(mode, Rebatches):
         larger = mode.with_batch(result.plan, twice)

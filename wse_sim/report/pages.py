@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 def templates(package: str, page: str) -> jinja2.Environment:
-    """The templates of a package, with the filters of all pages; `page` names it where jinja2 is missing.
+    """Return the templates of a package, with the filters of all pages; the error without jinja2 names
+    `page`.
 
     Raises
     ------
@@ -41,7 +42,7 @@ def templates(package: str, page: str) -> jinja2.Environment:
 
 
 def parts_of(package: str, *files: str) -> markupsafe.Markup:
-    """Files of a package's templates one after the other, as they are."""
+    """Return the files of a package's templates, concatenated without changes."""
     import markupsafe
 
     folder = resources.files(package).joinpath("templates")
@@ -49,7 +50,8 @@ def parts_of(package: str, *files: str) -> markupsafe.Markup:
 
 
 def as_json(data: Mapping[str, Any]) -> markupsafe.Markup:
-    """Data for a script element: "</script>" in a string would end it, and "<!--<script>" keep it open."""
+    """Return data escaped for a script element: "</script>" in a string would end it, and "<!--<script>" keep
+    it open."""
     import markupsafe
 
     text = json.dumps(data, allow_nan=False, separators=(",", ":"), default=str).replace("<", "\\u003c")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @plain_text
 def draw_plans(plans: Sequence[PipelinedPlan], titles: Sequence[str], path: str | Path) -> None:
-    """One panel per plan: regions shaded by their order in the dataflow, streams as lines."""
+    """Draw one panel per plan: regions shaded by their order in the dataflow, streams as lines."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.collections import LineCollection, PatchCollection
     from matplotlib.figure import Figure

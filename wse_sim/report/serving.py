@@ -1,4 +1,5 @@
-"""Picture of a run of serving: how late first tokens, tokens and answers are, and who runs and waits over time."""
+"""Picture of a serving run: latencies of first tokens, tokens and answers, and running and waiting requests
+over time."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST_POINTS = 2000  # of a line: more cannot be seen
+MOST_POINTS = 2000  # points of a line; more cannot be seen
 TITLES = {"ttft": "first token", "tpot": "time per token", "e2el": "whole answer"}
 
 
@@ -30,7 +31,8 @@ def draw_serving(
     title: str = "",
     goals: Mapping[str, float] | None = None,
 ) -> Figure:
-    """Four panels: the distributions of three latencies with their 50th and 99th percentiles and goals, and requests over time."""
+    """Draw four panels: distributions of three latencies with 50th and 99th percentiles and goals, and
+    requests over time."""
     from wse_sim.report.picture import Picture
 
     figure = Picture(figsize=(9.6, 6.4), dpi=110, layout="constrained")

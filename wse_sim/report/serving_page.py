@@ -1,4 +1,5 @@
-"""One self-contained page of a run of serving: who is how late, the bottleneck, the run over time, its load curves, the wafers."""
+"""One self-contained page of a serving run: latencies, the bottleneck, the run over time, load curves, the
+wafers."""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ def write_serving_page(page: ServingPage, path: Path) -> Path:
 
 
 def render_serving(page: ServingPage) -> str:
-    """The page as text.  Raises as :func:`write_serving_page`."""
+    """Return the page as text. Raises like :func:`write_serving_page`."""
     environment = templates("wse_sim.report", "the page of a run")
     import markupsafe
 
@@ -161,7 +162,9 @@ def _over_time(page: ServingPage) -> list[Chart]:
     sampled, rules = serving.sampled, serving.replica.rules
     if len(sampled.at_ticks) < 3:
         return []
-    step = max(1, len(sampled.at_ticks) // MOST_TIMES)  # rates over longer times, so that a line can be read
+    step = max(
+        1, len(sampled.at_ticks) // MOST_TIMES
+    )  # rates over longer intervals, so that the line is readable
     kept = np.unique([*range(0, len(sampled.at_ticks), step), len(sampled.at_ticks) - 1])
     sampled = dataclasses.replace(sampled, at_ticks=sampled.at_ticks[kept], total=sampled.total[kept])
     columns = columns_of(
@@ -219,7 +222,7 @@ def _curves(page: ServingPage) -> list[Chart]:
 
 
 def _busy(page: ServingPage) -> list[float]:
-    """Fraction of the run that each region was busy, mean of the replicas."""
+    """Return the fraction of the run in which each region was busy, averaged over the replicas."""
     served = page.serving.served
     done = served.completed
     span = int(served.last_ticks[done].max() - served.arrival_ticks[done].min()) if done.any() else 1
@@ -228,7 +231,7 @@ def _busy(page: ServingPage) -> list[float]:
 
 
 def _regions(page: ServingPage) -> list[tuple[str, int, str, float]]:
-    """Name, layers, other content and busy fraction of each region; empty for many wafers."""
+    """Return name, layers, other content and busy fraction of each region; empty for many wafers."""
     if page.plan is None or page.plan.systems > FEW_WAFERS:
         return []
     rows = zip(page.plan.regions, _busy(page), strict=True)
@@ -236,7 +239,8 @@ def _regions(page: ServingPage) -> list[tuple[str, int, str, float]]:
 
 
 def _wafer_maps(page: ServingPage) -> list[str]:
-    """Each wafer of a replica with its regions, colored by how busy they were, mean of the replicas."""
+    """Return a map of each wafer of a replica, with regions colored by their busy fraction, averaged over
+    replicas."""
     if page.plan is None:
         return []
     wafer, busy = page.plan.wafer, _busy(page)
@@ -269,7 +273,7 @@ STOPS = ((68, 1, 84), (59, 81, 139), (33, 144, 141), (92, 200, 99), (253, 231, 3
 
 
 def _shade(fraction: float) -> str:
-    """The report's scale of colors."""
+    """Return a color of the report's color scale."""
     at = min(0.9999, max(0.0, fraction)) * (len(STOPS) - 1)
     low, part = STOPS[int(at)], at - int(at)
     high = STOPS[int(at) + 1]

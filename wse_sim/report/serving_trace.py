@@ -1,6 +1,7 @@
 """The timeline of a run of serving for Perfetto: a track for each region, with its turns, and one for each request.
 
-The reference engine plays the load up to the end of the window, so a window far into a long run takes long.
+The reference engine simulates the load up to the end of the window, so a late window of a long run takes
+long.
 """
 
 from __future__ import annotations

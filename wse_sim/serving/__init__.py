@@ -1,8 +1,9 @@
-"""Serving over time: requests arrive, wait, are read and answered, token by token, by a decoder at rest on wafers.
+"""Serving over time: requests arrive, wait, are read, and are answered token by token by a decoder resident
+on wafers.
 
 base.py       requests in, times out
-latency.py    seconds of a turn: a table, from a plan or a file
-scheduler.py  who takes part in a turn, and the blocks of the cache
+latency.py    time of a turn: a table, from a plan or a file
+scheduler.py  which requests take part in a turn, and the blocks of the cache
 line.py       the reference engine: the scheduler before a line of regions, in SimPy
 loop.py       the fast engine: the same rules in machine code
 bounds.py     closed forms for every run

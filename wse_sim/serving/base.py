@@ -1,6 +1,6 @@
 """The types that workloads, schedulers, engines and metrics share: loads, rules and served requests.
 
-Times are int64 ticks of 0.1 ns, so that engines agree bit for bit in whatever order they add them up.
+Times are int64 ticks of 0.1 ns, so that engines agree bit for bit in any order of summation.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ Ticks = NDArray[np.int64]
 
 
 def nothing() -> Ticks:
-    """A column of no request."""
+    """Return an empty column."""
     return np.zeros(0, np.int64)
 
 
 class ServingError(WseError):
-    """A load, a scheduler or a machine that cannot be served as it is stated."""
+    """The load, the scheduler or the machine is invalid as stated."""
 
 
 def ticks(seconds: NDArray[np.floating]) -> Ticks:
-    """Seconds in ticks, rounded."""
+    """Return a number of seconds in ticks, rounded."""
     return np.rint(seconds / TICK_S).astype(np.int64)
 
 
-UNTIMED_FORMS = "lengths", "sharegpt"  # of files that do not say when requests come
+UNTIMED_FORMS = "lengths", "sharegpt"  # of files without arrival times
 
 
 def is_untimed(named: str) -> bool:
@@ -56,9 +56,9 @@ def is_untimed(named: str) -> bool:
 
 @dataclass(frozen=True)
 class Load:
-    """Requests in order of arrival, a row each.
+    """Requests in order of arrival, one row each.
 
-    `after` is the request that must have ended before this one can arrive, `think_ticks` after it (-1: none, the request
+    `after` is the request that must end before this one arrives, `think_ticks` later (-1: none; the request
     arrives at its own time).  A request has at most one successor.
     """
 
@@ -68,10 +68,10 @@ class Load:
     after: Ticks
     think_ticks: Ticks
     notes: tuple[str, ...] = ()
-    content: Sequence[Ticks] | None = None  # of each prompt: ids of its tokens, or of runs of tokens
-    content_tokens: int = 1  # tokens of such a run
-    refused: int = 0  # requests next to these that are longer than the context, and fail
-    priority: Ticks | None = None  # of each request, the smaller the sooner; None: all alike
+    content: Sequence[Ticks] | None = None  # of each prompt: ids of its tokens, or of groups of tokens
+    content_tokens: int = 1  # tokens of such a group
+    refused: int = 0  # further requests that are longer than the context, and fail
+    priority: Ticks | None = None  # of each request, smaller first; None: all equal
 
     def __post_init__(self) -> None:
         columns = [self.input_tokens, self.output_tokens, self.after, self.think_ticks]
@@ -95,7 +95,7 @@ class Load:
         self._check_after(np.flatnonzero(self.after >= 0))
 
     def _check_after(self, waits: NDArray[np.intp]) -> None:
-        """Every request that waits for another one waits for one that is there, alone, and not for itself."""
+        """Check that a request waits only for another existing request, for which no other request waits."""
         after = self.after[waits]
         wrong = (after >= len(self)) | (after == waits)
         if wrong.any():
@@ -118,7 +118,7 @@ class Load:
         return bool((self.after >= 0).any())
 
     def only(self, kept: NDArray[np.bool_]) -> Load:
-        """Some of the requests; who follows one that is left out comes at its own time."""
+        """Return a part of the requests; a request whose predecessor is left out arrives at its own time."""
         rows, place = np.flatnonzero(kept), np.cumsum(kept) - 1
         after = self.after[rows]
         follows = (after >= 0) & kept[after]
@@ -134,7 +134,7 @@ class Load:
 def open_load(
     arrival_ticks: Ticks, input_tokens: Ticks, output_tokens: Ticks, notes: tuple[str, ...] = ()
 ) -> Load:
-    """An open load: every request arrives at its stated time."""
+    """Return an open load: every request arrives at its stated time."""
     nobody = np.full(len(arrival_ticks), NEVER, np.int64)
     return Load(arrival_ticks, input_tokens, output_tokens, nobody, np.zeros_like(nobody), notes)
 
@@ -143,8 +143,9 @@ def open_load(
 class Speculation:
     """`len(acceptance)` drafted tokens are verified together with the known one; :mod:`wse_sim.serving.speculation`.
 
-    `acceptance[i]` is the probability that draft i is accepted if all before it were.  The drafts of a request occupy the
-    draft's line for `busy_ticks` and are there `delay_ticks` after they began; `tail_ticks` of the last region draft for one request.
+    `acceptance[i]` is the probability that draft i is accepted if all previous ones were. The drafts of a
+    request occupy the draft model's line for `busy_ticks` and are ready `delay_ticks` after their start; the
+    last region spends `tail_ticks` on drafts for one request.
     """
 
     acceptance: tuple[float, ...]
@@ -173,16 +174,16 @@ class EdgeLink:
     hop_ticks: int = 0
 
     def ticks_of(self, tokens: int) -> int:
-        """Ticks that some tokens occupy the link."""
+        """Return the ticks for which a number of tokens occupies the link."""
         return (tokens * self.token_ticks_1024 + 1023) >> 10
 
 
 @dataclass(frozen=True)
 class PrefillElsewhere:
-    """Prompts are read elsewhere and their keys and values handed over; :mod:`wse_sim.serving.handover`.
+    """Prefill on other machines, which send keys and values; see :mod:`wse_sim.serving.handover`.
 
-    Either machines that take `ticks[p]` for a prompt of p tokens, one after the other, or `lines` of wafers with the same table of
-    turns.  `streams`: layers leave as they are done; the last one of `layers` leaves at the end.
+    Either machines that take `ticks[p]` for a prompt of p tokens, one prompt after the other, or `lines` of wafers with the same
+    table of turns. `streams`: each layer is sent when it is finished; the last one of `layers` is sent at the end.
     """
 
     ticks: Ticks | None = None  # (longest + 1,)
@@ -226,7 +227,7 @@ class ServingRules:
                 )
 
     def fits(self, input_tokens: int, output_tokens: int) -> bool:
-        """Whether a request fits the cache alone; its last token is never read again."""
+        """Return whether a single request fits in the cache; its last token is never read again."""
         return -(-(input_tokens + output_tokens - 1) // self.block_tokens) <= self.blocks
 
 
@@ -253,7 +254,7 @@ class Served:
         default_factory=nothing
     )  # tokens that were found when the request was admitted first
     accepted: Ticks = field(default_factory=nothing)  # drafted tokens of the request's answer
-    replica: Ticks = field(default_factory=nothing)  # that served it
+    replica: Ticks = field(default_factory=nothing)  # replica that served the request
     accepted_at: Ticks = field(default_factory=nothing)  # drafts that were accepted, by their position
     prefill_busy_ticks: Ticks = field(
         default_factory=nothing
@@ -261,7 +262,7 @@ class Served:
     samples: tuple[Ticks, ...] = ()
     """State of each replica at multiples of its `every_ticks`, (samples, len(SAMPLED) + regions): :data:`SAMPLED`, then busy ticks.
 
-    What is seen is the state after the last turn before was formed; the last row is the state at the end.
+    A sample is the state after the most recent turn was formed; the last row is the state at the end.
     """
     every_ticks: tuple[int, ...] = ()
 
@@ -285,9 +286,9 @@ class RunInterrupted(KeyboardInterrupt):
     Attributes
     ----------
     served
-        What had happened by then; also of requests that were not answered yet.
+        The result until then, including requests that were not answered yet.
     is_answered
-        Which requests were, (requests,).
+        Whether each request was answered, (requests,).
     """
 
     def __init__(self, served: Served, is_answered: NDArray[np.bool_]) -> None:
@@ -319,5 +320,6 @@ FIRST_SAMPLE_TICKS = 10**6  # 0.1 ms
 
 
 def most_samples(replicas: int) -> int:
-    """Samples of a replica at most: where there would be more, every second one is left out, from then on as well."""
+    """Return the largest number of samples per replica; beyond it, every second sample is dropped and the
+    interval doubles."""
     return 1024 if replicas <= 64 else 128

@@ -1,7 +1,7 @@
-"""Blocks of the cache: who holds them, and which hold tokens that a later request begins with.
+"""Cache blocks: the requests that hold them, and the blocks that later requests with equal beginnings can reuse.
 
-With a prefix cache, a block that is full has a key: a chain over all tokens up to its end.  A block whose last user has gone keeps
-its key until it is taken for others; least recently freed ones are taken first, of one request its tail before its head.
+With a prefix cache, a full block has a key: a hash chain over all tokens up to its end. A block without users keeps its key until it is
+reused. The least recently freed blocks are reused first, and those of one request from its end to its beginning.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Key = Hashable
 class PrefixKeys:
     """Keys of the blocks of a load's requests.
 
-    Blocks within a prompt whose content is known are equal where all content up to their end is; every other block
-    is equal to itself alone, which is what a request finds that comes back after a preemption.
+    Two blocks of prompts with known content are equal if all content up to their ends is equal. Every other
+    block is equal only to itself; a request finds such blocks again after a preemption.
     """
 
     load: Load
@@ -29,7 +29,7 @@ class PrefixKeys:
         object.__setattr__(self, "_chains", {})
 
     def __call__(self, number: int, block: int) -> Key:
-        """Key of a block of a request."""
+        """Return the key of a block of a request."""
         content, size = self.load.content, self.block_tokens
         if content is None or (block + 1) * size > self.load.input_tokens[number]:
             return number, block
@@ -48,7 +48,7 @@ class BlockPool:
 
     def __init__(self, blocks: int, block_tokens: int, keys: Callable[[int, int], Key] | None = None) -> None:
         self.block_tokens, self._keys = block_tokens, keys
-        self._free = dict.fromkeys(range(blocks))  # in the order in which they are taken
+        self._free = dict.fromkeys(range(blocks))  # in the order of reuse
         self._users = [0] * blocks
         self._key_of: dict[int, Key] = {}
         self._block_of: dict[Key, int] = {}
@@ -59,11 +59,11 @@ class BlockPool:
         return len(self._free)
 
     def needed(self, tokens: int) -> int:
-        """Blocks for some tokens."""
+        """Return the number of blocks for some tokens."""
         return -(-tokens // self.block_tokens)
 
     def grow(self, held: list[int], tokens: int) -> None:
-        """Take blocks until `tokens` tokens have room."""
+        """Allocate blocks until `tokens` tokens fit."""
         while len(held) < self.needed(tokens):
             block = next(iter(self._free))
             del self._free[block]
@@ -97,7 +97,8 @@ class BlockPool:
                 self._block_of[key], self._key_of[held[place]] = held[place], key
 
     def found(self, number: int, length: int) -> list[int]:
-        """Full blocks that hold the beginning of a request; its last token is always computed."""
+        """Return the cached full blocks that match the beginning of a request; its last token is always
+        computed."""
         blocks: list[int] = []
         if self._keys is not None:
             for place in range((length - 1) // self.block_tokens):
@@ -108,7 +109,7 @@ class BlockPool:
         return blocks
 
     def has_room(self, tokens: int, found: list[int]) -> bool:
-        """Whether blocks for some tokens are free in addition to those that were found."""
+        """Return whether enough blocks are free for some tokens, in addition to those found in the cache."""
         resting = sum(not self._users[block] for block in found)
         return self.needed(tokens) - len(found) <= self.free - resting
 

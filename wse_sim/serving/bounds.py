@@ -1,14 +1,15 @@
-"""Closed forms for every run: what no schedule can beat, and the bottleneck.
+"""Closed forms for every run: bounds that no schedule can exceed, and the bottleneck.
 
-With t_r(n) the ticks of a turn of n tokens, contexts as long as the mean request's, t = max_r t_r(1) and lam = sum_r t_r(1)::
+With t_r(n) the ticks of a turn of n tokens, contexts as long as those of the mean request, t = max_r t_r(1) and lam = sum_r t_r(1)::
 
     one user alone         1 / lam tokens/s          N users   min(N / lam, 1 / t)
     first token alone      (turns - 1) max_r t_r(c) + sum_r t_r(c), turns = ceil(p / c)
     requests               rate <= 1 / W,  W = a max((o - 1) / joined, (p + o - 1) / c) + b (p + o - 1)
 
-where a + b n is the largest line that nowhere exceeds max_r t_r(n), p and o are the mean lengths, c tokens of a turn: every turn
-pays a, every token b.  What the cache has of prompts, and prompts that are read elsewhere, are not in p.  With speculation a decode
-takes K + 1 tokens and emits E of them in the mean (:mod:`wse_sim.serving.speculation`): o - 1 answers are (o - 1) / E of them.
+where a + b n is the largest line that nowhere exceeds max_r t_r(n), p and o are the mean lengths, c tokens of
+a turn: every turn pays a, every token b.  Tokens of prompts that are in the cache or are read elsewhere do
+not count in p. With speculation a decode processes K + 1 tokens and emits E of them on average
+(:mod:`wse_sim.serving.speculation`), so o - 1 tokens take (o - 1) / E decodes.
 """
 
 from __future__ import annotations
@@ -27,15 +28,16 @@ from wse_sim.serving.special import expected_cycle
 class Bounds:
     """Closed forms for a load on one replica; rates are per second."""
 
-    user_tokens_per_s: float  # of one user alone
-    tokens_per_s: float  # of any number of users, answers alone
+    user_tokens_per_s: float  # of a single user
+    tokens_per_s: float  # of any number of users, counting only answers
     first_token_s: float  # of a lone request of the mean length
     requests_per_s: float  # with prompts of the mean length
     cache_requests: float  # of the mean length that fit the cache at a time
 
 
 def bounds_of(load: Load, rules: ServingRules, table: TurnTable, *, found: float = 0.0) -> Bounds:
-    """The closed forms of a load of at least one request, of whose prompts `found` tokens are in the cache in the mean."""
+    """Return the closed forms of a load of at least one request; on average the cache has `found` tokens of a
+    prompt."""
     p, o = float(load.input_tokens.mean()), float(load.output_tokens.mean())
     context = min(table.most_context, round(p + o / 2))
     emitted, verified = expected_cycle(rules)
@@ -72,7 +74,7 @@ def bounds_of(load: Load, rules: ServingRules, table: TurnTable, *, found: float
 
 
 def _lone_first_ticks(prompt: int, rules: ServingRules, table: TurnTable) -> float:
-    """Ticks to the first token of a prompt alone."""
+    """Return the ticks to the first token of a single prompt."""
     if rules.prefill is not None and rules.edge is not None:
         alone = PrefillState(rules.prefill, table, rules.turn_tokens)
         return float(alone.there(0, prompt, 0, EdgeState(rules.edge)))
@@ -86,7 +88,8 @@ def _lone_first_ticks(prompt: int, rules: ServingRules, table: TurnTable) -> flo
 
 
 def _line_below(values: np.ndarray) -> tuple[float, float]:
-    """a and b >= 0 of the line a + b n that nowhere exceeds values[n - 1], touches at the last n, and is highest at n = 1."""
+    """Return a and b >= 0 of the line a + b n that never exceeds values[n - 1], equals the last one, and is
+    highest at n = 1."""
     n = np.arange(1, len(values) + 1)
     if len(values) == 1:
         return 0.0, float(values[0])
@@ -96,7 +99,7 @@ def _line_below(values: np.ndarray) -> tuple[float, float]:
 
 
 def binding_of(served: Served, load: Load, rules: ServingRules, table: TurnTable) -> tuple[str, str]:
-    """Name of the resource that limits a run, and a sentence that explains it."""
+    """Return the name of the resource that limits a run, and a sentence that explains it."""
     done = served.completed
     if not done.any():
         return "cache", "no request fits the cache"

@@ -1,4 +1,4 @@
-"""Load curves: the same requests at several rates (or numbers of users), a point each."""
+"""Load curves: the same requests at several rates (or numbers of users), one point each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wse_sim.serving.metrics import request_times
 from wse_sim.serving.router import ROUND_ROBIN
 from wse_sim.serving.run import Replica, Serving, attained, is_steady, serve
 
-CURVE_REQUESTS = 10_000  # of a point at most: enough for a 99th percentile
+CURVE_REQUESTS = 10_000  # most requests of a point: enough for a 99th percentile
 FRACTIONS = (0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0, 1.1)
 """Loads of a curve over rates, as fractions of the closed-form bound on requests per second."""
 USER_FACTORS = (0.125, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)
@@ -23,20 +23,20 @@ USER_FACTORS = (0.125, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)
 class CurvePoint:
     """A run at one load; times in ms, rates per second."""
 
-    load: float  # requests per second that come, or users
+    load: float  # requests that arrive per second, or users
     requests_per_s: float
     goodput: float | None  # requests per second within the goals
     median_ttft_ms: float
     p99_ttft_ms: float
     median_tpot_ms: float
-    tokens_per_s: float  # of all users, answers alone
+    tokens_per_s: float  # of all users, counting only answers
     tokens_per_s_per_user: float  # of the median request
     attained: float | None  # fraction within the goals
     is_steady: bool  # no queue grows
 
 
 def point_of(load: float, found: Serving, goals: Mapping[str, float] | None) -> CurvePoint:
-    """A point of a curve, of a run."""
+    """Return the point of a curve for a run."""
     served, times = found.served, request_times(found.load, found.served)
     done = served.completed
     if not done.any():
@@ -68,7 +68,7 @@ def curve_of(
     goals: Mapping[str, float] | None = None,
     router: str = ROUND_ROBIN,
 ) -> tuple[CurvePoint, ...]:
-    """One point of the curve for each of `loads`; `load_at` generates the requests of a load."""
+    """Return one point of the curve for each of `loads`; `load_at` generates the requests of a load."""
     return tuple(
         point_of(load, serve(load_at(load), replica, replicas=replicas, router=router), goals)
         for load in loads

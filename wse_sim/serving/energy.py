@@ -1,11 +1,11 @@
-"""Energy and money of a run: wafers draw power all the time, and are paid for all the time.
+"""Energy and cost of a run: wafers draw power, and are paid for, during the whole run.
 
-With P0 and P the power of an idle system and of one at work, u the busy fraction of its regions weighted by their cores::
+With P0 and P the power of an idle and of a busy system, u the busy fraction of its regions weighted by their cores::
 
     E = wafers x span x (P0 + u (P - P0))
 
-Whether power falls so between two turns is not published, so the ends are given with it: all of the time idle, all of it at work.
-Hosts and networks are not in it.
+It is not published whether power falls like this between turns, so the result includes both limits: idle all
+the time, and busy all the time. Hosts and networks are not included.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class PowerDraw:
 
 @dataclass(frozen=True)
 class ServingEnergy:
-    """Energy of all wafers; `low` and `high` if they were idle, or at work, all of the time."""
+    """Energy of all wafers; `low` and `high` are those of wafers that are always idle, or always busy."""
 
     wafers: int
     span_s: float
@@ -41,12 +41,12 @@ class ServingEnergy:
     high: float
 
     def dollars_per_million_tokens(self, dollars_per_wafer_hour: float, tokens: int) -> float:
-        """Price of a million of `tokens` tokens that the run made."""
+        """Return the price per million tokens, if the run generated `tokens` tokens."""
         return dollars_per_wafer_hour * self.wafers * self.span_s / HOUR_S / tokens * 1e6
 
 
 def draw_of(plan: GenerationPlan) -> PowerDraw:
-    """The power of a plan's wafers."""
+    """Return the power of a plan's wafers."""
     wafer = plan.wafer
     cores = plan.systems * wafer.program_cores
     fractions = tuple(item.region.cores / cores for item in plan.regions)
@@ -64,7 +64,8 @@ class HelperWafers:
 def energy_of(
     served: Served, draw: PowerDraw, replicas: int, helpers: Sequence[HelperWafers] = ()
 ) -> ServingEnergy:
-    """Energy of a run from its first arrival to its last token; `helpers` of each replica are wafers as those that decode.
+    """Return the energy of a run, first arrival to last token; the `helpers` of a replica are wafers like
+    those that decode.
 
     Example
     -------

@@ -1,6 +1,6 @@
-"""Blocks of the cache in machine code: as :mod:`wse_sim.serving.blocks`, with keys of 64 bits that are mixed from ids.
+"""Cache blocks in machine code: like :mod:`wse_sim.serving.blocks`, with 64-bit keys hashed from ids.
 
-Free blocks are a ring of links through the last place; keys are in open addressing, where what is taken out is filled from behind.
+Free blocks are a linked ring through the last slot. Keys are in a hash table with open addressing and backward-shift deletion.
 Without a prefix cache blocks are only counted.
 """
 
@@ -11,12 +11,12 @@ from wse_sim.serving.fast_state import FREE, FREE_ROWS, Int, Limits, Replica, Re
 from wse_sim.serving.speculation import FIRST, SECOND, STEP
 
 SIGNED_FIRST, SIGNED_SECOND, SIGNED_STEP = FIRST - 2**64, SECOND - 2**64, STEP - 2**64
-OWN = 0x5BD1E995  # keys of blocks that no other request can have
+OWN = 0x5BD1E995  # keys of blocks that no other request can share
 
 
 @inlined_kernel
 def mixed(x: int) -> int:
-    """:func:`wse_sim.serving.speculation.mixed` for signed integers."""
+    """Return :func:`wse_sim.serving.speculation.mixed` of a signed integer."""
     x = (x ^ ((x >> 33) & 0x7FFFFFFF)) * SIGNED_FIRST
     x = (x ^ ((x >> 33) & 0x7FFFFFFF)) * SIGNED_SECOND
     return x ^ ((x >> 33) & 0x7FFFFFFF)
@@ -24,7 +24,7 @@ def mixed(x: int) -> int:
 
 @inlined_kernel
 def key_after(requests: Requests, number: int, place: int, chain: int, size: int) -> int:
-    """Key of a block of a request, from that of the block before; never 0."""
+    """Return the key of a block of a request, from that of the previous block; never 0."""
     first = place * size
     begin = requests.starts[number]
     if requests.starts[number + 1] == begin or first + size > requests.input[number]:
@@ -38,7 +38,7 @@ def key_after(requests: Requests, number: int, place: int, chain: int, size: int
 
 @inlined_kernel
 def find(replica: Replica, key: int) -> int:
-    """The block with a key, -1 without one."""
+    """Return the block with a key, or -1 if there is none."""
     mask = len(replica.keys) - 1
     at = mixed(key) & mask
     while replica.keys[at] != 0:
@@ -83,7 +83,7 @@ def remove(replica: Replica, block: int) -> None:
 
 @inlined_kernel
 def unlink(replica: Replica, block: int) -> None:
-    """Take a block out of the free ones."""
+    """Remove a block from the free ones."""
     one, two = replica.before[block], replica.behind[block]
     replica.behind[one] = two
     replica.before[two] = one
@@ -156,7 +156,8 @@ def register(
 
 @inlined_kernel
 def found(requests: Requests, replica: Replica, limits: Limits, number: int) -> tuple[int, int]:
-    """Number of cached full blocks that match the beginning of a request, and how many of them no request holds."""
+    """Return the number of cached full blocks that match a request's beginning, and how many of them no
+    request holds."""
     count, resting, chain = 0, 0, 0
     if limits.prefix:
         for place in range((requests.input[number] + requests.emitted[number] - 1) // limits.block):
@@ -192,7 +193,7 @@ def share(requests: Requests, replica: Replica, limits: Limits, number: int, cou
 
 @inlined_kernel
 def without(queue: Int, length: int, number: int) -> int:
-    """Take a request out of a queue; its new length."""
+    """Remove a request from a queue; return the queue's new length."""
     k = 0
     while k < length and queue[k] != number:
         k += 1

@@ -1,9 +1,10 @@
-"""Rounds of decodes that repeat, added at once.
+"""Adds repeating rounds of decodes in one step.
 
-When every running request has entered, and left the last region, exactly D after its turn before, and every region is free D later
-than a round ago, the state is that of a round ago shifted by D.  So rounds repeat until something else happens: an arrival, the
-last token of an answer, a token that begins another slot, or a cache without free blocks.  k rounds add k D to times and k to counts.
-The result is exact, not an approximation: turns of several requests, drafts and a prefix cache (whose blocks have an order) are played one by one.
+If every running request has entered, and left the last region, exactly D ticks after its previous turn, and every region is free D
+ticks later than one round ago, then the state is that of one round ago shifted by D. So rounds repeat until another event: an
+arrival, the last token of an answer, a token that begins another slot, or a cache without free blocks. k rounds add k D to times
+and k to counts. The result is exact. Turns of several requests, drafts and a prefix cache (whose blocks have an order) are simulated
+one by one.
 """
 
 from __future__ import annotations
@@ -82,7 +83,8 @@ def jump(
 def _rounds(
     requests: Requests, replica: Replica, table: Table, limits: Limits, now: int, shift: int, soon: int
 ) -> int:
-    """Rounds that are sure to repeat; none while somebody runs who did not decode in the last one, since its cache is on its way."""
+    """Return the number of rounds that certainly repeat; 0 if a running request did not decode in the last
+    round."""
     at = replica.at
     rounds = min((soon - now) // shift - 1, (at[FREE] - at[RUNNING]) * limits.block // at[RUNNING])
     for k in range(at[RUNNING]):
@@ -99,7 +101,7 @@ def _rounds(
 def _add(
     requests: Requests, replica: Replica, table: Table, limits: Limits, edges: Int, rounds: int, shift: int
 ) -> None:
-    """Add rounds to all times and counts."""
+    """Add a number of rounds to all times and counts."""
     at, tally, ring, further = replica.at, replica.tally, len(replica.back) - 1, rounds * shift
     deep = 0
     for k in range(at[RUNNING]):

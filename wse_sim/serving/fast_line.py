@@ -143,7 +143,7 @@ def _comes(requests: Requests, replica: Replica, limits: Limits, edges: Int, com
 
 @inlined_kernel
 def _first_to_come(requests: Requests, replica: Replica, coming: Int, now: int) -> int:
-    """Take who arrives now; of several the smallest number."""
+    """Remove and return the request that arrives now; the smallest number if there are several."""
     at, pending = replica.at, replica.pending
     number, follows = NEVER, NEVER
     if at[NEXT] < len(coming) and requests.arrival[coming[at[NEXT]]] == now:
@@ -159,7 +159,7 @@ def _first_to_come(requests: Requests, replica: Replica, coming: Int, now: int) 
 
 @inlined_kernel
 def _moved_at(replica: Replica) -> int:
-    """When the next cache is there."""
+    """Return the tick at which the next transferred cache arrives."""
     at = replica.at
     if at[MOVE_FROM] == at[MOVE_TO]:
         return ENDLESS
@@ -168,7 +168,7 @@ def _moved_at(replica: Replica) -> int:
 
 @inlined_kernel
 def _arrives_at(requests: Requests, replica: Replica, limits: Limits, coming: Int) -> int:
-    """Tick of the next arrival that no router decides."""
+    """Return the tick of the next arrival that needs no router."""
     at, pending = replica.at, replica.pending
     open_at = requests.arrival[coming[at[NEXT]]] if at[NEXT] < len(coming) else ENDLESS
     follows = pending[0] > 0 and not limits.routed
@@ -177,7 +177,7 @@ def _arrives_at(requests: Requests, replica: Replica, limits: Limits, coming: In
 
 @inlined_kernel
 def _next(requests: Requests, replica: Replica, limits: Limits, coming: Int) -> int:
-    """Tick of the next return or arrival."""
+    """Return the tick of the next return or arrival."""
     at, ring = replica.at, len(replica.back) - 1
     back_at = replica.back_at[at[BACK_FROM] & ring] if at[BACK_FROM] < at[BACK_TO] else ENDLESS
     return min(back_at, _moved_at(replica), _arrives_at(requests, replica, limits, coming))
@@ -185,7 +185,7 @@ def _next(requests: Requests, replica: Replica, limits: Limits, coming: Int) -> 
 
 @inlined_kernel
 def _wakes(requests: Requests, replica: Replica, now: int) -> int:
-    """When somebody who runs can take part who cannot now."""
+    """Return the tick at which a running request that is not ready now becomes ready."""
     soon = ENDLESS
     for k in range(replica.at[READY]):
         ready_at = requests.ready_at[replica.ready[k]]

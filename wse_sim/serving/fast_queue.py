@@ -1,4 +1,5 @@
-"""Who waits, in machine code: a list linked through the rows of requests, or a heap of the same links if priorities count."""
+"""Queue of waiting requests in machine code: a list linked through the rows of requests, or a heap if
+priorities count."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from wse_sim.serving.fast_state import HEAD, TAIL, WAITING, WAITING_BLOCKS, Limi
 
 @inlined_kernel
 def outranks(requests: Requests, limits: Limits, one: int, two: int) -> bool:
-    """Whether request `one` goes before `two` and keeps its blocks longer."""
+    """Return whether request `one` goes before `two` and keeps its blocks longer."""
     if not limits.by_priority:
         return requests.order[one] < requests.order[two]
     return comes_before(requests, one, two)
@@ -17,7 +18,7 @@ def outranks(requests: Requests, limits: Limits, one: int, two: int) -> bool:
 
 @inlined_kernel
 def comes_before(requests: Requests, one: int, two: int) -> bool:
-    """Priority, then arrival, then number."""
+    """Return whether a request comes first: by priority, then arrival, then number."""
     if requests.priority[one] != requests.priority[two]:
         return requests.priority[one] < requests.priority[two]
     if requests.arrival[one] != requests.arrival[two]:
@@ -27,13 +28,14 @@ def comes_before(requests: Requests, one: int, two: int) -> bool:
 
 @inlined_kernel
 def blocks_of(requests: Requests, limits: Limits, number: int) -> int:
-    """Blocks for the present length of a request."""
+    """Return the number of blocks for the current length of a request."""
     return (requests.input[number] + requests.emitted[number] + limits.block - 1) // limits.block
 
 
 @inlined_kernel
 def push(requests: Requests, replica: Replica, limits: Limits, number: int, is_first: bool) -> None:
-    """A request waits: by its rank if priorities count, else at the end or, if `is_first`, at the head."""
+    """Add a request to the queue: by rank if priorities count, else at the end or, if `is_first`, at the
+    head."""
     at = replica.at
     at[WAITING] += 1
     at[WAITING_BLOCKS] += blocks_of(requests, limits, number)
@@ -53,7 +55,7 @@ def push(requests: Requests, replica: Replica, limits: Limits, number: int, is_f
 
 @inlined_kernel
 def pop(requests: Requests, replica: Replica, limits: Limits) -> None:
-    """The first one waits no longer."""
+    """Remove and return the first request of the queue."""
     at = replica.at
     number = at[HEAD]
     at[WAITING] -= 1
@@ -66,7 +68,7 @@ def pop(requests: Requests, replica: Replica, limits: Limits) -> None:
 
 @inlined_kernel
 def _merged(requests: Requests, one: int, two: int) -> int:
-    """The root of two heaps together: a skew heap, whose children change places on the way."""
+    """Merge two heaps and return the root: a skew heap, whose children are swapped on the merge path."""
     root, parent = NEVER, NEVER
     while one >= 0 and two >= 0:
         if comes_before(requests, two, one):

@@ -57,7 +57,8 @@ FRACTION = 2**BITS - 1
 
 @inlined_kernel
 def room(requests: Requests, replica: Replica, limits: Limits, number: int, tokens: int, now: int) -> bool:
-    """Blocks for `tokens` more tokens of a running request, from those behind it that rest if need be."""
+    """Allocate blocks for `tokens` more tokens of a running request, preempting later requests if needed;
+    False if impossible."""
     at = replica.at
     blocks = (requests.computed[number] + tokens + limits.block - 1) // limits.block
     while blocks - requests.held[number] > at[FREE]:
@@ -83,7 +84,8 @@ def room(requests: Requests, replica: Replica, limits: Limits, number: int, toke
 
 @inlined_kernel
 def preempt(requests: Requests, replica: Replica, limits: Limits, number: int, now: int) -> None:
-    """A request loses its blocks, and what it computed unless that is swapped; it waits."""
+    """Preempt a request: it loses its blocks, and its computed tokens unless they are swapped out, and
+    waits."""
     at, tally = replica.at, replica.tally
     release(requests, replica, limits, number)
     at[RUNNING] = without(replica.running, at[RUNNING], number)
@@ -103,7 +105,7 @@ def preempt(requests: Requests, replica: Replica, limits: Limits, number: int, n
 
 @inlined_kernel
 def moves(replica: Replica, limits: Limits, tokens: int, now: int) -> int:
-    """When some tokens have passed the edge."""
+    """Return the tick at which some tokens have passed the edge."""
     at = replica.at
     at[LINK_FREE] = max(now, at[LINK_FREE]) + ((tokens * limits.token_ticks_1024 + 1023) >> 10)
     return at[LINK_FREE]
@@ -111,7 +113,7 @@ def moves(replica: Replica, limits: Limits, tokens: int, now: int) -> int:
 
 @inlined_kernel
 def ready_again(requests: Requests, replica: Replica, number: int) -> None:
-    """A request that decodes takes its place among those that are ready, in the order in which they can continue."""
+    """Insert a decoding request among those that are ready, in the order in which they can continue."""
     k = replica.at[READY]
     while k > 0 and requests.ready_at[replica.ready[k - 1]] > requests.ready_at[number]:
         replica.ready[k] = replica.ready[k - 1]
@@ -127,7 +129,8 @@ def ready_again(requests: Requests, replica: Replica, number: int) -> None:
 def take(
     requests: Requests, replica: Replica, table: Table, limits: Limits, number: int, tokens: int, drafts: int
 ) -> tuple[int, int]:
-    """Add `tokens` tokens of a request to the turn: tokens that it may emit, and the cost of the contexts."""
+    """Add `tokens` tokens of a request to the turn; return the tokens that it may emit, and the cost of the
+    contexts."""
     at, ring = replica.at, len(replica.back) - 1
     computed = requests.computed[number] + tokens
     if drafts == 0:
@@ -145,7 +148,7 @@ def take(
 def decodes(
     requests: Requests, replica: Replica, table: Table, limits: Limits, now: int
 ) -> tuple[int, int, int, int]:
-    """Rule 1: tokens of the turn, answers, cost of contexts, and number of requests."""
+    """Apply rule 1; return tokens of the turn, answers, cost of contexts, and number of requests."""
     at = replica.at
     size, answers, more, count = 0, 0, 0, 0
     most = 1 + len(limits.thresholds)
@@ -166,7 +169,7 @@ def prompts(
     requests: Requests, replica: Replica, table: Table, limits: Limits, now: int, size: int, answers: int, more: int,
     count: int,
 ) -> tuple[int, int, int, int, bool]:  # fmt: skip
-    """Rule 2: what rule 1 gave, more, and whether somebody is left without a block."""
+    """Apply rule 2; return the increased totals of rule 1, and whether a request is left without a block."""
     at = replica.at
     k = 0
     while k < at[PROMPTS] and size < limits.turn:
@@ -192,7 +195,7 @@ def admit(
     requests: Requests, replica: Replica, table: Table, limits: Limits, now: int, size: int, answers: int, more: int,
     count: int,
 ) -> tuple[int, int, int, int]:  # fmt: skip
-    """Rule 3: the totals of rules 1 and 2, plus those of newly admitted requests."""
+    """Apply rule 3; return the totals of rules 1 and 2, plus those of newly admitted requests."""
     at = replica.at
     while at[WAITING] and size < limits.turn and at[RUNNING] < limits.most_running:
         number = at[HEAD]
@@ -280,7 +283,8 @@ def _comes_from_elsewhere(
 
 @inlined_kernel
 def _read_elsewhere(replica: Replica, table: Table, limits: Limits, begin: int, length: int, now: int) -> int:
-    """When a prompt is read by machines, or by the line of wafers whose first region is free first."""
+    """Return when a prompt has been read by machines, or by the line of wafers whose first region is free
+    first."""
     if limits.elsewhere < 0:
         free_at = max(now, replica.at[MACHINE_FREE]) + limits.elsewhere_ticks[length - begin]
         replica.at[MACHINE_FREE] = free_at
@@ -312,7 +316,8 @@ def _read_elsewhere(replica: Replica, table: Table, limits: Limits, begin: int, 
 def returned(
     requests: Requests, replica: Replica, limits: Limits, number: int, emits: int, now: int, edges: Int
 ) -> bool:
-    """A part of a turn left the last region, or a cache is there; whether its request is complete."""
+    """Process a part of a turn that left the last region, or a cache that arrived; return whether the request
+    is complete."""
     at, tally = replica.at, replica.tally
     requests.flying[number] -= 1
     if emits == 0:
@@ -344,7 +349,7 @@ def returned(
 
 @inlined_kernel
 def _verified(requests: Requests, replica: Replica, limits: Limits, number: int, drafts: int) -> int:
-    """Number of accepted drafts; releases the slots of the rejected ones."""
+    """Return the number of accepted drafts, and release the slots of the rejected ones."""
     own = mixed(limits.seed + (number + 1) * SIGNED_STEP) + requests.emitted[number] + 1
     accepted = 0
     while (
@@ -389,7 +394,7 @@ def follow(requests: Requests, replica: Replica, number: int, now: int) -> None:
 
 @inlined_kernel
 def bin_of(edges: Int, gap: int) -> int:
-    """The first bin whose upper edge is above a gap."""
+    """Return the first bin whose upper edge is above a gap."""
     low, high = 0, len(edges)
     while low < high:
         middle = (low + high) // 2

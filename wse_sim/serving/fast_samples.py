@@ -19,7 +19,7 @@ from wse_sim.serving.fast_state import (
 
 @inlined_kernel
 def see(replica: Replica, limits: Limits) -> None:
-    """Keep the present state, in the last row."""
+    """Store the current state in the last row."""
     row, at, tally = len(replica.samples) - 1, replica.at, replica.tally
     samples = replica.samples
     samples[row, 0], samples[row, 1], samples[row, 2] = at[RUNNING], at[WAITING], limits.blocks - at[FREE]

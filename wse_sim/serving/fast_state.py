@@ -25,7 +25,7 @@ from wse_sim.serving.speculation import threshold
 Int = NDArray[np.int64]
 Short = NDArray[np.int32]
 ENDLESS = 2**62
-MOST_HELD = 2**28  # places of blocks of running requests
+MOST_HELD = 2**28  # most block slots of running requests
 
 # Places in the array of scalars of a replica
 (
@@ -68,16 +68,16 @@ class Limits(NamedTuple):
     seed: int
     token_ticks_1024: int  # of the edge
     hop: int
-    elsewhere: int  # lines of wafers that read prompts; -1: machines, 0: nobody
+    elsewhere: int  # lines of wafers that read prompts; -1: other machines, 0: none
     elsewhere_ticks: Int  # of machines, by tokens
     streams: bool
     stream_layers: int
-    jumps: bool  # rounds that repeat are added at once
-    routed: bool  # who comes is placed when it comes
+    jumps: bool  # repeating rounds are added in one step
+    routed: bool  # requests are assigned to a replica on arrival
 
 
 class Requests(NamedTuple):
-    """A row a request."""
+    """State of all requests, one row each."""
 
     input: Int
     output: Int
@@ -162,7 +162,7 @@ def limits_of(rules: ServingRules, is_routed: bool) -> Limits:
 
 
 def requests_of(load: Load, rules: ServingRules) -> Requests:
-    """Rows of a load."""
+    """Return the rows of a load."""
     count = len(load)
     follower, waits = nevers(count), load.after >= 0
     follower[load.after[waits]] = np.flatnonzero(waits)
@@ -185,7 +185,7 @@ def requests_of(load: Load, rules: ServingRules) -> Requests:
 def replicas_of(load: Load, rules: ServingRules, table: TurnTable, count: int) -> Replica:
     """`count` empty replicas, one after the other along the first axis."""
     most = min(rules.most_running, max(1, len(load)))
-    # Turns pile up before a slow region; every part of one in the line holds a token of the cache.
+    # Turns queue before a slow region; every part of a turn in the line occupies a token of the cache.
     longest = int((load.input_tokens + load.output_tokens).sum())
     ring = _power_of_two(min(rules.blocks * rules.block_tokens, longest) + 1)
     moving = _power_of_two(most + 1) if rules.prefill else 1
@@ -224,12 +224,12 @@ def replicas_of(load: Load, rules: ServingRules, table: TurnTable, count: int) -
 
 
 def zeros(*shape: int) -> Int:
-    """An array of zeros."""
+    """Return an array of zeros."""
     return np.zeros(shape, np.int64)
 
 
 def nevers(count: int) -> Int:
-    """A column of `count` times, all :data:`NEVER`."""
+    """Return a column of `count` times, all :data:`NEVER`."""
     return np.full(count, NEVER, np.int64)
 
 

@@ -1,6 +1,6 @@
-"""Prompts that are read elsewhere: when their keys and values are there.
+"""Prefill elsewhere: the time at which keys and values of a prompt have arrived.
 
-A request is admitted first: blocks for its whole length are held before anything moves, so no cache waits on the wire.  Then::
+A request is admitted first: it holds blocks for its whole length before any transfer starts, so no cache waits in transit. Then::
 
     machines    begin = max(now, free), done = begin + ticks[p]; the machines work on one prompt after the other
     wafers      a line of regions with resident weights: chunk after chunk, c_r = max(c_r, c_(r-1)) + t_r; of several lines that
@@ -8,8 +8,9 @@ A request is admitted first: blocks for its whole length are held before anythin
     link        begin = max(now, link free) if layers stream, max(done, link free) else; it is occupied by all tokens
     there       max(done + the last layer's share if layers stream, end of the link) + hop
 
-All wafers of a replica move their part at the same time; the slowest says how long a token takes.  Prefill needs no more cache
-than what is on its way, which decode replicas hold: that it fits together with the weights of prefill wafers is assumed.
+All wafers of a replica transfer their parts at the same time; the slowest sets the time of a token. Prefill
+needs only the cache in transit, for which decode replicas hold blocks. It is assumed to fit together with the
+weights of the prefill wafers.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class EdgeState:
         self.link, self.free_at = link, 0
 
     def moves(self, tokens: int, now: int) -> int:
-        """When some tokens have passed the link."""
+        """Return the tick at which some tokens have passed the link."""
         self.free_at = max(now, self.free_at) + self.link.ticks_of(tokens)
         return self.free_at
 
@@ -42,7 +43,7 @@ class PrefillState:
         self.busy: Ticks = np.zeros(latency.regions, np.int64)
 
     def there(self, found: int, length: int, now: int, edge: EdgeState) -> int:
-        """When the tokens from `found` to `length` of a request are in the cache."""
+        """Return the tick at which the tokens from `found` to `length` of a request are in the cache."""
         done = self._read(found, length, now)
         begin = now if self.prefill.streams else done
         passed = edge.moves(length - found, begin)

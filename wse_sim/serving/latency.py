@@ -7,8 +7,8 @@ A turn of n tokens, m of which yield a token of an answer, takes this time in re
 base_r is the time of the layers for n tokens whose contexts fit one slot
 (:mod:`wse_sim.modes.generation.joined`), of the embedding, and of the transfer of n tokens to the next
 region. head_r is the time of the head for one token, in the region that holds it. deep(s) is the additional
-time per token and layer for a context of s slots. A token of an answer counts when it is back at the first
-region, where its request continues.
+time per token and layer for a context of s slots. A token of an answer counts when it has returned to the
+first region, where its request continues.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class TurnTable:
         )
 
     def deep_of(self, context: int) -> int:
-        """`deep` of a token that sees `context` tokens, itself included."""
+        """Return `deep` of a token that attends to `context` tokens, including itself."""
         return int(self.deep[-(-context // self.grid)])
 
     def save(self, path: str | Path) -> None:
@@ -110,7 +110,8 @@ class TurnTable:
 
 
 def table_of(plan: GenerationPlan, *, most_tokens: int, most_context: int) -> TurnTable:
-    """The table of a plan, for turns of up to `most_tokens` tokens and contexts of up to `most_context`."""
+    """Return the table of a plan, for turns of up to `most_tokens` tokens and contexts of up to
+    `most_context`."""
     prices, clock_hz = TurnPrices(plan), plan.wafer.clock_hz
     slots = -(-most_context // plan.grid)
     deep = np.concatenate([[0.0], np.asarray(prices.deep_cycles(slots), float)])
@@ -133,7 +134,7 @@ def table_of(plan: GenerationPlan, *, most_tokens: int, most_context: int) -> Tu
 
 
 def read_table(path: str | Path) -> TurnTable:
-    """A table from a file: grid, regions with layers, base_s (and head_s), deep_s.
+    """Read a table from a file: grid, regions with layers, base_s (and head_s), deep_s.
 
     Raises
     ------
@@ -169,7 +170,8 @@ def _read(data: Values) -> TurnTable:
 
 
 def check_turns(table: TurnTable, load: Load, rules: ServingRules) -> None:
-    """Refuse turns, contexts and prompts beyond a table; a request that fits no cache is never played.
+    """Check that turns, contexts and prompts are within a table; requests that exceed the cache are never
+    simulated.
 
     Raises
     ------

@@ -33,11 +33,11 @@ from wse_sim.serving.scheduler import QueuedRequest, Returned, TurnPart, TurnSch
 from wse_sim.serving.shares import home_of
 
 Events = Generator[simpy.Event, object, None]
-HANDED, ARRIVES, ENTERS = 2, 3, 4  # priorities of events of an instant; a turn that leaves has 1
+HANDED, ARRIVES, ENTERS = 2, 3, 4  # priorities of events at the same tick; a leaving turn has 1
 
 
 class ServingLine:
-    """One replica: a scheduler, an entry and a process a region."""
+    """One replica: a scheduler, an entry, and one process per region."""
 
     def __init__(self, service: ServingReplicas, keys: PrefixKeys | None) -> None:
         self.service, self.env, self.latency = service, service.env, service.latency
@@ -54,7 +54,7 @@ class ServingLine:
         self.env.process(self._entry())
 
     def arrives(self, request: QueuedRequest) -> None:
-        """A request joins the queue."""
+        """Add a request to the queue."""
         self.scheduler.arrives(request)
         self.rouse()
 
@@ -129,7 +129,7 @@ class ServingLine:
 
 
 class ServingReplicas:
-    """Replicas that serve a load; times in ticks."""
+    """Replicas that serve a load, in SimPy; times in ticks."""
 
     def __init__(
         self, load: Load, rules: ServingRules, latency: Latency, replicas: int = 1, router: str = ROUND_ROBIN
@@ -153,7 +153,7 @@ class ServingReplicas:
         self._followers = {int(one): number for number, one in enumerate(load.after.tolist()) if one >= 0}
 
     def run(self) -> Served:
-        """Play the load to its end."""
+        """Simulate the load to its end."""
         self.begin()
         self.env.run()
         return self._served()
@@ -200,7 +200,7 @@ class ServingReplicas:
         heapq.heappush(self._due, (int(self.env.now) + delay, number))
         yield self.env.timeout(delay)
         yield _later(self.env, ARRIVES)
-        _, number = heapq.heappop(self._due)  # of one instant the smaller number comes first
+        _, number = heapq.heappop(self._due)  # at the same tick the smaller number comes first
         request = self.requests[number]
         self.arrival[number] = request.arrival = int(self.env.now)
         if self.rules.fits(request.input_tokens, request.output_tokens):
@@ -211,7 +211,7 @@ class ServingReplicas:
             if self.router == ROUND_ROBIN or len(self.lines) == 1:
                 self.lines[
                     int(self._home[number])
-                ].rouse()  # a moment at which a turn may be formed, and a sample taken
+                ].rouse()  # a time at which a turn may be formed, and a sample taken
 
     def _place(self, request: QueuedRequest) -> int:
         if self.router == ROUND_ROBIN or len(self.lines) == 1:
@@ -231,7 +231,7 @@ class ServingReplicas:
             self.env.process(self._arrive(follower, int(self.load.think_ticks[follower])))
 
     def emits(self, returned: Returned) -> None:
-        """A request emitted tokens, all at once."""
+        """Record that a request emitted tokens, all at the same tick."""
         now, number = int(self.env.now), returned.request.number
         if self.first[number] == NEVER:
             self.first[number] = now
@@ -246,7 +246,7 @@ class ServingReplicas:
 
 
 def _later(env: simpy.Environment, priority: int) -> simpy.Event:
-    """An event at the current tick that fires after those with smaller `priority`."""
+    """Return an event at the current tick that fires after those with smaller `priority`."""
     event = env.event()
     event._ok, event._value = True, None
     env.schedule(event, priority=priority)  # type: ignore[arg-type]  # lower than URGENT and NORMAL

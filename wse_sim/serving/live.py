@@ -1,10 +1,10 @@
-"""Replicas that serve requests as they come: the reference engine, moved on to the present by its owner.
+"""Replicas that serve requests as they arrive: the reference engine, advanced in time by its owner.
 
     service = LiveReplicas(replica)
-    number = service.submit(input_tokens=100, output_tokens=20, content=ids)     at the present
-    for tokens in service.advance(to): ...                                       what came back until then
+    number = service.submit(input_tokens=100, output_tokens=20, content=ids)     at the current tick
+    for tokens in service.advance(to): ...                                       tokens that came back until then
 
-Times are ticks of the simulation; nothing here looks at a clock.  Requests that are done are forgotten by :meth:`forget`.
+Times are ticks of the simulation, independent of any clock. :meth:`forget` drops completed requests.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class LiveReplicas(ServingReplicas):
         nothing = np.zeros(0, np.int64)
         load = open_load(nothing, nothing, nothing)
         super().__init__(load, replica.rules, replica.table, replicas, router)
-        self.most_samples = 0  # nobody looks back
+        self.most_samples = 0  # no gaps are recorded
         self.most_context = replica.table.most_context
         self._came: dict[int, QueuedRequest] = {}
         self._chains: dict[int, list[int]] = {}
@@ -58,16 +58,14 @@ class LiveReplicas(ServingReplicas):
         for name in ("arrival", "admitted", "first", "last", "replica"):
             setattr(self, name, defaultdict(lambda: NEVER))
         self.requests = self._came  # type: ignore[assignment]  # by number, as the list of a load
-        self.turn_tokens: list[
-            int
-        ] = []  # of turns that passed a first region; whoever reads them clears them
+        self.turn_tokens: list[int] = []  # of turns that passed a first region; the reader clears them
         if self.rules.prefix_cache:
             for line in self.lines:
                 line.scheduler = TurnScheduler(self.rules, self.latency, self._key)
 
     @property
     def now(self) -> int:
-        """The present, in ticks."""
+        """The current tick."""
         return int(self.env.now)
 
     @property
@@ -87,7 +85,7 @@ class LiveReplicas(ServingReplicas):
         return 1 - free / (self.rules.blocks * len(self.lines))
 
     def tally(self, name: str) -> int:
-        """A counter, summed over the replicas."""
+        """Return a counter, summed over the replicas."""
         return sum(line.scheduler.tally[name] for line in self.lines)
 
     def next_at(self) -> int | None:
@@ -118,14 +116,14 @@ class LiveReplicas(ServingReplicas):
     def submit(
         self, input_tokens: int, output_tokens: int, content: Sequence[int] = (), delay: int = 0
     ) -> int:
-        """A request that comes now, or `delay` ticks later; its number.
+        """Submit a request that arrives now, or `delay` ticks later; return its number.
 
         `content` are ids of the prompt's tokens, for a prefix cache.
 
         Raises
         ------
         ServingError
-            If it fits neither context nor cache.
+            If it exceeds the context or the cache.
         """
         self.check(input_tokens, output_tokens)
         number, self._next = self._next, self._next + 1
@@ -136,26 +134,26 @@ class LiveReplicas(ServingReplicas):
         return number
 
     def times(self, number: int) -> LiveTimes:
-        """Ticks of a request that has not been forgotten yet."""
+        """Return the ticks of a request that has not been forgotten."""
         return LiveTimes(
             int(self.arrival[number]), int(self.admitted[number]), int(self.first[number]), int(self.last[number])
         )  # fmt: skip
 
     def advance(self, to: int) -> list[TokensBack]:
-        """Play all events up to and including tick `to`; the tokens that came back."""
+        """Simulate all events up to and including tick `to`; return the tokens that came back."""
         self._back = []
         if to >= self.now:
             self.env.run(until=self.env.timeout(to - self.now))
-            while self.env.peek() <= to:  # events of this instant behind that of the timeout
+            while self.env.peek() <= to:  # events at this tick after that of the timeout
                 self.env.step()
         return self._back
 
     def forget(self, number: int) -> None:
-        """Forget a request; one that is still running is aborted, since nobody reads its answer."""
+        """Forget a request; a running one is aborted, because its answer is no longer needed."""
         request = self._came.get(number)
         if request is not None and request.emitted < request.output_tokens:
             self._gone.add(number)
-            # No more tokens of it are computed; what is in the line comes back and is dropped.
+            # No more of its tokens are computed; those in the line return and are dropped.
             request.input_tokens = request.computed - request.emitted
             self._drop(request)
             return
@@ -171,7 +169,7 @@ class LiveReplicas(ServingReplicas):
             column.pop(number, None)  # type: ignore[union-attr]
 
     def emits(self, returned: Returned) -> None:
-        """Tokens of an answer, for those who wait for them."""
+        """Record tokens of an answer for the caller of :meth:`advance`."""
         super().emits(returned)
         number = returned.request.number
         if number in self._gone:
@@ -213,7 +211,7 @@ class LiveReplicas(ServingReplicas):
 
     def _arrive(self, number: int, delay: int) -> Events:
         yield self.env.timeout(delay)
-        if number in self._came:  # else whoever asked has gone already
+        if number in self._came:  # otherwise the request has been forgotten
             yield from super()._arrive(number, 0)
 
     def _place(self, request: QueuedRequest) -> int:
@@ -229,7 +227,7 @@ class LiveReplicas(ServingReplicas):
 
 
 def _chain(content: Sequence[int], size: int) -> list[int]:
-    """Keys of the full blocks of a prompt."""
+    """Return the keys of the full blocks of a prompt."""
     found, before = [], 0
     for end in range(size, len(content) + 1, size):
         before = hash((before, *content[end - size : end]))

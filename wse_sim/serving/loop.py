@@ -1,12 +1,13 @@
 """The fast engine: the rules of :mod:`wse_sim.serving.scheduler` in machine code, turn by turn.
 
-Nobody overtakes in a line of regions, so tokens come back in the order in which they left: a ring takes the place of an
-event queue, and a turn is one maximum and one addition a region::
+Turns do not overtake in a line of regions, so tokens return in the order in which they entered. A ring
+replaces the event queue, and a turn is one maximum and one addition per region::
 
     c_0 = entry + t_0        c_r = max(c_r of the turn before, c_(r-1)) + t_r
 
-Rounds of decodes that repeat are added at once (:mod:`wse_sim.serving.fast_jump`).  Replicas that take turns are played side by
-side, in spans of time; where a router looks at them, each is played up to every arrival.
+Rounds of decodes that repeat are added at once (:mod:`wse_sim.serving.fast_jump`).  Independent replicas are
+simulated in intervals of time, one after the other; with a router, all replicas are simulated up to every
+arrival.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ FIRST_SPAN, SPAN_S, STEPS = (
     10**7,
     0.1,
     2**14,
-)  # ticks, and seconds of the host, between two looks at interrupts; steps of a router
+)  # ticks and host seconds between checks for interrupts; steps of a router
 
 
 def serve_fast(
@@ -73,9 +74,9 @@ def serve_fast(
     Raises
     ------
     ServingError
-        If a turn or a context is beyond the table.
+        If a turn or a context exceeds the table.
     RunInterrupted
-        With what was answered, on an interrupt.
+        On an interrupt; it carries the answered requests.
     """
     requests, every, is_whole = play(load, rules, table, replicas, router)
     counts = {
@@ -134,7 +135,7 @@ def play(
 
 
 def _serve_in_turn(load: Load, requests: Requests, every: Replica, machine: Table, limits: Limits) -> None:
-    """Play the replicas side by side, for spans of time that take a fraction of a second."""
+    """Simulate the replicas in intervals of time that take a fraction of a second each."""
     replicas, comings = [], []
     for number, rows in enumerate(shares(load, len(every.at))):
         requests.replica[rows] = number
@@ -252,7 +253,7 @@ def _load(every: Replica, limits: Limits, k: int) -> int:
 
 @inlined_kernel
 def _one(every: Replica, k: int, list_: int) -> Replica:
-    """The state of replica `k`, with pending list `list_`."""
+    """Return the state of replica `k`, with pending list `list_`."""
     return Replica(
         every.at[k], every.tally[k], every.running[k], every.ready[k], every.prompts[k], every.back[k], every.back_at[k],
         every.back_emits[k], every.moving[k], every.moving_at[k], every.moving_found[k], every.left[k], every.left_before[k],

@@ -1,8 +1,9 @@
 """The numbers of a run under the keys of `vllm bench serve`, with its definitions.
 
-Duration is from the first arrival to the last token.  TTFT counts from the arrival; TPOT is (end - first token) / (tokens - 1)
-of requests with more than one; ITL are the gaps between tokens, of all requests together, from a histogram whose bins are 1.6 %
-wide (their mean is exact); E2EL is the time from arrival to the last token.  All in ms.
+Duration is from the first arrival to the last token.  TTFT counts from the arrival; TPOT is (end - first
+token) / (tokens - 1) of requests with more than one; ITL are the gaps between tokens over all requests, from
+a histogram with bins of 1.6 % (the mean is exact); E2EL is the time from arrival to the last token.  All in
+ms.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ Floats = NDArray[np.floating]
 
 
 def request_times(load: Load, served: Served) -> dict[str, Floats]:
-    """Times of the completed requests in ms, by name: queue, ttft, tpot (nan of a single token), e2el."""
+    """Return the times of completed requests in ms, by name: queue, ttft, tpot (nan for a single token),
+    e2el."""
     done = served.completed
     arrival, first, last = (
         column[done] for column in (served.arrival_ticks, served.first_ticks, served.last_ticks)
@@ -45,12 +47,12 @@ def request_times(load: Load, served: Served) -> dict[str, Floats]:
 
 
 def read_goals(text: str) -> dict[str, float]:
-    """Goals in ms by name, of text such as "ttft:200 tpot:5".
+    """Parse goals in ms by name, from text such as "ttft:200 tpot:5".
 
     Raises
     ------
     ServingError
-        If a name is none of ttft, tpot, e2el, or a time is none.
+        If a name is not ttft, tpot or e2el, or a time is invalid.
     """
     goals: dict[str, float] = {}
     for part in text.split():
@@ -70,7 +72,7 @@ def read_goals(text: str) -> dict[str, float]:
 
 
 def meets(times: Mapping[str, Floats], goals: Mapping[str, float]) -> NDArray[np.bool_]:
-    """Which completed requests meet all goals; the TPOT of a single-token answer is 0."""
+    """Return which completed requests meet all goals; the TPOT of a single-token answer is 0."""
     good = np.ones(len(times["ttft"]), bool)
     for name, limit in goals.items():
         good &= np.nan_to_num(times[name]) <= limit
@@ -88,7 +90,7 @@ def bench_result(
     burstiness: float = 1.0,
     most_users: int | None = None,
 ) -> Values:
-    """The result of a run, with the keys and definitions of `vllm bench serve`."""
+    """Return the result of a run, with the keys and definitions of `vllm bench serve`."""
     done, times = served.completed, request_times(load, served)
     count = int(done.sum())
     begun = int(served.arrival_ticks.min()) if len(load) else 0
@@ -126,7 +128,8 @@ def bench_result(
 
 
 def most_at_once(served: Served) -> int:
-    """Most requests between arrival and last token at a time; one that ends makes room for one that arrives."""
+    """Return the most simultaneous requests between arrival and last token; at equal times, ends precede
+    arrivals."""
     done = served.completed
     arrivals, ends = np.sort(served.arrival_ticks[done]), np.sort(served.last_ticks[done])
     if not len(arrivals):
@@ -135,7 +138,7 @@ def most_at_once(served: Served) -> int:
 
 
 def _statistics(name: str, values: Floats, percentiles: Sequence[float]) -> dict[str, float]:
-    """Mean, median, standard deviation, percentiles; zeros without values, as there."""
+    """Return mean, median, standard deviation and percentiles; zeros without values, as in vLLM."""
     values = values if len(values) else np.zeros(1)
     found = {
         f"mean_{name}_ms": float(values.mean()),

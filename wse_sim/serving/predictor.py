@@ -36,7 +36,8 @@ class TurnLimits:
 
 
 class Predictor:
-    """Times of turns on one replica; holds plain lists, so that it is small, pickled fast, and shares no state.
+    """Times of turns on one replica; consists of plain lists, so it is small, fast to pickle and has no
+    shared state.
 
     Example
     -------
@@ -64,7 +65,7 @@ class Predictor:
 
     @property
     def kv_blocks(self) -> int:
-        """Blocks of the cache."""
+        """Number of cache blocks."""
         return self.limits.kv_blocks
 
     @property
@@ -75,21 +76,21 @@ class Predictor:
     def turn_s(
         self, prefill: Sequence[tuple[int, int]] = (), decode: Sequence[int] = (), *, ends: int = 0
     ) -> TurnTime:
-        """Seconds of a turn.
+        """Return the seconds of a turn.
 
         Parameters
         ----------
         prefill
-            (tokens, context when they are done) of each chunk of a prompt.
+            (tokens, context after them) of each chunk of a prompt.
         decode
-            The context of each request that decodes, its new token included.
+            Context of each request that decodes, including its new token.
         ends
-            How many of the chunks end their prompts, and so give a first token (the head runs for them).
+            Number of chunks that end their prompts and yield a first token (the head runs for them).
 
         Raises
         ------
         ServingError
-            If the turn is empty, or beyond :attr:`limits`.
+            If the turn is empty, or exceeds :attr:`limits`.
         """
         grid, deep = self._grid, self._deep
         tokens, cost = len(decode), 0
@@ -112,7 +113,7 @@ class Predictor:
     def stages_s(
         self, prefill: Sequence[tuple[int, int]] = (), decode: Sequence[int] = (), *, ends: int = 0
     ) -> tuple[float, ...]:
-        """Seconds of the turn in each region, in order; raises as :meth:`turn_s`."""
+        """Return the seconds of the turn in each region, in order; raises like :meth:`turn_s`."""
         self.turn_s(prefill, decode, ends=ends)
         deep, grid = self._deep, self._grid
         cost = sum(deep[-(-c // grid)] for c in decode) + sum(n * deep[-(-c // grid)] for n, c in prefill)
@@ -124,6 +125,6 @@ class Predictor:
         tokens = len(decode) + sum(count for count, _ in prefill)
         longest = max([*decode, *(context for _, context in prefill)], default=0)
         return ServingError(
-            f"a turn of {tokens} tokens with contexts of up to {longest} is none: give 1 to {self.limits.turn_tokens} tokens "
+            f"a turn of {tokens} tokens with contexts of up to {longest} is out of range; give 1 to {self.limits.turn_tokens} tokens "
             f"and contexts of up to {self.limits.context:,}"
         )

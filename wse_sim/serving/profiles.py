@@ -1,18 +1,20 @@
-"""Times of an engine on other hardware, from tables that were measured layer by layer.
+"""Times of an engine on other hardware, from tables of measured layer times.
 
-The folder holds ``dense.csv`` (layer, tokens, time_us), ``per_sequence.csv`` (layer, sequences, time_us), ``attention.csv``
-(prefill_chunk, kv_prefill, n_decode, kv_decode, time_us), of a mixture of experts ``moe.csv`` (tokens, activated_experts, time_us) and,
-where attention was measured on uneven contexts, ``skew_fit.csv``, which ``meta.yaml`` in the folder above turns on: the format of
-LLMServingSim's profiler.  With one region and as many joined decodes as the engine takes, the
-scheduler of this package is that engine's, so its rules can be held against real runs of vLLM::
+The folder holds ``dense.csv`` (layer, tokens, time_us), ``per_sequence.csv`` (layer, sequences, time_us),
+``attention.csv`` (prefill_chunk, kv_prefill, n_decode, kv_decode, time_us), of a mixture of experts
+``moe.csv`` (tokens, activated_experts, time_us) and, where attention was measured on uneven contexts,
+``skew_fit.csv``, which ``meta.yaml`` in the folder above turns on: the format of LLMServingSim's profiler.
+With one region and as many joined decodes as the engine allows, the scheduler of this package equals that of
+the engine, so its rules can be compared with real runs of vLLM::
 
     step = embedding + L (2 layernorm + qkv_proj [+ qk_norm] + rotary_emb + attention + o_proj + gate_up_proj + act_fn
            + down_proj + 2 all-reduces [instead of the last three: all-gather + moe + reduce-scatter]) + final_layernorm
            + lm_head + sampler
 
-Dense layers by the tokens of the step, the last two by the requests that get a token, both linear between rows.  Attention at (tokens of
-chunks, their contexts, number of decodes, mean of their contexts), linear between rows, at the nearest measured pair of chunk and
-decodes; uneven contexts add alpha (t(longest) - t(mean)), alpha by bucket.
+Dense layers depend on the tokens of the step, the last two on the requests that get a token; both are linear
+between rows.  Attention at (tokens of chunks, their contexts, number of decodes, mean of their contexts),
+linear between rows, at the nearest measured pair of chunk and decodes; uneven contexts add alpha (t(longest)
+- t(mean)), alpha by bucket.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ class AllReduce:
     element_bytes: int = 2
 
     def us(self, tokens: int) -> float:
-        """Microseconds for the hidden state of some tokens."""
+        """Return the microseconds for the hidden state of some tokens."""
         return 2e6 * (self.latency_s + tokens * self.hidden * self.element_bytes / 2 / self.link_bytes_per_s)
 
 
@@ -70,7 +72,7 @@ class ExpertRanks:
     element_bytes: int = 2
 
     def activated(self, tokens: int) -> float:
-        """Different experts of a rank that some tokens of every rank meet, in the mean."""
+        """Return the mean number of different experts of a rank that some tokens of every rank use."""
         missed = (1.0 - self.per_token / self.experts) ** (tokens * self.ranks)
         return self.experts / self.ranks * (1.0 - missed)
 
@@ -86,7 +88,7 @@ class EngineProfile:
     Raises
     ------
     ConfigError
-        If a table is missing or not of its form.
+        If a table is missing or malformed.
     """
 
     regions = 1
@@ -108,7 +110,8 @@ class EngineProfile:
         self._alphas = _fit_of(path)
 
     def ticks_of(self, parts: Sequence[tuple[int, int, int]]) -> Ticks:
-        """Ticks of a step, (1,), of (tokens, context when they are done, tokens that may be emitted)."""
+        """Return the ticks of a step, (1,), for entries (tokens, context after them, tokens that may be
+        emitted)."""
         tokens, answers = sum(part[0] for part in parts), sum(part[2] for part in parts)
         layer = self._attention_us(parts)
         once = 0.0
@@ -152,7 +155,8 @@ class _Attention:
         self._decodes = sorted({pair[1] for pair in self._tables})
 
     def us(self, chunk: int, before: int, decodes: int, context: int) -> float:
-        """Microseconds, linear in all four; a corner that was not measured is the nearest pair that was."""
+        """Return microseconds, linear in all four; for a corner that was not measured, those of the nearest
+        measured pair."""
         total = 0.0
         for one, weight in _corners(self._chunks, chunk):
             for two, other in _corners(self._decodes, decodes):
@@ -188,7 +192,8 @@ class _Experts:
         self._curves = {experts: np.array(sorted(points)).T for experts, points in sorted(rows.items())}
 
     def us(self, tokens: int, experts: float) -> float:
-        """Microseconds, linear in both; of fewer tokens or experts than were measured, those of the fewest."""
+        """Return microseconds, linear in both; below the measured range, those of the fewest tokens or
+        experts."""
         times = [float(np.interp(tokens, *curve)) for curve in self._curves.values()]
         return float(np.interp(experts, list(self._curves), times))
 
@@ -209,7 +214,7 @@ class _Alphas:
         self._bins = [sorted((_upper(name), name) for name in seen) for seen in labels]
 
     def of(self, chunk: int, decodes: int, skew: float, longest: int, before: int) -> float:
-        """The weight of a step; the default where its bucket was not measured."""
+        """Return the weight of a step; the default if its bucket was not measured."""
         values = (decodes, 100 * skew, longest, before)
         names = []
         for bins, value in zip(self._bins, values, strict=True):
@@ -231,14 +236,14 @@ def _fit_of(path: Path) -> _Alphas | None:
 
 
 def _upper(label: str) -> float:
-    """The upper end of a bucket by its label: n<=16, sr<=40%, kvB<=4k, kp=0, sr>70%."""
+    """Return the upper end of a bucket, from its label: n<=16, sr<=40%, kvB<=4k, kp=0, sr>70%."""
     found = re.search(r"([\d.]+)(k?)", label)
     number = float(found[1]) * (KILO if found[2] else 1) if found else 0.0
     return float("inf") if ">" in label else number
 
 
 def _corners(values: list[int], at: int) -> list[tuple[int, float]]:
-    """The two measured values around `at` with their weights; beyond the last one the last."""
+    """Return the two measured values around `at` with their weights; beyond the last one, the last."""
     if at <= values[0] or at in values:
         return [(max(at, values[0]), 1.0)]
     k = bisect_left(values, at)
@@ -253,7 +258,8 @@ Grid = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def _grid(table: dict[tuple[int, int], float]) -> Grid:
-    """Contexts of chunks, contexts of decodes, times; what was not measured is linear between neighbours of its row."""
+    """Return contexts of chunks, contexts of decodes, and times; missing values are interpolated linearly in
+    their row."""
     ones, twos = (sorted({key[axis] for key in table}) for axis in (0, 1))
     values = np.full((len(ones), len(twos)), np.nan)
     for (one, two), time_us in table.items():
@@ -265,7 +271,7 @@ def _grid(table: dict[tuple[int, int], float]) -> Grid:
 
 
 def _bilinear(grid: Grid, one: float, two: float) -> float:
-    """Linear between rows; beyond the last one as between the last two."""
+    """Interpolate linearly between rows; extrapolate beyond the last one from the last two."""
     ones, twos, values = grid
     columns = np.array([_line(twos, row, two) for row in values])
     return max(0.0, _line(ones, columns, one))
@@ -278,7 +284,7 @@ def _line(at: np.ndarray, values: np.ndarray, x: float) -> float:
 
 
 def _curves(path: Path, axis: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Times by layer, over tokens or sequences."""
+    """Return times by layer, over tokens or sequences."""
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)
     with _opened(path) as file:
         for line, row in enumerate(csv.DictReader(file), 2):

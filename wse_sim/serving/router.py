@@ -6,8 +6,8 @@
     prefix-aware       most blocks of the prompt in the cache; ties, and prompts without any, go to the least loaded; replicas with
                        more than 1.5 times the mean load are skipped
 
-A router sees the state at the instant of the arrival, after all returns and before the next turn. Of equal
-replicas it takes the first.
+A router sees the state at the instant of the arrival, after all returns and before the next turn. Ties go to
+the first replica.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOST_OF_MEAN = 3, 2  # load over mean load of a replica whose cache still counts
 
 
 def chosen_replica(router: str, loads: Sequence[int], outstanding: Sequence[int], hits: Sequence[int]) -> int:
-    """The replica of a request; `hits` are blocks of its prompt in each cache.
+    """Return the replica for a request; `hits` are blocks of its prompt in each cache.
 
     Example
     -------

@@ -48,7 +48,10 @@ class Replica:
     rules: ServingRules
     notes: tuple[str, ...] = ()
     power: PowerDraw | None = None  # of a plan
-    helper_wafers: tuple[int, int] = (0, 0)  # that draft, and that read prompts, for this replica
+    helper_wafers: tuple[int, int] = (
+        0,
+        0,
+    )  # wafers that draft, and wafers that read prompts, for this replica
 
     @property
     def helpers(self) -> int:
@@ -58,7 +61,7 @@ class Replica:
 
 @dataclass(frozen=True)
 class Serving:
-    """A load that was served."""
+    """Result of serving a load."""
 
     load: Load
     served: Served
@@ -69,7 +72,7 @@ class Serving:
     sentence: str  # what binds
     notes: tuple[str, ...]
     sampled: SampledRun
-    is_cut: bool = False  # somebody interrupted it; only what was answered by then is here
+    is_cut: bool = False  # an interrupted run: only requests answered by then are included
 
 
 def replica_of(
@@ -84,7 +87,8 @@ def replica_of(
     reserve: bool = False,
     prefix_cache: bool = False,
 ) -> Replica:
-    """The replica of a plan: by default turns of the plan's chunk, and all of the cache that fits with them.
+    """Return the replica of a plan; by default, turns of the plan's chunk and the largest cache that fits
+    with them.
 
     Raises
     ------
@@ -126,14 +130,15 @@ def serve(
     router: str = ROUND_ROBIN,
     keeps: bool = False,
 ) -> Serving:
-    """Serve a load on equal replicas; with `keeps`, an interrupt leaves what the fast engine has answered.
+    """Serve a load on equal replicas; with `keeps`, an interrupt returns the requests answered so far by the
+    fast engine.
 
     Raises
     ------
     ServingError
-        If the load is empty, or a turn or context is beyond the table.
+        If the load is empty, or a turn or context exceeds the table.
     KeyboardInterrupt
-        If it is interrupted and nothing is kept.
+        On an interrupt, without `keeps`.
     """
     if not len(load):
         raise ServingError("the load has no request; give at least one")
@@ -188,14 +193,15 @@ def serve(
 
 
 def attained(serving: Serving, goals: Mapping[str, float]) -> float:
-    """The fraction of all requests that were answered within the goals."""
+    """Return the fraction of all requests that were answered within the goals."""
     return float(meets(request_times(serving.load, serving.served), goals).sum()) / (
         len(serving.load) + serving.load.refused
     )
 
 
 def is_steady(serving: Serving) -> bool:
-    """Whether the queue does not grow without end: of the second half of the requests, no more wait than twice those of the first."""
+    """Return whether the queue is bounded: at most twice as many requests wait in the second half as in the
+    first."""
     waited = serving.served.admitted_ticks - serving.served.arrival_ticks
     half = len(waited) // 2
     if half < 1 or not serving.served.completed.all():
@@ -214,10 +220,11 @@ def capacity(
     attain: float = 0.99,
     router: str = ROUND_ROBIN,
 ) -> tuple[float, Serving | None]:
-    """The highest rate at which `attain` of the requests meet the goals and no queue grows, and the run at it.
+    """Return the highest rate at which `attain` of the requests meet the goals and no queue grows, and its
+    run.
 
-    Bisection to 1 % below the closed bound; `load_at` draws the same random numbers at each rate.  (0, None) if a lone
-    request is already too late.
+    Bisection to 1 % below the closed bound; `load_at` draws the same random numbers at each rate.  (0, None)
+    if even a single request is too late.
     """
 
     def holds(rate: float) -> Serving | None:
@@ -245,7 +252,8 @@ def fewest_replicas(
     most: int = 64,
     router: str = ROUND_ROBIN,
 ) -> tuple[int, Serving | None]:
-    """The fewest replicas on which `attain` of the requests meet the goals, and the run on them; (most, None) if none do."""
+    """Return the fewest replicas on which `attain` of the requests meet the goals, and their run; else (most,
+    None)."""
 
     def holds(count: int) -> Serving | None:
         found = serve(load, replica, replicas=count, router=router)
@@ -269,7 +277,7 @@ def fewest_replicas(
 
 
 def helpers_of(served: Served, replica: Replica, replicas: int) -> tuple[HelperWafers, ...]:
-    """Busy fractions of the wafers that draft and of those that prefill."""
+    """Return the busy fractions of wafers that draft and of wafers that prefill."""
     drafting, reading = replica.helper_wafers
     done, rules = served.completed, replica.rules
     if not done.any() or replica.power is None:

@@ -1,4 +1,4 @@
-"""Who takes part in a turn: the rules of vLLM's V1 scheduler, before a line of regions.
+"""Selection of the requests of a turn: the rules of vLLM's V1 scheduler, in front of a line of regions.
 
 When the first region is free, a turn is formed:
 
@@ -6,19 +6,22 @@ When the first region is free, a turn is formed:
    preempts the youngest running request that has nothing in flight and is not older than itself, perhaps itself.
 2. *Prompts* of running requests, oldest first, as many tokens as the turn has left; blocks as in 1.  If none can be had, no
    younger prompt takes its place.
-3. *Admission*, first come first served, unless 1 or 2 preempted somebody or left somebody without a block: blocks for the
-   whole present length, less those that a prefix cache has, must be free.  Of `reserve`, blocks for the whole answer, which are then held.
+3. *Admission*, first come first served, unless 1 or 2 preempted a request or left one without a block: blocks
+   for the current length, minus those in a prefix cache, must be free. With `reserve`, so must blocks for the
+   whole answer, which are then held.
 
 With priorities, a smaller one and then an earlier arrival goes first in 3, and the last one in that order is preempted in 1 and 2.
 
-With speculation a request that decodes has its known token and drafts in the turn, as many as the turn has room for and the
-answer needs; it emits those that are accepted and one more, and gives the slots of the others back.  It is ready again when its
-next drafts are.  A request whose prompt is read elsewhere holds blocks from its admission on, and decodes when they are filled.
+With speculation a request that decodes puts its known token and drafts into the turn, as many as fit in the
+turn and the answer needs. It emits the accepted drafts and one more token, and releases the slots of the
+others. It is ready again when its next drafts are.  A request whose prompt is read elsewhere holds blocks
+from its admission on, and decodes when they are filled.
 
-A preempted request loses its blocks, waits at the head, and computes its prompt and the tokens of its answer again.  Tokens
-count as computed when their turn enters, since nobody overtakes.  A request that has computed all its tokens emits one
-when the turn leaves the last region.  Of `swap`, it keeps what it computed: that leaves through the edge, before which no turn
-enters that takes its blocks, and comes back when it is admitted again.
+A preempted request loses its blocks, waits at the head, and computes its prompt and the tokens of its answer
+again.  Tokens count as computed when their turn enters, because turns do not overtake. A request that has
+computed all its tokens emits one when the turn leaves the last region. With `swap`, it keeps its computed
+cache, which leaves through the edge and returns when the request is admitted again; no turn that uses its
+blocks enters before the cache has left.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ Rank = tuple[int, int, int]
 
 @dataclass
 class QueuedRequest:
-    """A request as the scheduler sees it."""
+    """State of a request in the scheduler."""
 
     number: int
     input_tokens: int
@@ -53,7 +56,7 @@ class QueuedRequest:
     in_flight: int = 0  # turns in the line
     admission: int = NEVER  # order in which it was admitted last
     has_run: bool = False  # was admitted before
-    ready_at: int = 0  # when it can take part again
+    ready_at: int = 0  # tick at which it can take part again
     away: int = 0  # tokens beyond the edge
     cached: int = 0  # tokens found when it was admitted first
     accepted: int = 0  # drafts
@@ -88,7 +91,7 @@ class Returned(NamedTuple):
 
 
 class TurnScheduler:
-    """The state of a replica: who waits, who runs, which blocks are free."""
+    """The state of a replica: waiting and running requests, and free blocks."""
 
     def __init__(
         self, rules: ServingRules, latency: Latency, keys: Callable[[int, int], Key] | None = None
@@ -97,11 +100,13 @@ class TurnScheduler:
         self.pool = BlockPool(rules.blocks, rules.block_tokens, keys)
         self.waiting: deque[QueuedRequest] = deque()
         self.running: list[QueuedRequest] = []  # in order of admission
-        self.ready: list[QueuedRequest] = []  # decode next, in the order in which they can
+        self.ready: list[
+            QueuedRequest
+        ] = []  # requests that decode next, in the order in which they are ready
         self.handed: list[
             tuple[int, QueuedRequest, int]
         ] = []  # (when, request, tokens that were there), of this turn
-        self.enters_at = 0  # no turn before: blocks that were taken are on their way out
+        self.enters_at = 0  # no turn before this tick: preempted caches are still being sent out
         self._admissions = 0
         self._draft_free_at = 0
         self.edge = EdgeState(rules.edge) if rules.edge else None
@@ -115,20 +120,20 @@ class TurnScheduler:
 
     @property
     def load(self) -> int:
-        """Blocks in use, and those that waiting requests will need."""
+        """Return the blocks in use plus those that waiting requests will need."""
         waiting = sum(self.pool.needed(request.length) for request in self.waiting)
         return self.rules.blocks - self.pool.free + waiting
 
     def arrives(self, request: QueuedRequest) -> None:
-        """A request joins the queue."""
+        """Add a request to the queue."""
         if self.rules.by_priority:
             bisect.insort(self.waiting, request, key=self._rank)
         else:
             self.waiting.append(request)
 
     def form(self, now: int) -> tuple[tuple[TurnPart, ...], list[QueuedRequest]]:
-        """The next turn (empty if no request can take part), and the requests that were admitted for the
-        first time."""
+        """Return the next turn (empty if no request can take part), and the requests admitted for the first
+        time."""
         tally = self.tally
         self.handed = []
         while True:
@@ -146,12 +151,13 @@ class TurnScheduler:
         return tuple(parts), admitted
 
     def wakes_at(self, now: int) -> int | None:
-        """When somebody who runs can take part who cannot now, if nothing else happens before."""
+        """Return the tick at which a running request that is not ready now becomes ready, without other
+        events."""
         later = [one.ready_at for one in self.running if one.ready_at > now and not one.in_flight]
         return min(later, default=None)
 
     def returned(self, turn: Iterable[TurnPart], now: int) -> list[Returned]:
-        """Process a turn that left the last region; the requests that emitted tokens."""
+        """Process a turn that left the last region; return the requests that emitted tokens."""
         found = []
         for request, tokens, context, emits in turn:
             request.in_flight -= 1
@@ -169,14 +175,14 @@ class TurnScheduler:
         return found
 
     def is_there(self, request: QueuedRequest, found: int, now: int) -> list[Returned]:
-        """Process a cache that was handed over; its first token comes with it."""
+        """Process a transferred cache; the first token arrives with it."""
         self.pool.register(request.number, request.blocks, found, request.computed)
         return self.returned([TurnPart(request, request.computed - found, request.computed, 1)], now)
 
     # Speculation
 
     def _verified(self, request: QueuedRequest, emits: int, before: int) -> int:
-        """Tokens that a part of a turn emits; slots of rejected drafts are given back."""
+        """Return the tokens that a part of a turn emits, and release the slots of rejected drafts."""
         spec, drafts = self.rules.speculation, emits - 1
         if spec is None or not drafts:
             return 1
@@ -193,7 +199,7 @@ class TurnScheduler:
         return 1 + accepted
 
     def _ready_again(self, request: QueuedRequest, now: int) -> None:
-        """A request has its token, and can continue when its next drafts are there."""
+        """Mark a request as ready again: when its token is back and its next drafts are ready."""
         request.ready_at, spec = now, self.rules.speculation
         if spec is not None and spec.delay_ticks:
             begin = max(now, self._draft_free_at)
@@ -204,7 +210,7 @@ class TurnScheduler:
     # The three rules
 
     def _decodes(self, parts: list[TurnPart], now: int) -> None:
-        """Rule 1."""
+        """Apply rule 1: add the decodes of a turn."""
         budget, drafts = self.rules.turn_tokens, len(self.accepted_at)
         while self.ready and len(parts) < self.rules.joined and budget:
             request = self.ready[0]
@@ -217,7 +223,7 @@ class TurnScheduler:
                 budget -= size
 
     def _prompts(self, parts: list[TurnPart], now: int) -> bool:
-        """Rule 2; whether somebody is left without a block."""
+        """Apply rule 2: add prompt tokens; return whether a request is left without a block."""
         budget = self.rules.turn_tokens - sum(part.tokens for part in parts)
         taken = {id(part.request) for part in parts}
         for request in list(self.running):
@@ -239,7 +245,7 @@ class TurnScheduler:
         return False
 
     def _admissions_of(self, parts: list[TurnPart], now: int) -> list[QueuedRequest]:
-        """Rule 3; who was admitted for the first time."""
+        """Apply rule 3: admit requests; return those admitted for the first time."""
         budget, first = self.rules.turn_tokens - sum(part.tokens for part in parts), []
         while self.waiting and budget and len(self.running) < self.rules.most_running:
             request = self.waiting[0]
@@ -263,9 +269,9 @@ class TurnScheduler:
     def _begins(
         self, request: QueuedRequest, whole: int, budget: int, parts: list[TurnPart], now: int
     ) -> int:
-        """Begin an admitted request: the number of its tokens in this turn.
+        """Start an admitted request; return the number of its tokens in this turn.
 
-        0 if its cache was swapped out or is prefilled elsewhere; the transfer is started.
+        This is 0 if its cache was swapped out or is prefilled elsewhere; then the transfer starts.
         """
         found, away = request.computed, request.away
         request.away = 0
@@ -299,7 +305,8 @@ class TurnScheduler:
         return request.admission, 0, 0
 
     def _room(self, request: QueuedRequest, tokens: int, now: int) -> bool:
-        """Take blocks for more tokens of a running request, from those behind it that rest if need be."""
+        """Allocate blocks for more tokens of a running request, preempting later requests if needed; return
+        the success."""
         need = self.pool.needed(request.computed + tokens) - len(request.blocks)
         while need > self.pool.free:
             resting = [

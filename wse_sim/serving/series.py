@@ -1,4 +1,4 @@
-"""A run over time: what engines sampled, of each replica and in sum, as counts, rates and fractions."""
+"""A run over time: samples of the engines, per replica and in total, as counts, rates and fractions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from wse_sim.serving.base import SAMPLED, TICK_S, Served, Ticks
 from wse_sim.serving.energy import PowerDraw
 
-MOST_KEPT = 4_000_000  # numbers of single replicas; beyond it their sum alone is kept
+MOST_KEPT = 4_000_000  # values of single replicas; with more, only their sum is kept
 COUNTS = len(SAMPLED)
 Floats = NDArray[np.float64]
 
@@ -20,7 +20,7 @@ class SampledRun:
     """Samples of all replicas at common times.
 
     `total` has the columns of :data:`SAMPLED`, then busy ticks of each region, summed over the replicas; `single` the same of each
-    replica, (replicas, samples, columns), or none of them where they would be too many.
+    replica, (replicas, samples, columns), or empty if these would be too many.
     """
 
     at_ticks: Ticks  # (samples,)
@@ -30,7 +30,8 @@ class SampledRun:
 
 
 def sampled_run(served: Served) -> SampledRun:
-    """The samples of replicas, thinned to the coarsest of them; one that has ended keeps its last state."""
+    """Return the samples of replicas, thinned to the coarsest interval; a replica that has ended keeps its
+    last state."""
     every = max(served.every_ticks)
     thin = [
         _thinned(rows, every // own) for rows, own in zip(served.samples, served.every_ticks, strict=True)

@@ -8,7 +8,7 @@ from wse_sim.serving.base import Load, Ticks
 
 
 def home_of(load: Load, replicas: int) -> Ticks:
-    """The replica of each request, (requests,)."""
+    """Return the replica of each request, (requests,)."""
     number = np.arange(len(load))
     if load.is_closed:  # the user is the first request of the chain
         user = number.copy()
@@ -20,6 +20,6 @@ def home_of(load: Load, replicas: int) -> Ticks:
 
 
 def shares(load: Load, replicas: int) -> list[Ticks]:
-    """Rows of each replica, in order of arrival."""
+    """Return the rows of each replica, in order of arrival."""
     home = home_of(load, replicas)
     return [np.flatnonzero(home == which) for which in range(replicas)]

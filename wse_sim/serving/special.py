@@ -50,7 +50,7 @@ FOREIGN, WAFERS = "foreign", "wafers"
 
 @dataclass(frozen=True)
 class Drafting:
-    """Who drafts, how many tokens, and how they are accepted."""
+    """Parsed ``--speculate``: the source of drafts, their number and acceptance probabilities."""
 
     way: str
     model: str
@@ -63,7 +63,7 @@ def read_drafting(text: str) -> Drafting:
     Raises
     ------
     ServingError
-        If it is none of the forms at the top of this module.
+        If it has none of the forms in the module's docstring.
 
     Example
     -------
@@ -104,7 +104,7 @@ def _probability(text: str) -> float | None:
 def speculation_of(
     drafting: Drafting, plan: GenerationPlan | None, draft: GenerationPlan | None, *, seed: int = 0
 ) -> Speculation:
-    """Drafts with the times of a plan; `draft` is the plan of the model that drafts.
+    """Return drafts with the times of a plan; `draft` is the plan of the model that drafts.
 
     Raises
     ------
@@ -127,7 +127,7 @@ def speculation_of(
 
 
 def edge_of(plan: GenerationPlan) -> EdgeLink:
-    """The edges of a replica's wafers: each moves what its own layers keep of a token."""
+    """Return the edge link of a replica's wafers; each wafer transfers the cache of its own layers."""
     layers: Counter[int] = Counter()
     for item in plan.regions:
         layers[item.wafer] += item.layers
@@ -158,7 +158,7 @@ def read_prefill(text: str, longest: int, *, streams: bool = True, layers: int =
 
 
 def _rate(text: str) -> float | None:
-    """Tokens per second; 0 of a number that is none, None of what is not a number."""
+    """Return tokens per second; 0 for a number that is not a valid rate, None if the text is not a number."""
     try:
         number = float(text)
     except ValueError:
@@ -167,7 +167,8 @@ def _rate(text: str) -> float | None:
 
 
 def _measured(name: str, longest: int) -> Ticks:
-    """Ticks of prompts of 0 to `longest` tokens, linear between the rows of a file and beyond the last two."""
+    """Return the ticks of prompts of 0 to `longest` tokens, linear between the rows of a file and beyond the
+    last two."""
     data: object = read_json(Path(name), "table of prompts")
     try:
         rows = np.array(data, float)
@@ -206,7 +207,7 @@ def with_special(
     by_priority: bool = False,
     seed: int = 0,
 ) -> ServingRules:
-    """Rules with what is requested; `longest` tokens are those of the longest request.
+    """Return the rules with the requested extensions; the longest request has `longest` tokens.
 
     Raises
     ------
@@ -253,13 +254,14 @@ def speculation_keys(served: Served, rules: ServingRules) -> dict[str, object]:
 
 
 def helper_wafers(replica_systems: int, rules: ServingRules, draft: GenerationPlan | None) -> tuple[int, int]:
-    """Wafers of a replica beyond those that decode: those that draft, and those for prefill."""
+    """Return a replica's wafers besides those that decode: wafers that draft, and wafers for prefill."""
     lines = rules.prefill.lines if rules.prefill and rules.prefill.ticks is None else 0
     return draft.systems if draft else 0, lines * replica_systems
 
 
 def expected_cycle(rules: ServingRules) -> tuple[float, int]:
-    """Mean number of tokens that a decode emits per turn, and the number of tokens that it occupies in the turn."""
+    """Return the mean number of tokens that a decode emits per turn, and the number that it occupies in the
+    turn."""
     if rules.speculation is None:
         return 1.0, 1
     acceptance = rules.speculation.acceptance[: max(0, rules.turn_tokens - 1)]

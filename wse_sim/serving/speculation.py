@@ -1,20 +1,22 @@
 """Speculation: several drafted tokens are verified in one turn.
 
-K drafts, a_i the probability that draft i is accepted if all before it were, D the time until the drafts are there::
+K drafts, a_i the probability that draft i is accepted if all previous ones were, D the time until the drafts
+are ready::
 
     tokens of a cycle  E = 1 + sum over i of the product of a_1 .. a_i
     one user           E / (lam(K + 1) + D) tokens/s
     all users          E / max(t(K + 1), busy time of the draft's line) tokens/s
 
-    draft model    D = K lam_draft + 2 h, the line is occupied K t_draft of it; the model has its own regions
-    mtp            D = K (layers A(1) + head) in the last region, which is busy with it
-    prompt         D = 0: what followed the same words in the prompt
+    draft model    D = K lam_draft + 2 h, of which the line is occupied K t_draft; the model has separate regions
+    mtp            D = K (layers A(1) + head) in the last region, which is busy meanwhile
+    prompt         D = 0: the tokens that followed the same words in the prompt
 
-It pays for one user where E exceeds (lam(K + 1) + D) / lam(1), for all where it exceeds max(t(K + 1), busy) / t(1).  Drafts of
-several requests take turns on the draft's line, first come first served, all drafts of one request together (in truth single tokens
-interleave; the rate is the same).
+Speculation pays for a single user if E exceeds (lam(K + 1) + D) / lam(1), and for all users if it exceeds max(t(K + 1), busy) / t(1).
+The draft model's line serves requests first come, first served, all drafts of one request together. (In reality single tokens
+interleave, at the same rate.)
 
-Whether a draft is accepted is a hash of seed, request and place in the answer: every engine and every order of events draws the same.
+A hash of seed, request and position in the answer determines whether a draft is accepted, so the result is the same in every engine
+and for every order of events.
 """
 
 from __future__ import annotations
@@ -30,11 +32,11 @@ if TYPE_CHECKING:
 
 MASK = 2**64 - 1
 FIRST, SECOND, STEP = 0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53, 0x9E3779B97F4A7C15
-BITS = 53  # of the fraction that is drawn
+BITS = 53  # of the drawn fraction
 
 
 def mixed(x: int) -> int:
-    """The finalizer of MurmurHash3: a 64-bit number whose bits all depend on all bits of `x`."""
+    """Return the finalizer of MurmurHash3: a 64-bit number whose bits all depend on all bits of `x`."""
     x &= MASK
     for factor in (FIRST, SECOND):
         x = ((x ^ (x >> 33)) * factor) & MASK
@@ -42,12 +44,12 @@ def mixed(x: int) -> int:
 
 
 def threshold(probability: float) -> int:
-    """The threshold, in units of 2^-53, below which a drawn fraction has this probability."""
+    """Return the threshold, in units of 2^-53, below which a uniform fraction falls with this probability."""
     return round(probability * 2**BITS)
 
 
 def accepted_drafts(spec: Speculation, request: int, place: int, drafts: int) -> int:
-    """Number of accepted drafts among the `drafts` tokens of a request's answer from `place` on.
+    """Return the number of accepted drafts among the `drafts` tokens of a request's answer from `place` on.
 
     Example
     -------
@@ -67,17 +69,17 @@ class SpeculationBounds(NamedTuple):
     tokens_per_cycle: float
     user_tokens_per_s: float
     tokens_per_s: float
-    pays_for_user_from: float  # tokens of a cycle from which a user alone is faster than without
+    pays_for_user_from: float  # tokens per cycle from which a single user is faster than without speculation
     pays_for_all_from: float
 
 
 def bounds_of_speculation(spec: Speculation, table: TurnTable, *, context: int) -> SpeculationBounds:
-    """The closed forms at the top of this module; tokens with `context` tokens before them.
+    """Return the closed forms of the module's docstring, for tokens after `context` tokens.
 
     Raises
     ------
     ServingError
-        If a turn of the table has no room for the drafts.
+        If the drafts do not fit in a turn of the table.
     """
     drafts = len(spec.acceptance)
     if drafts + 1 > table.most_tokens:
@@ -100,7 +102,7 @@ def bounds_of_speculation(spec: Speculation, table: TurnTable, *, context: int) 
 
 
 def expected_tokens(acceptance: tuple[float, ...]) -> float:
-    """Tokens of a cycle, in the mean of an answer without end.
+    """Return the mean tokens per cycle, for an endless answer.
 
     Example
     -------
@@ -111,7 +113,8 @@ def expected_tokens(acceptance: tuple[float, ...]) -> float:
 
 
 def acceptance_to_pay(tokens: float, drafts: int) -> float:
-    """The equal acceptance a of all drafts for which 1 + a + .. + a^K is `tokens`; above 1 where none is enough.
+    """Return the acceptance a, equal for all drafts, for which 1 + a + .. + a^K is `tokens`; above 1 if
+    impossible.
 
     Example
     -------

@@ -1,8 +1,8 @@
-"""Rows of files of requests, and their fields; what is wrong is one sentence with file, line, field and value.
+"""Rows of request files and their fields; an error is one sentence with file, line, field and value.
 
-A file of no known form is read by the names of its fields, ``fields:ARRIVAL,INPUT,OUTPUT:FILE``.  ARRIVAL is in seconds, or as its name
-continues, in @ms, @us or @ns, or a date; without it arrivals are drawn.  INPUT and OUTPUT are numbers of tokens, or texts, whose
-characters count (as the first request has them).  A line of JSON may hold a list of objects instead of one request: each takes what it lacks from the line.
+A file in another format is read by the names of its fields, ``fields:ARRIVAL,INPUT,OUTPUT:FILE``. ARRIVAL is in seconds, in the unit
+that follows its name (@ms, @us or @ns), or a date; without it arrivals are drawn. INPUT and OUTPUT are numbers of tokens, or texts
+whose characters are counted (the first request decides).  A line of JSON may hold a list of objects instead of one request: each takes what it lacks from the line.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class TraceRow(NamedTuple):
     arrival_s: float
     input_tokens: int
     output_tokens: int
-    content: tuple[int, ...] = ()  # ids of its tokens, or of runs of tokens
-    priority: int = 0  # the smaller the sooner
-    pause_s: float | None = None  # after the answer to the row before; None: it comes at its own time
+    content: tuple[int, ...] = ()  # ids of its tokens, or of groups of tokens
+    priority: int = 0  # smaller values first
+    pause_s: float | None = None  # after the answer to the previous row; None: it arrives at its own time
 
 
 def csv_rows(path: Path, names: Iterable[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Line and fields of every row of a CSV file that has these columns."""
+    """Yield line number and fields of every row of a CSV file with these columns."""
     with opened(path) as file:
         reader = csv.DictReader(file)
         try:
@@ -59,7 +59,7 @@ def csv_rows(path: Path, names: Iterable[str]) -> Iterator[tuple[int, dict[str, 
 
 
 def json_rows(path: Path) -> Iterator[tuple[int, Values]]:
-    """Line and object of every line of a file of JSON lines."""
+    """Yield line number and object of every line of a JSON Lines file."""
     with opened(path) as file:
         for line, text in enumerate(file, 1):
             if not text.strip():
@@ -76,7 +76,7 @@ def json_rows(path: Path) -> Iterator[tuple[int, Values]]:
 
 
 def opened(path: Path) -> TextIO:
-    """The file, to be read."""
+    """Open the file for reading."""
     try:
         return path.open(encoding="utf-8-sig", errors="replace", newline="")
     except OSError as fault:
@@ -84,7 +84,7 @@ def opened(path: Path) -> TextIO:
 
 
 def number_of(value: object) -> float | None:
-    """A finite number, from a number or a plain text."""
+    """Return a finite number, from a number or a text."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     if isinstance(value, str) and (not value.isascii() or "_" in value):
@@ -97,7 +97,7 @@ def number_of(value: object) -> float | None:
 
 
 def count_of(path: Path, line: int, field: str, value: object, least: int = 1) -> int:
-    """A number of tokens."""
+    """Return a number of tokens."""
     number = number_of(value)
     if number is None or number != int(number) or not least <= number <= MOST_TOKENS:
         raise fault_of(path, line, field, value, f"give an integer from {least} to {MOST_TOKENS:,}")
@@ -105,7 +105,7 @@ def count_of(path: Path, line: int, field: str, value: object, least: int = 1) -
 
 
 def priority_of(path: Path, line: int, row: Values) -> int:
-    """An optional field of lines of JSON."""
+    """Return the optional priority of a JSON line."""
     return count_of(path, line, "priority", row.get("priority", 0), least=0)
 
 
@@ -117,7 +117,7 @@ def ids_of(path: Path, line: int, field: str, value: object) -> tuple[int, ...]:
 
 
 def seconds_of(path: Path, line: int, field: str, value: object, unit_s: float = 1.0) -> float:
-    """A time, in seconds."""
+    """Return a time, in seconds."""
     number = number_of(value)
     if number is None or not 0 <= number * unit_s <= MOST_SECONDS * 4:
         raise fault_of(path, line, field, value, "give a time that is not negative")
@@ -125,12 +125,13 @@ def seconds_of(path: Path, line: int, field: str, value: object, unit_s: float =
 
 
 def fault_of(path: Path, line: int, field: str, value: object, remedy: str) -> ConfigError:
-    """A field that does not read."""
+    """Return the error for a field that cannot be parsed."""
     return ConfigError(f"{path}: line {line} has {field} '{str(value)[:60]}'; {remedy}")
 
 
 def date_of(path: Path, line: int, field: str, text: str) -> float:
-    """A date and a time as seconds; with more digits of a second than Python reads, and with a time zone or without."""
+    """Return a date and time as seconds, with or without time zone, and with any number of decimals of a
+    second."""
     try:
         zone = re.search(r"(Z|[+-]\d\d:?\d\d)?$", text)
         bare = text[: zone.start()] if zone and zone[0] else text
@@ -145,7 +146,7 @@ def date_of(path: Path, line: int, field: str, text: str) -> float:
 
 
 def named_rows(names: str, path: Path, left_out: list[str]) -> Iterator[TraceRow]:
-    """Requests by the names of their fields."""
+    """Yield requests by the names of their fields."""
     fields = [name.strip() for name in names.split(",")]
     if len(fields) != 3 or not all(fields[1:]) or path == Path():
         raise ServingError(
@@ -169,7 +170,7 @@ def named_rows(names: str, path: Path, left_out: list[str]) -> Iterator[TraceRow
 
 
 def _items(row: Values | dict[str, str]) -> Iterable[Values]:
-    """The requests of a line: itself, or the objects of its only list of objects."""
+    """Return the requests of a line: the line itself, or the objects of its only list of objects."""
     lists = [
         value
         for value in row.values()
@@ -185,12 +186,12 @@ def _when(path: Path, line: int, field: str, value: object, unit_s: float) -> fl
 
 
 def _is_text(value: object) -> bool:
-    """Whether a field is a text, not a number in one; the first request says it for all."""
+    """Return whether a field is a text that is not a number; the first request decides for all."""
     return isinstance(value, str) and bool(value.strip()) and number_of(value.strip()) is None
 
 
 def _length(path: Path, line: int, field: str, value: object, is_text: bool) -> int:
-    """Tokens of a text or a number."""
+    """Return the tokens of a text or a number."""
     if not is_text:
         return count_of(path, line, field, value)
     if not isinstance(value, str) or not value:

@@ -1,4 +1,4 @@
-"""Requests of files: public traces, read as they are published.
+"""Requests from files: public traces in their published formats.
 
     azure:FILE.csv            TIMESTAMP, ContextTokens, GeneratedTokens
     mooncake:FILE.jsonl       timestamp (ms), input_length, output_length, hash_ids
@@ -44,7 +44,7 @@ from wse_sim.serving.trace_rows import (
 from wse_sim.serving.workload import Lengths
 
 FIELDS = "fields"
-CONTENT_TOKENS = {"mooncake": 512, "bailian": 16}  # tokens that an id of the file stands for
+CONTENT_TOKENS = {"mooncake": 512, "bailian": 16}  # tokens per id of the file
 
 
 def load_of(
@@ -54,16 +54,16 @@ def load_of(
     limit: int | None = None,
     arrive: Callable[[Lengths, Lengths], Load] | None = None,
 ) -> Load:
-    """The requests of `FORM:FILE`.
+    """Return the requests of `FORM:FILE`.
 
     Parameters
     ----------
     scale_rate
         Divides the times between requests.
     limit
-        Most requests, the first ones of the file.
+        Largest number of requests; the first ones of the file are read.
     arrive
-        When requests of these prompts and answers come, for a form without times; None: all at once.
+        Function that draws arrivals for requests of a form without times; None: all arrive at once.
 
     Raises
     ------
@@ -111,7 +111,7 @@ def load_of(
         load = dataclasses.replace(load, priority=np.array([row.priority for row in rows], np.int64))
     size = CONTENT_TOKENS.get(form, 1)
     if not all(len(row.content) * size >= row.input_tokens for row in rows):
-        return load  # the file does not say what prompts hold
+        return load  # the file does not state the content of prompts
     content = tuple(np.array(row.content, np.int64) for row in rows)
     return dataclasses.replace(load, content=content, content_tokens=size)
 

@@ -30,21 +30,21 @@ Floats = NDArray[np.floating]
 def drawn_load(
     requests: int, *, rate: float = 1.0, arrivals: str = "poisson", inputs: str, outputs: str, seed: int = 0
 ) -> Load:
-    """Requests that arrive and are as long as laws say.
+    """Draw requests whose arrivals and lengths follow given distributions.
 
     Parameters
     ----------
     requests
-        How many.
+        Number of requests.
     rate
-        Requests per second; infinite for all at once.  Users of a closed loop and a ramp have their own.
+        Requests per second; infinite for all at once. Not used by a closed loop or a ramp.
     arrivals, inputs, outputs
-        The laws at the top of this module.
+        Distributions, as in the module's docstring.
 
     Raises
     ------
     ServingError
-        If a law or the rate is none.
+        If a distribution or the rate is invalid.
 
     Example
     -------
@@ -69,7 +69,7 @@ def arriving(
     arrivals: str = "poisson",
     seed: int = 0,
 ) -> Load:
-    """A load of requests with given lengths and drawn arrivals; see :func:`drawn_load`."""
+    """Return a load of requests with given lengths and drawn arrivals; see :func:`drawn_load`."""
     requests = len(input_tokens)
     name, _, rest = arrivals.partition(":")
     if name == "users":
@@ -81,9 +81,9 @@ def arriving(
 
 
 def shortened(load: Load, context: int) -> Load:
-    """A load without the requests that are longer than a context; they fail as they arrive, and are counted.
+    """Return a load without requests that are longer than a context; these fail on arrival, and are counted.
 
-    Who waits for the end of one that fails waits for the end of the one before it.
+    A request that waits for a failed one waits for the predecessor of that one instead.
 
     Raises
     ------
@@ -115,7 +115,7 @@ def _stream(seed: int, purpose: int) -> np.random.Generator:
 
 
 def _gaps(name: str, rest: str, requests: int, rate: float, draw: np.random.Generator) -> Floats:
-    """Seconds before each request; a constant rate starts at once."""
+    """Return the seconds before each request; a constant rate starts at once."""
     if math.isinf(rate) and name != "ramp":
         return np.zeros(requests)
     if name == "poisson" and not rest:
@@ -136,7 +136,8 @@ def _gaps(name: str, rest: str, requests: int, rate: float, draw: np.random.Gene
 def _closed(
     rest: str, requests: int, input_tokens: Lengths, output_tokens: Lengths, draw: np.random.Generator
 ) -> Load:
-    """Every user has one request at a time; request n follows request n - N, the first ones come within a time to think."""
+    """Return a closed load: request n follows request n - N, and the first ones arrive within one think
+    time."""
     first, _, think = rest.partition(":")
     users = counted(first)
     if not users:
@@ -150,18 +151,18 @@ def _closed(
     begun = np.sort(ticks(think_s * draw.random(min(users, requests))))
     arrival = np.full(
         requests, int(begun[-1]), np.int64
-    )  # of those that follow: not earlier than the first ones
+    )  # of later requests: not earlier than the first ones
     arrival[: len(begun)] = begun
     return Load(arrival, input_tokens, output_tokens, after, pause.astype(np.int64))
 
 
 def lengths(law: str, count: int, draw: np.random.Generator) -> Lengths:
-    """`count` lengths of at least one token.
+    """Draw `count` lengths of at least one token.
 
     Raises
     ------
     ServingError
-        If there is no such law.
+        If the distribution is unknown.
     """
     name, _, rest = law.partition(":")
     if counted(law) is not None:
@@ -177,19 +178,19 @@ def lengths(law: str, count: int, draw: np.random.Generator) -> Lengths:
 
 
 def _lognormal(draw: np.random.Generator, count: int, mean: float, deviation: float) -> Floats:
-    """mean = exp(mu + sigma^2 / 2), variance = (exp(sigma^2) - 1) mean^2."""
+    """Draw lognormal lengths: mean = exp(mu + sigma^2 / 2), variance = (exp(sigma^2) - 1) mean^2."""
     variance = math.log1p((deviation / mean) ** 2)
     return draw.lognormal(math.log(mean) - variance / 2, math.sqrt(variance), count)
 
 
 def _zipf(draw: np.random.Generator, count: int, exponent: float, most: float) -> Floats:
-    """Length k with probability proportional to k^-exponent, k up to `most`."""
+    """Draw lengths k up to `most` with probability proportional to k^-exponent."""
     weights = np.arange(1, int(min(most, MOST_TOKENS)) + 1, dtype=float) ** -exponent
     return 1.0 + np.searchsorted(np.cumsum(weights) / weights.sum(), draw.random(count))
 
 
 def _uniform(draw: np.random.Generator, count: int, low: float, high: float) -> Floats:
-    """Integers from `low` to `high`, both drawn."""
+    """Draw integers from `low` to `high`, both included."""
     if high < low:
         raise ServingError(
             f"lengths uniform:{low:g}:{high:g} have bounds in the wrong order; give the smaller first"
@@ -207,12 +208,12 @@ _LAWS: dict[str, tuple[int, Callable[..., Floats]]] = {
 
 
 def _numbers(what: str, law: str, text: str, count: int, least: float = 1e-9) -> tuple[float, ...]:
-    """`count` finite numbers with ':' between.
+    """Parse `count` finite numbers that are separated by ':'.
 
     Raises
     ------
     ServingError
-        If they are not that.
+        If the text is anything else.
     """
     found = []
     for part in text.split(":"):

@@ -1,4 +1,5 @@
-"""Rows of a study as pictures and the page need them: what varied, in which direction an output is better."""
+"""Rows of a study for pictures and the page: varied parameters, outputs, and the better direction of each
+output."""
 
 from __future__ import annotations
 
@@ -50,20 +51,21 @@ class Shown:
         return [row for row in self.rows if row["status"] == DONE]
 
     def value(self, row: RowValues, name: str) -> Any:
-        """A parameter or an output of a row; None where it has none."""
+        """Return a parameter or an output of a row; None if the row does not have it."""
         return row["parameters"][name] if name in row["parameters"] else row["outputs"].get(name)
 
     def column(self, rows: Sequence[RowValues], name: str) -> NDArray[np.float64]:
-        """Numbers of a parameter or an output; NaN where a row has none."""
+        """Return the numbers of a parameter or an output; NaN where a row has none."""
         return np.array([_number(self.value(row, name)) for row in rows])
 
     def is_numeric(self, name: str) -> bool:
-        """Whether a parameter or an output is a number in every row that has it."""
+        """Return whether a parameter or an output is a number in every row that has it."""
         found = [value for row in self.rows if (value := self.value(row, name)) is not None]
         return bool(found) and all(isinstance(v, int | float) and not isinstance(v, bool) for v in found)
 
     def objectives(self, asked: str = "") -> dict[str, str]:
-        """Two or more outputs with their directions: those of the search, or the asked, or the first two.
+        """Return two or more outputs with their directions: those of the search, the requested ones, or the
+        first two.
 
         Raises
         ------
@@ -88,7 +90,7 @@ class Shown:
         return rows, front(values, ways).tolist(), choose(values, list(objectives), ways, settings)
 
     def _meets(self, row: RowValues) -> bool:
-        """Whether a row meets those constraints whose names it has values for."""
+        """Return whether a row meets the constraints whose names have values in it."""
         given = {**row["parameters"], **row["outputs"]}
         return all(c.holds(given) for c in self.spec.conditions if c.names <= set(given))
 
@@ -111,12 +113,12 @@ def _number(value: object) -> float:
 
 
 def shown(store: Store, study: int, name: str) -> Shown:
-    """The rows of a study.
+    """Return the rows of a study, prepared for display.
 
     Raises
     ------
     WseError
-        If it has none.
+        If the study has no rows.
     """
     spec = study_from(store.spec_of(study), name)
     rows = tuple(store.rows(study))

@@ -44,7 +44,7 @@ class StudyRow:
 
 
 def capture(request: Request) -> KernelGraph | str:
-    """The kernel graph of a request, or the sentence why there is none."""
+    """Return the kernel graph of a request, or the message why there is none."""
     try:
         model = request.model
         found = kept(model) if isinstance(model, str) else None
@@ -54,12 +54,12 @@ def capture(request: Request) -> KernelGraph | str:
 
 
 def evaluate(graph: KernelGraph | str, requests: Sequence[Request]) -> list[StudyRow]:
-    """All requests of one graph, one row each, in order."""
+    """Evaluate all requests of one graph; return one row each, in order."""
     return [run_one(graph, request) for request in requests]
 
 
 def run_one(graph: KernelGraph | str, request: Request) -> StudyRow:
-    """One run; whatever the user's values cause is a row, faults of the simulator are raised."""
+    """Run one request. Errors from the user's values become a row; faults of the simulator are raised."""
     began = time.perf_counter()
     try:
         row = _run(graph, request)
@@ -80,7 +80,7 @@ def _run(graph: KernelGraph | str, request: Request) -> StudyRow:
         return StudyRow(request.key, REFUSED, cost, message=graph)
     if request.serving is not None:
         return _run_served(graph, request, request.serving, cost)
-    with result_cache.paused():  # the row is what is kept; a plan would take longer to write than to make
+    with result_cache.paused():  # only the row is kept; writing a plan would take longer than making it
         # The graph has the frozen weights and the adapters already.
         result = api.run(graph, request.options.replace(train=None, lora=None), trace=False)
     if isinstance(result, Infeasible):
@@ -93,7 +93,7 @@ def _run(graph: KernelGraph | str, request: Request) -> StudyRow:
         for name, interval in result_intervals(result, samples=request.draws).items():
             low[name], high[name] = interval.low, interval.high
     found = {**of_result(result), **cost}
-    if "tokens_per_s" in found and "samples_per_s" in low:  # so many tokens per sample, always
+    if "tokens_per_s" in found and "samples_per_s" in low:  # tokens per sample, the same in all settings
         for bounds in (low, high):
             bounds.setdefault(
                 "tokens_per_s", bounds["samples_per_s"] * found["tokens_per_s"] / found["samples_per_s"]

@@ -1,7 +1,7 @@
-"""From a study's description to its settings, in a fixed order.
+"""Expands a study's description to its settings, in a fixed order.
 
-The settings are the product of all axes: each entry of `grid`, each group of `zip`, the rows of `sample`.  What stands
-first in the file changes slowest.  Latin hypercubes and Sobol sequences are those of :mod:`scipy.stats.qmc`.
+The settings are the product of all axes: each entry of `grid`, each group of `zip`, the rows of `sample`. The first axis in the file
+changes slowest.  Latin hypercubes and Sobol sequences are those of :mod:`scipy.stats.qmc`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Setting = Mapping[str, Any]
 
 
 def dimensions(spec: StudySpec) -> list[list[dict[str, Any]]]:
-    """The axes whose product the settings are.
+    """Return the axes whose product gives the settings.
 
     Raises
     ------
@@ -39,7 +39,7 @@ def dimensions(spec: StudySpec) -> list[list[dict[str, Any]]]:
 
 
 def settings(spec: StudySpec) -> Iterator[dict[str, Any]]:
-    """All settings of a sweep for which the constraints on parameters hold.
+    """Return all settings of a sweep that meet the constraints on parameters.
 
     Raises
     ------
@@ -58,7 +58,7 @@ def settings(spec: StudySpec) -> Iterator[dict[str, Any]]:
 
 
 def defaults(names: set[str]) -> dict[str, Any]:
-    """Default values of parameters that a study does not state; constraints may use them."""
+    """Return default values of parameters that a study does not state, for use in constraints."""
     from wse_sim.hardware import load_cluster, load_wafer
     from wse_sim.hardware.chip import load_chip
     from wse_sim.options import RunOptions
@@ -81,7 +81,7 @@ def defaults(names: set[str]) -> dict[str, Any]:
 
 
 def sampled(sample: Sample) -> list[dict[str, Any]]:
-    """Rows of a Latin hypercube or a Sobol sequence over the axes."""
+    """Return the rows of a Latin hypercube or a Sobol sequence over the axes."""
     import numpy as np
     from scipy.stats import qmc
 
@@ -102,7 +102,7 @@ def sampled(sample: Sample) -> list[dict[str, Any]]:
 
 
 def _at(name: str, axis: Axis, fraction: float) -> object:
-    """The value of an axis at a fraction of the way; of a list, the item there."""
+    """Return the value of an axis at a fraction of its range; for a list, the item at that position."""
     known = parameter(name)
     if isinstance(axis, AxisRange) and axis.steps is None and axis.step is None:
         value = axis.at(fraction)

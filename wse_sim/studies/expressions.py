@@ -49,7 +49,7 @@ class Constraint:
         Raises
         ------
         ConfigError
-            If it does not parse or uses something else than arithmetic and comparisons.
+            If it cannot be parsed, or uses anything except arithmetic and comparisons.
         """
         if not isinstance(text, str) or len(text) > MOST_TEXT:
             raise ConfigError(
@@ -65,12 +65,12 @@ class Constraint:
             ) from None
 
     def holds(self, values: Mapping[str, Any]) -> bool:
-        """Whether it holds for these values.
+        """Return whether the condition holds for these values.
 
         Raises
         ------
         ConfigError
-            If a value is of the wrong kind (a text is multiplied, a zero divides).
+            If a value is unsuitable (multiplication of a text, division by zero).
         """
         try:
             return bool(_value(_tree(self.text), values))
@@ -80,7 +80,7 @@ class Constraint:
             ) from None
 
     def excess(self, values: Mapping[str, Any]) -> float:
-        """By how much the condition is violated: 0 if it holds, the difference of the sides of a comparison,
+        """Return the violation of the condition: 0 if it holds, the difference of the sides of a comparison,
         else 1."""
         if self.holds(values):
             return 0.0
@@ -106,7 +106,7 @@ def _dotted(node: ast.expr) -> str | None:
 
 
 def _names(node: ast.AST) -> Iterator[str]:
-    """Names that are read; anything that is not allowed is a fault."""
+    """Return the names that an expression reads; raise an error for anything that is not allowed."""
     name = _dotted(node) if isinstance(node, ast.expr) else None
     if name is not None:
         yield name
@@ -163,6 +163,6 @@ def _value(node: ast.expr, values: Mapping[str, Any]) -> Any:
                 return False
             left = right
         return True
-    assert isinstance(node, ast.Call)  # _names let nothing else through
+    assert isinstance(node, ast.Call)  # _names rejects everything else
     assert isinstance(node.func, ast.Name)
     return _FUNCTIONS[node.func.id](*(_value(item, values) for item in node.args))

@@ -1,4 +1,4 @@
-"""The folder of a study: its description, where its store is, a lock; the progress of a run and how it ended."""
+"""The folder of a study (description, location of the store, lock), and progress and outcome of a run."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ Say = Callable[[str], None]
 
 
 def plain_name(stem: str) -> str:
-    """The name of a study by its file, without what is no part of a file's name elsewhere."""
+    """Return the name of a study, from its file, without characters that are invalid in file names on other
+    systems."""
     name = "".join(c if c.isprintable() and c not in "/\\" else "_" for c in stem)
     return f"_{name[1:]}" if name.startswith(".") else name
 
 
 class Folder:
-    """The folder of a study: its description, the store (or where that is), a lock."""
+    """The folder of a study: its description, the store (or its location), and a lock."""
 
     def __init__(self, path: Path, store: Path | None = None) -> None:
         self.path = path
@@ -127,5 +128,5 @@ class Ran:
 
 
 def stated(spec: StudySpec) -> dict[str, Any]:
-    """The content of a study's file as plain data."""
+    """Return the content of a study's file as plain data."""
     return spec.model_dump(mode="json", by_alias=True, exclude_none=True)

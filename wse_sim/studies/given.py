@@ -14,17 +14,17 @@ from wse_sim.graph import KernelGraph
 from wse_sim.serialize import content_digest
 
 PREFIX = "object:"
-DIGITS = 12  # of a digest: chance alone makes two of a million models equal once in 500 such sets
+DIGITS = 12  # hexadecimal digits of a digest: among a million models, two collide with probability 1/500
 _KEPT: dict[str, object] = {}
 
 
 def named(model: object) -> object:
-    """A model as a study names it: a text as it is, an object by its name and the digest of its graph.
+    """Return a model's name in a study: a text unchanged, or an object's name with the digest of its graph.
 
     Raises
     ------
     ModelError
-        If the object is no model, or cannot be lowered.
+        If the object is not a model, or cannot be lowered.
     """
     if isinstance(model, str):
         return model
@@ -35,7 +35,8 @@ def named(model: object) -> object:
 
 
 def _trained(model: object) -> list[KernelGraph]:
-    """The graph of a training step: frozen weights are not seen in inference; none where training is refused."""
+    """Return the graph of a training step, because inference does not show frozen weights; None if training
+    is not supported."""
     try:
         return [] if isinstance(model, KernelGraph) else [load_model(model, training=True)]
     except ModelError:
@@ -43,12 +44,12 @@ def _trained(model: object) -> list[KernelGraph]:
 
 
 def kept(name: str) -> object | None:
-    """The object of a name, or None if this process has none of it."""
+    """Return the object of a name, or None if this process does not have it."""
     return _KEPT.get(name)
 
 
 def with_names(data: Mapping[str, object]) -> dict[str, object]:
-    """The description of a study in which every model is a text.
+    """Return the description of a study with every model replaced by a text.
 
     Example
     -------
@@ -70,7 +71,7 @@ def with_names(data: Mapping[str, object]) -> dict[str, object]:
 
 
 def _axes(axes: Mapping[str, object]) -> dict[str, object]:
-    """Axes whose models are texts."""
+    """Return axes with models replaced by texts."""
     if not isinstance(models := axes.get("model"), list):
         return dict(axes)
     return {**axes, "model": [named(one) for one in models]}

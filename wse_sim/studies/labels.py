@@ -1,4 +1,4 @@
-"""Names and values of parameters and outputs for a reader: with their units."""
+"""Names and values of parameters and outputs for display, with their units."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from wse_sim.studies.quantities import UNITS
 
 
 def unit_of(name: str) -> str:
-    """The unit of a parameter or an output; "" if it has none."""
+    """Return the unit of a parameter or an output; "" if it has none."""
     from wse_sim.studies.parameters import parameters
 
     unit = UNITS.get(name) or (parameters()[name].unit if name in parameters() else "")
@@ -17,13 +17,13 @@ def unit_of(name: str) -> str:
 
 
 def label(name: str) -> str:
-    """A name with its unit: ``samples_per_s (samples/s)``."""
+    """Return a name with its unit: ``samples_per_s (samples/s)``."""
     unit = unit_of(name)
     return f"{name} ({unit})" if unit else name
 
 
 def short(name: str) -> str:
-    """A name for a reader: of rates the unit, of others the words without a unit.
+    """Return a name for display: the unit of a rate, or the words of another name without unit.
 
     >>> short("samples_per_s"), short("compute_samples_per_s"), short("sample_joules"), short("wafer.sram_bytes")
     ('samples/s', 'compute samples/s', 'sample energy', 'wafer.sram_bytes')
@@ -37,12 +37,12 @@ def short(name: str) -> str:
 
 
 def setting(name: str, value: object) -> str:
-    """A parameter and its value: ``wafer.sram_bytes 32,768 bytes``, ``batch 256 samples``."""
+    """Return a parameter with its value: ``wafer.sram_bytes 32,768 bytes``, ``batch 256 samples``."""
     return f"{name} {amount(value, unit_of(name) or '1')}"
 
 
 def quantity(name: str, value: float) -> str:
-    """An output and its value: ``26.07 samples/s``, ``sample energy 931 J``."""
+    """Return an output with its value: ``26.07 samples/s``, ``sample energy 931 J``."""
     unit, words = unit_of(name), short(name)
     number = amount(value, unit or "1")
     return (

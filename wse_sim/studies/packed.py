@@ -1,7 +1,7 @@
-"""Requests as differences to one of them: what travels to a worker after the first request of a graph.
+"""Requests encoded as differences from a base request, to reduce the data that is sent to workers.
 
-A request holds a whole wafer, a cluster and a chip with the sources of all constants, about 40 kB.  The settings of a study differ in
-a few constants, so a task carries these alone, and the base travels once per graph and worker.
+A request contains a complete wafer, cluster and chip with the sources of all constants, about 40 kB. The settings of a study differ
+in a few constants, so a task contains only these, and the base is sent once per graph and worker.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MACHINE = ("wafer", "cluster")
 
 @dataclass(frozen=True)
 class Packed:
-    """A request by its differences to a base: fields of the request, of its options, of wafer, cluster and chip."""
+    """A request as differences from a base: fields of the request, its options, wafer, cluster and chip."""
 
     request: Changes
     options: Changes
@@ -33,7 +33,8 @@ class Packed:
 
 
 def pack(request: Request, base: Request) -> Packed:
-    """The differences of `request` from `base`; :func:`unpack` with the same base restores an equal request."""
+    """Return the differences of `request` from `base`; :func:`unpack` with the same base restores an equal
+    request."""
     own = {
         name: getattr(request, name)
         for name in ("key", "graph_key", "model", "must_fit", "draws", "serving")
@@ -51,7 +52,7 @@ def pack(request: Request, base: Request) -> Packed:
 
 
 def unpack(packed: Packed, base: Request) -> Request:
-    """The request that was packed against this base."""
+    """Return the request that was packed with this base."""
     parts = {name: _changed(getattr(base.options, name), packed.parts.get(name, {})) for name in MACHINE}
     options = base.options.model_copy(update={**packed.options, **parts})
     chip = _changed(base.chip, packed.parts.get("chip", {}))

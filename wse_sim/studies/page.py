@@ -1,7 +1,7 @@
 """One self-contained page of a study: charts to choose, filters, every run with its configuration.
 
-The page carries all rows as JSON and our own script; it draws on a canvas, since a study has more points than a
-document should have elements.
+The page contains all rows as JSON, and a script that draws on a canvas, because a study has more points than
+a document should have elements.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def write_page(study: Shown, folder: Path, axes: Axes | None = None) -> Path:
 
 
 def render(study: Shown, folder: Path, axes: Axes) -> str:
-    """The page as text."""
+    """Return the page as text."""
     environment = templates("wse_sim.studies", "the page of a study")
     objectives = study.objectives(axes.objectives)
     rows, best, chosen = study.pareto(objectives)
@@ -59,7 +59,7 @@ def render(study: Shown, folder: Path, axes: Axes) -> str:
 
 
 def payload(study: Shown, folder: Path, axes: Axes) -> dict[str, Any]:
-    """Data for the page's script; values by column, in the order of `columns`."""
+    """Return the data for the page's script; values by column, in the order of `columns`."""
     outputs = _outputs(study)
     rows = study.rows[:MOST_ROWS]
     columns: list[dict[str, Any]] = [
@@ -100,7 +100,7 @@ def payload(study: Shown, folder: Path, axes: Axes) -> dict[str, Any]:
 
 
 def _outputs(study: Shown) -> list[str]:
-    """Requested outputs first, then every other output that some row has."""
+    """Return the requested outputs, then every other output that some row has."""
     found = dict.fromkeys(study.outputs)
     for row in study.rows:
         found |= dict.fromkeys(name for name in row["outputs"] if not name.startswith("bindings."))
@@ -137,7 +137,8 @@ def _tiles(study: Shown) -> list[tuple[str, str]]:
 
 
 def _misfits(study: Shown) -> list[tuple[str, int, str]]:
-    """Causes of missing results: binding resource or status, number of rows, and an example message."""
+    """Return the causes of missing results: binding resource or status, number of rows, and an example
+    message."""
     found: dict[str, list[str]] = {}
     for row in study.rows:
         if row["status"] != "done":

@@ -56,7 +56,7 @@ class StudyParameter:
     optional: bool = False
 
     def check(self, value: object) -> Any:
-        """`value` as the declaration takes it: integers whole, lists as tuples.
+        """Return `value` converted as the declaration requires: numbers to integers, lists to tuples.
 
         Raises
         ------
@@ -107,12 +107,12 @@ class StudyParameter:
 
 @lru_cache(maxsize=3)
 def _stated(owner: str) -> Wafer | Cluster | Chip:
-    """The shipped part of the machine whose types and limits a constant is checked with."""
+    """Return the shipped part of the machine whose types and limits are used to check a constant."""
     return load_wafer() if owner == WAFER else load_cluster() if owner == CLUSTER else load_chip()
 
 
 def _known(base: Wafer | Cluster | Chip, parameter: StudyParameter, value: object) -> None:
-    """Try a constant alone: types and limits; what depends on other constants is checked per setting."""
+    """Check a single constant: type and limits; conditions on several constants are checked per setting."""
     # Sources of the constants were checked when the file was read.
     fields = {name: getattr(base, name) for name in type(base).model_fields} | {
         parameter.field: value,
@@ -136,7 +136,7 @@ def _word(kind: type) -> str:
 
 @lru_cache(maxsize=1)
 def parameters() -> Mapping[str, StudyParameter]:
-    """All parameters by name, in the order of their declarations."""
+    """Return all parameters by name, in the order of declaration."""
     found = [StudyParameter("model", MODEL, "", str, help="A model, as for wse-sim run.")]
     for stated in RunOptions.options():
         if stated.name not in UNVARIED:
@@ -199,7 +199,7 @@ def _of_set(owner: str, model: type[BaseModel], provenance: Mapping[str, Constan
 
 
 def _kind(annotation: object) -> tuple[type, str, str]:
-    """The plain type behind an annotation (and no unit, no help)."""
+    """Return the plain type of an annotation, without unit and help text."""
     pending: list[Any] = [annotation]
     plain: set[type] = set()
     while pending:
@@ -221,7 +221,7 @@ def parameter(name: str) -> StudyParameter:
     Raises
     ------
     ConfigError
-        If there is none: the sentence names those that are spelled alike.
+        If there is none; the message suggests names with similar spelling.
     """
     known = parameters()
     if name in known:

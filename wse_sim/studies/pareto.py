@@ -1,11 +1,11 @@
-"""Rows that no other row beats, and the one of them to choose.
+"""The Pareto front (rows that no other row dominates), and the recommended row of it.
 
-A row beats another if it is no worse in every objective and better in one.  Of the front, the row is chosen that loses
-least against the best value of each objective, in logarithms::
+A row dominates another if it is no worse in every objective and better in one. The recommended row of the front has the smallest loss
+against the best value of each objective, in logarithms::
 
     d = sqrt(sum over objectives of ln(value / best)^2)        the least d
 
-so that a tenth of one objective weighs as much as a tenth of another, however far the front reaches in it.
+So a loss of one tenth has the same weight in every objective, for any range of the front.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ Direction = str  # maximize, minimize
 
 @dataclass(frozen=True)
 class Chosen:
-    """The row to choose of a front, and why, in one sentence."""
+    """The recommended row of a front, with the reason in one sentence."""
 
     index: int
     why: str
 
 
 def front(values: NDArray[np.float64], directions: Sequence[Direction]) -> NDArray[np.int64]:
-    """Indices of the rows of `values` (rows, objectives) on the Pareto front, in order of the first objective."""
+    """Return the indices of rows of `values` (rows, objectives) on the Pareto front, sorted by the first
+    objective."""
     costs = values * np.array([-1.0 if way == "maximize" else 1.0 for way in directions])
     order = np.lexsort(costs.T[::-1])
     kept: list[int] = []
@@ -55,7 +56,7 @@ def choose(
     directions: Sequence[Direction],
     settings: Sequence[Mapping[str, Any]],
 ) -> Chosen | None:
-    """The row of the front nearest to the ideal; None without rows."""
+    """Return the row of the front nearest to the ideal; None without rows."""
     found = front(values, directions)
     if not len(found):
         return None
@@ -102,7 +103,7 @@ def rounded(value: float) -> float:
 
 
 def shown(value: object) -> str:
-    """A value for a reader."""
+    """Return a value as text for display."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     if isinstance(value, int) or (float(value).is_integer() and abs(value) < 1e7):

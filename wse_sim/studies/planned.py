@@ -53,9 +53,9 @@ def plan(
     first: int = 0,
     resolver: Resolver | None = None,
 ) -> Planned:
-    """Settings (or those `chosen`, numbered from `first`) with their requests, nothing run.
+    """Plan settings (or those `chosen`, numbered from `first`) with their requests, without running them.
 
-    A setting whose values do not go together is a fault of that setting: it becomes a row with the sentence.
+    A setting with inconsistent values is a fault of that setting: it becomes a row with the message.
     """
     resolver = resolver or Resolver(spec)
     numbered, requests, faults = [], {}, {}
@@ -72,7 +72,7 @@ def plan(
 
 
 def planned_sweep(spec: StudySpec) -> Planned:
-    """All settings of a sweep.
+    """Plan all settings of a sweep.
 
     Raises
     ------
@@ -88,7 +88,7 @@ def planned_sweep(spec: StudySpec) -> Planned:
 
 
 def planned_chunks(spec: StudySpec, size: int = CHUNK) -> Iterator[Planned]:
-    """The settings of a sweep in chunks of `size`, each planned only when it is about to run.
+    """Yield the settings of a sweep in chunks of `size`, each planned just before it runs.
 
     Raises
     ------
@@ -114,7 +114,7 @@ def planned_chunks(spec: StudySpec, size: int = CHUNK) -> Iterator[Planned]:
 
 
 def count_of(spec: StudySpec) -> int:
-    """Number of settings of a sweep; constraints are evaluated for each setting."""
+    """Return the number of settings of a sweep; constraints are evaluated for each setting."""
     if spec.conditions:
         return sum(1 for _ in settings(spec))
     return prod(len(axis) for axis in dimensions(spec))
@@ -125,7 +125,7 @@ def _digest(data: object) -> str:
 
 
 def estimate_s(planned: Planned, keys: Sequence[str], store: Store | None, workers: int) -> float:
-    """Approximate seconds that the runs of these keys take, from the store's runs where it has some."""
+    """Return the approximate seconds for the runs of these keys, from runs in the store if it has some."""
     per_run: dict[str, float] = {}
     total = 0.0
     for key in keys:
@@ -139,6 +139,6 @@ def estimate_s(planned: Planned, keys: Sequence[str], store: Store | None, worke
 
 
 def run_s(mode: str, store: Store | None, draws: int) -> float:
-    """Approximate seconds of a run of a mode."""
+    """Return the approximate seconds of a run of a mode."""
     measured = store.seconds_of(mode) if store is not None else None
     return measured if measured is not None else RUN_S.get(mode, RUN_S["auto"]) + DRAW_S * draws

@@ -44,7 +44,7 @@ class Axes:
 
 
 def draw_all(study: Shown, folder: Path, axes: Axes | None = None) -> list[Path]:
-    """All pictures that the study has the parameters for."""
+    """Draw all pictures for which the study has parameters."""
     axes = axes or Axes()
     _check(study, axes)
     pictures: dict[str, Callable[[Shown, Axes, Any], bool]] = {
@@ -84,7 +84,7 @@ def _check(study: Shown, axes: Axes) -> None:
 
 
 LEAST_GAP = 0.02
-"""Lines that differ by less on one side of a place do not cross there, for a reader."""
+"""Least fraction by which lines must differ on each side of a point to count as crossing there."""
 
 
 def _numeric(study: Shown) -> list[str]:
@@ -92,13 +92,15 @@ def _numeric(study: Shown) -> list[str]:
 
 
 def _is_log(values: NDArray[np.float64]) -> bool:
-    """Whether values span more than a factor of 8 and are positive: a log axis shows them better."""
+    """Return whether values are positive and span more than a factor of 8, so that a log axis shows them
+    better."""
     seen = values[np.isfinite(values)]
     return len(seen) > 1 and bool(seen.min() > 0 and seen.max() / seen.min() > 8)
 
 
 def lines(study: Shown, axes: Axes, figure: Figure) -> bool:
-    """The first output over a parameter, one line per value of another, with intervals; the rest at its best."""
+    """Draw the first output over a parameter, one line per value of another, with intervals; best over all
+    others."""
     numeric, y = _numeric(study), axes.y or study.outputs[0]
     if not (axes.x or numeric or "model" in study.varied) or not study.done:
         return False
@@ -160,9 +162,9 @@ def crossings(
     *,
     least: float = 0.0,
 ) -> list[float]:
-    """Where two lines cross, between places that both have: in logarithms where all is positive, else straight.
+    """Return the points at which two lines cross, between common x values: in logarithms if all are positive, else linear.
 
-    Where they are closer than the fraction `least` on a whole side of the crossing, they do not cross: they are equal.
+    Lines that differ by less than the fraction `least` on a whole side of the crossing count as equal, not as crossing.
     """
     shared = sorted(set(one[0].tolist()) & set(two[0].tolist()))
     if len(shared) < 2:
@@ -197,7 +199,8 @@ def _best_per_x(study: Shown, rows: Sequence[RowValues], x: str, y: str) -> list
 
 
 def _mark_misfits(plot: Plot, misses: Sequence[tuple[str, str, list[float]]]) -> None:
-    """Mark where lines have no result, at the bottom of the plot: name of a line without any result or "", color, places."""
+    """Mark missing results at the bottom of the plot: name of a line without any result or "", color,
+    positions."""
     is_named = False
     for height, (name, color, places) in enumerate(misses):
         if not places and not name:
@@ -235,12 +238,12 @@ def _dress(plot: Plot, study: Shown, x: str, y: str) -> None:
 
 
 def _are_apart(places: NDArray[np.float64]) -> bool:
-    """Whether rising places leave room for a text each."""
+    """Return whether ascending positions are far enough apart for one text each."""
     return len(places) > 1 and bool(np.diff(places).min() > 0.07 * (places[-1] - places[0]))
 
 
 def heat_map(study: Shown, axes: Axes, figure: Figure) -> bool:
-    """An output over two parameters; the best over the others in each cell."""
+    """Draw an output over two parameters; each cell has the best value over the others."""
     if len(study.varied) < 2 or not study.done:
         return False
     ordered = sorted(study.varied, key=lambda n: -len({repr(study.value(r, n)) for r in study.rows}))
@@ -293,7 +296,8 @@ def _places(study: Shown, name: str) -> list[Any]:
 
 
 def all_axes(study: Shown, axes: Axes, figure: Figure) -> bool:
-    """Parallel coordinates: every row a line through all parameters and outputs, colored by the first output."""
+    """Draw parallel coordinates: each row is a line through all parameters and outputs, colored by the first
+    output."""
     from matplotlib import colormaps
     from matplotlib.collections import LineCollection
 
@@ -329,7 +333,7 @@ def all_axes(study: Shown, axes: Axes, figure: Figure) -> bool:
 def _scaled(
     study: Shown, rows: Sequence[RowValues], name: str
 ) -> tuple[NDArray[np.float64], list[tuple[float, str]]]:
-    """Values from 0 to 1 (logarithms where the span is large), and ticks; texts are at equal distances."""
+    """Return values scaled to 0 to 1 (logarithmic if the span is large), and ticks; texts are equidistant."""
     if not study.is_numeric(name):
         places = _places(study, name)
         span = max(1, len(places) - 1)
@@ -352,7 +356,7 @@ def _scaled(
 
 
 def pareto(study: Shown, axes: Axes, figure: Figure) -> bool:
-    """Two objectives, their Pareto front, and the recommended point with the reason."""
+    """Draw two objectives, their Pareto front, and the recommended point with the reason."""
     objectives = study.objectives(axes.objectives)
     if len(objectives) < 2:
         return False
@@ -384,7 +388,7 @@ def pareto(study: Shown, axes: Axes, figure: Figure) -> bool:
 
 
 def _plain_ticks(axis: Any) -> None:
-    """Numbers instead of powers of ten, where no more than three decades are seen."""
+    """Show numbers instead of powers of ten on axes of at most three decades."""
     from matplotlib.ticker import LogLocator, NullLocator
 
     low, high = axis.get_view_interval()
@@ -395,7 +399,7 @@ def _plain_ticks(axis: Any) -> None:
 
 
 def _fronts_by(study: Shown, by: str, rows: list[RowValues], objectives: dict[str, str], plot: Any) -> None:
-    """The front of the rows with each value of a parameter."""
+    """Return the Pareto front for each value of a parameter."""
     (x, way), (y, other) = list(objectives.items())[:2]
     for number, value in enumerate(dict.fromkeys(repr(study.value(row, by)) for row in rows)):
         own = [row for row in rows if repr(study.value(row, by)) == value]
@@ -431,12 +435,13 @@ class ParameterEffect:
 
     @property
     def reach(self) -> float:
-        """Between the lowest and the highest mean."""
+        """Difference of the highest and the lowest mean."""
         return self.high - self.low
 
 
 def effects(study: Shown, output: str) -> list[ParameterEffect]:
-    """Main effects of all parameters, the largest first: means over everything else (of ten parts where there are more)."""
+    """Return the main effects of all parameters, largest first: means over all others, with at most ten
+    bins."""
     rows = [row for row in study.done if row["outputs"].get(output) is not None]
     values = np.array([row["outputs"][output] for row in rows])
     found: list[ParameterEffect] = []

@@ -1,9 +1,9 @@
 """Where the tasks of a study run: in this process, or on the workers of a Dask scheduler.
 
-A task is one captured graph on some settings.  The capture is its own task on which they depend: the engine runs
-it once, moves the graph to the workers that need it, and captures again only if every worker that held it has died.
-A task whose worker dies is cut in halves, which run on others; a setting that ends two workers alone is a row that says
-so.
+A task is one captured graph on some settings.  The capture is its own task on which they depend: the engine
+runs it once, moves the graph to the workers that need it, and captures again only if every worker that held
+it has died. A task whose worker dies is divided in two, which run on other workers. A setting that alone ends
+two workers becomes a row with that message.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from wse_sim.written import scratch
 
 TRIES = 2  # of a setting alone, or of a capture, before it is given up
 CONNECT_S = 20.0
-ANSWER_S = 60.0  # a worker that is new imports the package before it answers
+ANSWER_S = 60.0  # a new worker imports the package before it answers
 GRAPHS_KEPT = 4  # in this process: the next chunk of a study may come back to a graph
 CAPTURE = "capture-"
 LOST = "the worker ended by itself while it ran this setting, most likely out of memory; give workers more memory"
@@ -60,7 +60,7 @@ class Pool(Protocol):
         ...
 
     def finished(self) -> Iterator[list[StudyRow]]:
-        """Rows of tasks as they end, until none is left; tasks may be submitted meanwhile."""
+        """Yield the rows of tasks as they end, until none is left; tasks may be submitted meanwhile."""
         ...
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class Pool(Protocol):
 
 
 class Inline:
-    """Tasks in this process, one after the other."""
+    """Runs tasks in this process, one after the other."""
 
     dashboard = ""
     workers = 1
@@ -103,7 +103,7 @@ class Inline:
 
 
 def _bytes(memory: str | int) -> str | int:
-    """A limit of memory as the engine takes it: "auto", bytes, or a number with a unit."""
+    """Return a memory limit in the engine's form: "auto", bytes, or a number with a unit."""
     from dask.utils import parse_bytes
 
     if memory in ("auto", "0"):
@@ -118,7 +118,7 @@ def _bytes(memory: str | int) -> str | int:
 
 
 class Dask:
-    """Tasks on a Dask cluster: one of this machine, or that of a scheduler's address."""
+    """Runs tasks on a Dask cluster: a local one, or that of a scheduler's address."""
 
     def __init__(
         self, workers: int = 2, scheduler: str | None = None, memory_limit: str | int = "auto"
@@ -131,7 +131,7 @@ class Dask:
         import dask
         import distributed
 
-        # The engine's own remarks (a worker that is restarted, a scheduler that is gone) would stand between our lines.
+        # Log messages of the engine (restarted worker, lost scheduler) would be mixed with our output.
         for name in (
             "distributed",
             *(n for n in logging.root.manager.loggerDict if n.startswith("distributed.")),
@@ -181,17 +181,18 @@ class Dask:
         self._bases: dict[str, tuple[Request, Any]] = {}
         self._tasks: dict[Any, Portion] = {}
         self._deaths: Counter[str] = Counter()
-        self._suspects: list[Portion] = []  # settings that wait to run with nothing next to them
+        self._suspects: list[Portion] = []  # settings that wait to run alone on a worker
         self._order = distributed.as_completed()
         self._watch = Watch(self._client, self._cluster)
 
     def _check_workers(self) -> int:
-        """Workers must have this package, in this state: else their numbers are others.
+        """Check that all workers have the same sources of this package, because other sources give other
+        numbers.
 
         Raises
         ------
         WseError
-            If there is no worker, or one gives no answer, or has no or another package.
+            If there is no worker, or a worker does not answer, or lacks the package or has another version.
         """
         assert self._client is not None
         try:
@@ -215,7 +216,8 @@ class Dask:
         return sum(self._client.nthreads().values())
 
     def _answers(self) -> dict[str, str | BaseException]:
-        """The state of the package on each worker, or what went wrong there.  Raises as :meth:`_check_workers`."""
+        """Return the package's digest on each worker, or the error there. Raises like
+        :meth:`_check_workers`."""
         assert self._client is not None
         asked = {
             name: self._client.submit(code_digest, workers=[name], pure=False, key=f"state-{name}")
@@ -233,17 +235,17 @@ class Dask:
         return found
 
     def submit(self, task: Portion) -> None:
-        """Take a task; its graph is captured by the first that needs it."""
+        """Submit a task; the first task of a graph captures it."""
         first = task.requests[0]
         graph = self._captures.get(first.graph_key)
         if graph is None:
             key = f"{CAPTURE}{first.graph_key}-{self._deaths[first.graph_key]}"
             if not isinstance(first.model, str) or first.model in model_names():
                 graph = self._client.submit(capture, first, key=key)
-            else:  # the user's own code and files are on this machine alone
+            else:  # the user's code and files are only on this machine
                 graph = self._client.submit(carried, capture(first), key=key)
             self._captures[first.graph_key] = graph
-        # A key of its own: a task that is cut and given again is another task.
+        # A separate key, because a divided and resubmitted task is another task.
         base, shared = self._base_of(first)
         packed = [pack(request, base) for request in task.requests]
         future = self._client.submit(evaluated, evaluate, graph, shared, packed, pure=False)
@@ -251,7 +253,7 @@ class Dask:
         self._order.add(future)
 
     def _base_of(self, first: Request) -> tuple[Request, Any]:
-        """The request that tasks of its graph differ from, here and as a task that keeps it on the workers."""
+        """Return the base request of a graph's tasks: the object, and a task that keeps it on the workers."""
         found = self._bases.get(first.graph_key)
         if found is None:
             # A task, not data of a worker: the scheduler can make it again if that worker ends.
@@ -261,7 +263,7 @@ class Dask:
 
     @property
     def pending(self) -> int:
-        """Tasks that are not finished."""
+        """Number of unfinished tasks."""
         return len(self._tasks) + len(self._suspects)
 
     def finished(self) -> Iterator[list[StudyRow]]:
@@ -300,16 +302,16 @@ class Dask:
             ) from None
 
     def _await_one(self) -> None:
-        """Wait until a task has ended.  Raises as :meth:`Watch.look`."""
+        """Wait until a task has ended. Raises like :meth:`Watch.look`."""
         while not (self._order.has_ready() or self._order.is_empty()):
             with self._order.thread_condition:
                 self._order.thread_condition.wait(timeout=0.1)
             self._watch.look()
 
     def _again(self, task: Portion, ended: str) -> Iterator[list[StudyRow]]:
-        """Halve what ended its worker; a setting that does so alone twice, or whose capture does, is a row.
+        """Divide a task that ended its worker; a single setting that does so twice, or whose capture does, becomes a row.
 
-        A death is charged to all that a worker had been given.  So a single setting runs again with nothing in addition to it.
+        All tasks of a dead worker are affected, so a single setting runs again alone on a worker.
         """
         first = task.requests[0]
         is_capture = ended.startswith(CAPTURE)
@@ -329,7 +331,7 @@ class Dask:
                 self.submit(Portion(part))
 
     def close(self) -> None:
-        """End the client, and the cluster if it is ours."""
+        """Close the client, and the cluster if this object started it."""
         client, self._client = getattr(self, "_client", None), None  # type: ignore[assignment]
         for part in (client, self._cluster):
             if part is not None:
@@ -347,7 +349,7 @@ def carried(made: Carried) -> Carried:
 
 
 def quiet(close: Callable[[], object]) -> None:
-    """Close a part of the engine: whether it still answers no longer matters."""
+    """Close a part of the engine, and ignore its errors."""
     try:
         close()
     except (OSError, TimeoutError, RuntimeError, CancelledError):
@@ -355,7 +357,8 @@ def quiet(close: Callable[[], object]) -> None:
 
 
 def cut(requests: Sequence[Request], workers: int, seconds: float, left: int = 0) -> list[Portion]:
-    """Settings of one graph in tasks of about two seconds, but at least four per worker of the `left` settings of the study."""
+    """Divide the settings of a graph into tasks of about two seconds, with at least four tasks per worker for
+    `left` settings."""
     most = max(1, min(64, int(2.0 / max(seconds, 1e-3))))
     size = max(1, min(most, -(-max(left, len(requests)) // (4 * workers))))
     return [Portion(tuple(requests[start : start + size])) for start in range(0, len(requests), size)]

@@ -1,8 +1,8 @@
-"""Keys for one cluster of this machine: who lacks them can neither send tasks to its processes nor read results.
+"""TLS keys for one local cluster: without them, nobody can send tasks to its processes or read results.
 
-Scheduler and workers of a study listen on the loopback address, which every user of the machine can reach; what they
-receive they run.  So they speak TLS on both sides with a key and a certificate that are made for one cluster, are
-passed through pipes and are never written to a file.
+Scheduler and workers of a study listen on the loopback address, which every user of the machine can reach,
+and run the code that they receive.  So they speak TLS on both sides with a key and a certificate that are
+made for one cluster, are passed through pipes and are never written to a file.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ _PEM = re.compile(r"-----BEGIN ([A-Z ]+)-----.*?-----END \1-----\n?", re.DOTALL)
 
 
 def temporary_keys() -> distributed.Security:
-    """A key and a certificate that signs itself; made by the package cryptography, else by the program openssl.
+    """Return a key and a self-signed certificate, made by the package cryptography, else by the program
+    openssl.
 
     Raises
     ------
     WseError
-        If neither is there.
+        If neither is available.
     """
     import distributed
 

@@ -20,7 +20,7 @@ OF_STUDIES = ("evaluate.py", "quantities.py", "settings.py")
 
 @lru_cache(maxsize=1)
 def code_digest() -> str:
-    """Hash of the sources and configurations that a run's numbers depend on: other code makes other runs."""
+    """Return a hash of the sources and configurations on which the numbers of a run depend."""
     package = Path(__file__).resolve().parents[1]
     total = hashlib.sha256()
     for root in [package, *(entry for entry in sorted(package.iterdir()) if entry.is_symlink())]:
@@ -40,7 +40,7 @@ def code_digest() -> str:
 
 @lru_cache(maxsize=1)
 def torch_version() -> str:
-    """The version of torch, which captures models; "" without it.  Torch is not loaded."""
+    """Return the version of torch, which captures models, without loading it; "" if it is not installed."""
     try:
         return metadata.version("torch")
     except metadata.PackageNotFoundError:
@@ -48,7 +48,7 @@ def torch_version() -> str:
 
 
 def provenance() -> dict[str, Any]:
-    """Provenance of rows, as stored."""
+    """Return the provenance of rows, as it is stored."""
     return {
         "wse_sim": __version__,
         "code": code_digest(),

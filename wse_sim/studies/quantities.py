@@ -40,7 +40,8 @@ SILICON = (
 MISS = "need_over_limit"
 """Output of a setting that does not fit: need divided by limit for the binding resource."""
 OUTPUTS = tuple(dict.fromkeys((*RESULT, *GENERATION, *DERIVED, *served.OUTPUTS, *SILICON, MISS)))
-"""All names; `bindings.NAME` (seconds that a resource alone would take) and `figures.NAME` are next to them."""
+"""All names of outputs, besides `bindings.NAME` (seconds that a resource alone would need) and
+`figures.NAME`."""
 PREFIXES = ("bindings.", "figures.")
 UNITS = {
     "samples_per_s": "samples/s", "tokens_per_s": "tokens/s", "tokens_per_s_per_user": "tokens/s", "step_s": "s",
@@ -52,12 +53,12 @@ UNITS = {
 
 
 def is_output(name: str) -> bool:
-    """Whether a study can request this output."""
+    """Return whether a study can request this output."""
     return name in OUTPUTS or (name.startswith(PREFIXES) and name.partition(".")[2].isidentifier())
 
 
 def of_result(result: Result) -> dict[str, float]:
-    """The numbers of a result by name; values that are not finite are omitted."""
+    """Return the numbers of a result by name; values that are not finite are omitted."""
     graph = result.plan.graph
     found: dict[str, Any] = {name: getattr(result, name) for name in RESULT}
     energy = views.energy(result)
@@ -77,16 +78,16 @@ def of_result(result: Result) -> dict[str, float]:
 
 
 def of_silicon(silicon: Silicon, cores: int, sram_bytes: int) -> dict[str, float]:
-    """The numbers about the silicon of the wafer, by name."""
+    """Return the numbers about the silicon of the wafer, by name."""
     found: dict[str, Any] = {name: getattr(silicon, name) for name in SILICON[:6]}
     return finite(found | {"cores": cores, "sram_total_bytes": cores * sram_bytes})
 
 
 def of_misfit(need: float, limit: float) -> dict[str, float]:
-    """Need over limit of a setting that does not fit; empty without a positive limit."""
+    """Return need divided by limit for a setting that does not fit; empty without a positive limit."""
     return finite({MISS: need / limit}) if limit > 0 else {}
 
 
 def finite(numbers: dict[str, Any]) -> dict[str, float]:
-    """The finite numbers, as plain floats."""
+    """Return the finite numbers, as plain floats."""
     return {name: float(value) for name, value in numbers.items() if math.isfinite(float(value))}

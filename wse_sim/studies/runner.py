@@ -2,8 +2,8 @@
 
 spec -> settings -> requests -> (those that the store lacks) -> tasks -> rows -> store
 
-Settings are planned in chunks, and tasks are handed out while fewer than AHEAD a worker wait: a study of 100,000 settings begins to run
-after its first chunk and never holds more than some thousand requests.
+Settings are planned in chunks, and tasks are submitted as long as fewer than AHEAD per worker wait. So a
+study of 100,000 settings starts after its first chunk, and never stores more than a few thousand requests.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ NO_DASHBOARD = "none, it needs bokeh; pip install 'wse-sim[dashboard]'"
 
 
 def make_pool(workers: int, scheduler: str | None, memory_limit: str | int, tell: Say) -> Pool:
-    """Where tasks run."""
+    """Return the pool in which tasks run."""
     if scheduler is None and workers == 0:
         return Inline()
     pool = Dask(workers, scheduler, memory_limit)
@@ -94,7 +94,7 @@ def make_pool(workers: int, scheduler: str | None, memory_limit: str | int, tell
 
 MOST_CAUSES = 5  # that a summary names
 AHEAD = 4
-"""Tasks a worker that wait or run; more are planned and handed out when some have ended."""
+"""Tasks per worker that wait or run; more are planned and submitted when some have ended."""
 
 
 @dataclass
@@ -110,7 +110,7 @@ class _Work:
     asked: set[str] = field(default_factory=set)
 
     def missing(self, planned: Planned) -> list[str]:
-        """Note the members of a chunk and the rows of its faults; the keys that have to run."""
+        """Store the members of a chunk and the rows of its faults; return the keys that must run."""
         self.store.add_members(self.study, ((n, key, setting) for n, setting, key in planned.numbered))
         self.store.put(
             [StudyRow(key, REFUSED, message=text) for key, text in planned.faults.items()], self.made_with
@@ -124,7 +124,7 @@ class _Work:
         return found
 
     def hand_out(self, planned: Planned, missing: Sequence[str]) -> None:
-        """Give the tasks of a chunk to the pool; write rows while too many wait."""
+        """Submit the tasks of a chunk to the pool; write rows while too many tasks wait."""
         if self.pool is None:
             return
         for group in planned.groups(missing):
@@ -145,12 +145,12 @@ class _Work:
 
 
 def tasks_of(group: Sequence[Request], pool: Pool, store: Store, draws: int, left: int) -> list[Portion]:
-    """The settings of one graph as tasks, of `left` that the study still has to run."""
+    """Return the settings of one graph as tasks; the study still has `left` settings to run."""
     return cut(group, pool.workers, run_s(group[0].options.mode, store, draws), left)
 
 
 def summary(ran: Ran) -> str:
-    """A line for people, and one for each of the most frequent causes of runs without a result."""
+    """Return a summary line, and a line for each of the most frequent causes of missing results."""
     counts = ran.counts
     parts = [f"{sum(counts.values()):,} runs: {counts[DONE]:,} with a result"]
     parts += [f"{counts[MISFIT]:,} do not fit"] if counts[MISFIT] else []

@@ -62,7 +62,7 @@ class AxisRange(BaseModel):
         return self
 
     def values(self, whole: bool) -> list[Any]:
-        """The values in order; integers are rounded, equal ones kept once."""
+        """Return the values in order; integers are rounded, and duplicates are removed."""
         if self.step is not None:
             count = math.floor((self.high - self.low) / self.step + 1e-9) + 1
             found = [self.low + i * self.step for i in range(count)]
@@ -72,7 +72,7 @@ class AxisRange(BaseModel):
         return list(dict.fromkeys(round(value) for value in found)) if whole else found
 
     def at(self, fraction: float) -> float:
-        """The value at a fraction (0 to 1) of the range."""
+        """Return the value at a fraction (0 to 1) of the range."""
         if self.scale == "log":
             return self.low * (self.high / self.low) ** fraction
         return self.low + (self.high - self.low) * fraction
@@ -83,7 +83,7 @@ Axes = dict[str, Axis]
 
 
 def _axes(data: object) -> object:
-    """Lists and ranges as they are; one value is a list of one."""
+    """Return axes with lists and ranges unchanged, and a single value as a list of one."""
     if not isinstance(data, dict):
         return data
     return {
@@ -119,7 +119,7 @@ class Search(BaseModel):
 
 
 class StudySpec(BaseModel):
-    """A study as its file states it; all names and values are checked."""
+    """A study as stated in its file; all names and values are checked."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -145,7 +145,7 @@ class StudySpec(BaseModel):
 
     @property
     def conditions(self) -> tuple[Constraint, ...]:
-        """The constraints, parsed."""
+        """The parsed constraints."""
         return tuple(Constraint.parse(text) for text in self.constraints)
 
     @property
@@ -156,7 +156,7 @@ class StudySpec(BaseModel):
         return tuple(dict.fromkeys(name for group in groups for name in group))
 
     def axes(self) -> Iterable[tuple[str, Axis]]:
-        """Everything that varies, with its values."""
+        """Return all varied parameters with their values."""
         yield from self.grid.items()
         for group in self.zip:
             yield from group.items()
@@ -182,7 +182,7 @@ def study_from(data: Mapping[str, Any], where: object = "study") -> StudySpec:
     Raises
     ------
     ConfigError
-        One sentence: unknown key, unknown parameter, impossible value, empty axis, a name that is given twice.
+        For an unknown key or parameter, an invalid value, an empty axis, or a name that is given twice.
     """
     try:
         spec = StudySpec.model_validate(dict(data))
@@ -195,7 +195,8 @@ def study_from(data: Mapping[str, Any], where: object = "study") -> StudySpec:
 
 
 def _sentence(where: object, fault: ValidationError) -> str:
-    """The most specific fault; inside an axis, the one about the range if a mapping was given."""
+    """Return the message of the most specific fault; inside an axis, that about the range if a mapping was
+    given."""
     errors = fault.errors()
     first = next(
         (e for e in errors if not isinstance(e["input"], dict) or "list[any]" not in e["loc"]), errors[0]
@@ -212,7 +213,7 @@ def _sentence(where: object, fault: ValidationError) -> str:
 
 
 def _checked(spec: StudySpec) -> StudySpec:
-    """Names, values and the parts that go together."""
+    """Check names and values, and the consistency of the parts."""
     if spec.mode == "search":
         if spec.search is None:
             raise ConfigError("mode search needs a key 'search' with objectives and over; add it")
@@ -259,7 +260,7 @@ SIZED = ("wafer.rows", "wafer.cols", "wafer.program_rows", "wafer.program_cols")
 
 
 def remarks(spec: StudySpec) -> list[str]:
-    """Remarks on statements of a study that do not have the effect one may expect."""
+    """Return remarks on statements of a study that may not have the expected effect."""
     given = {*spec.fixed, *spec.varied}
     return [
         f"'wafer.{size}' changes which cores a program may use; the area of the wafer follows 'wafer.{whole}', "
@@ -286,12 +287,12 @@ def _check_axis(name: str, axis: Axis, *, search: bool) -> None:
 
 
 def axis_values(name: str, axis: Axis) -> list[Any]:
-    """The values of an axis as the parameter takes them.
+    """Return the values of an axis, converted to the parameter's type.
 
     Raises
     ------
     ConfigError
-        If a range says neither steps nor step.
+        If a range has neither steps nor step.
     """
     known = parameter(name)
     if isinstance(axis, list):

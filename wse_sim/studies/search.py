@@ -1,8 +1,8 @@
 """The search for the best: Optuna proposes settings, the pool runs them, the store keeps them.
 
-One objective is searched with a tree of Parzen estimators, several with NSGA-II.  Settings that do not fit or break a
-constraint count by how far they miss, so that the search learns where the border lies.  A search that was cut off goes
-on with what the store holds: finished trials are told to the sampler again.
+One objective is searched with a tree of Parzen estimators, several with NSGA-II.  Settings that do not fit or
+violate a constraint are rated by the size of the violation, so that the search learns the boundary. An
+interrupted search continues with the store: stored trials are reported to the sampler again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NSGA_POPULATION = 24
 
 
 def corner(spec: StudySpec) -> dict[str, Any]:
-    """One setting of the search: the first value of everything."""
+    """Return one setting of the search: the first value of every axis."""
     assert spec.search is not None
     first: dict[str, Any] = {}
     for name, axis in spec.search.over.items():
@@ -107,11 +107,11 @@ class _Search:
             if known.kind is int:
                 return kinds.IntDistribution(round(axis.low), round(axis.high), log=is_log)
             return kinds.FloatDistribution(axis.low, axis.high, log=is_log)
-        # By place: the values may be lists, and a sampler takes plain ones.
+        # By index, because values may be lists, and a sampler requires plain values.
         return kinds.IntDistribution(0, len(axis_values(name, axis)) - 1)
 
     def _values(self, proposed: Mapping[str, Any]) -> dict[str, Any]:
-        """The setting that Optuna's proposed values denote."""
+        """Return the setting for Optuna's proposed values."""
         found = {}
         for name, value in proposed.items():
             axis = self.search.over[name]
@@ -120,7 +120,7 @@ class _Search:
         return found
 
     def _proposal(self, setting: Mapping[str, Any]) -> dict[str, Any]:
-        """The proposal that yields a setting, the inverse of :meth:`_values`."""
+        """Return the proposal that yields a setting: the inverse of :meth:`_values`."""
         found = {}
         for name, kept in setting.items():
             if name not in self.space:
@@ -144,7 +144,7 @@ class _Search:
             pool.close()
 
     def _remembered(self) -> int:
-        """Report the stored trials to the sampler; the number of the next trial."""
+        """Report the stored trials to the sampler; return the number of the next trial."""
         highest = -1
         for row in self.store.rows(self.study):
             if row["status"] == DIED:
@@ -187,7 +187,7 @@ class _Search:
                     progress.add([row])
 
     def _propose(self, pool: Pool, number: int, waiting: dict[str, list[Any]], progress: Progress) -> None:
-        """One more trial: to the pool, or told at once where the store knows it or its values do not go together."""
+        """Propose a trial: submit it, or report it at once if it is stored or its values are inconsistent."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             trial = self.optuna_study.ask(self.space)
@@ -219,7 +219,8 @@ class _Search:
             self.optuna_study.tell(trial, values)
 
     def _judged(self, setting: Mapping[str, Any], row: StudyRow) -> tuple[list[float], float]:
-        """Objectives of a row, and its constraint violation (0 or less if all constraints hold)."""
+        """Return the objectives of a row, and its constraint violation (0 or less if all constraints
+        hold)."""
         values = [row.outputs.get(name) for name in self.names]
         if row.status != DONE or any(value is None for value in values):
             worst = [0.0 if way == "maximize" else 1e30 for way in self.search.objectives.values()]
@@ -230,7 +231,7 @@ class _Search:
 
 
 def _distance(row: StudyRow) -> float:
-    """Violation of a row without a result: at least 1 (more than any constraint), else its need over its limit."""
+    """Return the violation of a row without a result: need divided by limit, and at least 1."""
     if row.status != MISFIT:
         return FARTHEST
     return min(FARTHEST, max(1.0, row.outputs.get(NEED_OVER_LIMIT, FARTHEST)))

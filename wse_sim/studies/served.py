@@ -16,7 +16,7 @@ from wse_sim.serving.options import ServingOptions
 
 PREFIX = "serve."
 SHARED = ("wafer", "cluster", "clock", "systems")
-"""Options that every run has, and a setting states under their own names."""
+"""Options of every run, which a setting states under their own names."""
 NOT_VARIED = ("turns",)
 USERS, THINK = "users", "think_s"
 """Numbers instead of `arrivals: users:N:SECONDS`, so that they can be an axis."""
@@ -43,17 +43,17 @@ LESS_IS_BETTER = frozenset((*TIMES, *ENERGY, "duration", "failed", "wafers", "re
 
 
 def options() -> list[Option]:
-    """The options of serving that a study varies."""
+    """Return the serving options that a study can vary."""
     return [one for one in ServingOptions.options() if one.name not in (*SHARED, *NOT_VARIED)]
 
 
 def given(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of :class:`ServingOptions` of what a setting states: users and their time to think are arrivals.
+    """Return the fields of :class:`ServingOptions` for a setting; users and think time become arrivals.
 
     Raises
     ------
     ConfigError
-        If a time to think has no users, or users and arrivals are both given.
+        If a think time is given without users, or users and arrivals are both given.
     """
     found = {name: value for name, value in fields.items() if name not in (USERS, THINK)}
     if fields.get(USERS) is not None:
@@ -66,7 +66,7 @@ def given(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def of_answer(options_: ServingOptions, data: Values) -> dict[str, float]:
-    """The numbers of a result of serving (the data of result.json), by name."""
+    """Return the numbers of a serving result (the data of result.json), by name."""
     own = data["wse_sim"]
     found: dict[str, Any] = {name: data[name] for name in (*OF_RESULT, *TIMES)}
     found |= {name: own[name] for name in OWN} | {name: (own["energy"] or {}).get(name) for name in ENERGY}

@@ -1,8 +1,8 @@
-"""From a setting to one run: its model, its options, its machine, its silicon, and the key that names it.
+"""Converts a setting to a run: model, options, machine, silicon, and the key that identifies the run.
 
-The key is a hash of everything that the run's numbers depend on: the options in full, every constant of wafer,
-cluster and chip with its range, what the model is, the sources of the package, the version of torch, the number of
-draws.  Two studies that ask for the same run have the same key, however they spell it.
+The key is a hash of everything on which the numbers of the run depend: all options, every constant of wafer, cluster and chip with its
+range, the content of the model, the sources of the package, the version of torch, and the number of draws. Two studies that request the
+same run in different spellings have the same key.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ class Resolver:
         self._texts = Texts()
 
     def request(self, setting: Mapping[str, Any]) -> Request:
-        """The run of a setting.
+        """Return the request of a setting.
 
         Raises
         ------
         WseError
-            If the values do not go together (a model without such a size, a wafer that cannot be).
+            If the values are inconsistent (a model without such a size, an invalid wafer).
         """
         by_owner: dict[str, dict[str, Any]] = {}
         for name, value in setting.items():
@@ -129,7 +129,7 @@ class Resolver:
     def _serving(
         self, options: RunOptions, given: Mapping[str, Any] | None, systems: int | None
     ) -> ServingOptions | None:
-        """The options of serving, on the machine of the options; None without any."""
+        """Return the serving options, on the machine of the run's options; None without any."""
         if given is None:
             return None
         if self.spec.derive:
@@ -140,7 +140,7 @@ class Resolver:
         })  # fmt: skip
 
     def _base(self, owner: str, given: object, load: Callable[[object], Part]) -> Part:
-        """A wafer, cluster or chip before it is changed: read once per study."""
+        """Return a wafer, cluster or chip before changes; read once per study."""
         if not isinstance(given, str):
             return load(given)
         if (owner, given) not in self._bases:
@@ -160,7 +160,7 @@ class Resolver:
         return {p.field: setting[p.name] for p in own if p.mode == mode and setting[p.name] is not None}
 
     def _model(self, given: Mapping[str, Any]) -> tuple[ModelSpec, str]:
-        """The model with its changed sizes, and a key that identifies it."""
+        """Return the model with its changed sizes, and a key that identifies it."""
         name, sizes = str(given[""]), {key: value for key, value in given.items() if key}
         known = self._models.get((name, *sorted(sizes.items())))
         if known is None:
@@ -225,8 +225,8 @@ def _hash(data: object) -> str:
 class Texts:
     """Digests of parts of the machine: constants, and the ranges that draws are made from.
 
-    Settings of a study share most constants, so the text of a field is made again only where value or range is another
-    object than in the part of its kind before.
+    Settings of a study share most constants, so the text of a field is rebuilt only if value or range is
+    another object than in the previous part of the same kind.
     """
 
     def __init__(self) -> None:
@@ -234,7 +234,8 @@ class Texts:
         self._last: dict[type, tuple[object, str]] = {}
 
     def digest(self, part: Wafer | Cluster | Chip | str) -> str:
-        """A hash that is equal for parts with equal constants and ranges, whatever their names."""
+        """Return a hash that is equal for parts with equal constants and ranges, independent of their
+        names."""
         assert not isinstance(part, str)  # a request holds the machine itself
         last = self._last.get(type(part))
         if last is not None and last[0] is part:
@@ -278,7 +279,7 @@ def _model_of(name: str, sizes: Mapping[str, Any]) -> tuple[ModelSpec, str]:
     Raises
     ------
     WseError
-        If the name is unknown, or a size is asked of a model that has none to change.
+        If the name is unknown, or a size is changed in a model that has no changeable sizes.
     """
     is_file = name.endswith((".yaml", ".yml"))
     if is_file or name in model_names():
@@ -311,7 +312,7 @@ def _sized(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _content(name: str) -> str:
-    """The sources of a factory or a saved program, as far as they can be found, as text to hash."""
+    """Return the sources of a factory or a saved program, as far as they can be found, as text to hash."""
     if name.startswith("hf:"):
         return read_text(Path(name[3:]))
     if ":" in name:

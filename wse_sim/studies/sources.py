@@ -26,12 +26,12 @@ MOST_FILES = 2000
 """Largest number of files that are followed; a factory inside a larger program is identified by the first
 ones only."""
 
-MOST_BYTES = 2**28  # of a file that a text names; of a larger one its size and time count
+MOST_BYTES = 2**28  # of a file that a text names; for larger files, size and time are hashed
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
 def sources_digest(origin: Path) -> str:
-    """Hash of everything that is found from the file of a factory on."""
+    """Return a hash of all sources that are found from the file of a factory."""
     total = hashlib.sha256()
     for name, content in sorted(_found(origin)):
         total.update(f"{name}\0{content}\n".encode("utf-8", "surrogateescape"))
@@ -39,7 +39,7 @@ def sources_digest(origin: Path) -> str:
 
 
 def _found(origin: Path) -> Iterator[tuple[str, str]]:
-    """Names and identities of the sources: files by content, installed packages by version."""
+    """Return names and identities of the sources: files by content, installed packages by version."""
     places = [str(origin.parent), os.getcwd()]
     seen: set[Path] = set()
     packages: set[str] = set()
@@ -61,7 +61,7 @@ def _found(origin: Path) -> Iterator[tuple[str, str]]:
                 if where is None or _is_standard(where):
                     continue
                 top = module.partition(".")[0]
-                if _is_installed(where) or top == "wse_sim":  # whose own sources are in the key anyway
+                if _is_installed(where) or top == "wse_sim":  # this package's sources are in the key
                     packages.add(top)
                 else:
                     open_.append(where)
@@ -69,11 +69,11 @@ def _found(origin: Path) -> Iterator[tuple[str, str]]:
 
 
 def _named_in(file: Path, origin: Path, places: Sequence[str]) -> Iterator[str | Path]:
-    """Modules that a source imports, and files that its texts name."""
+    """Return the modules that a source imports, and the files that its strings name."""
     try:
         tree = ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return  # whoever runs it states what is wrong
+        return  # running it reports the error
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -91,12 +91,12 @@ def _named_in(file: Path, origin: Path, places: Sequence[str]) -> Iterator[str |
 
 
 def _module_files(base: Path) -> Iterator[Path]:
-    """The files that a dotted name may be, below a folder."""
+    """Return the files that a dotted name may denote, below a folder."""
     yield from (path for path in (base.with_name(f"{base.name}.py"), base / "__init__.py") if path.is_file())
 
 
 def _files_of_text(text: str, places: Sequence[str]) -> Iterator[Path]:
-    """Files that a string names: a file, or a module next to the sources."""
+    """Return the files that a string names: a file, or a module next to the sources."""
     for place in places:
         try:
             path = Path(place) / text
@@ -109,7 +109,7 @@ def _files_of_text(text: str, places: Sequence[str]) -> Iterator[Path]:
 
 
 def _specs(module: str, path: Sequence[str]) -> Iterator[ModuleSpec]:
-    """A module and the packages around it, without importing any."""
+    """Return the specs of a module and its parent packages, without importing them."""
     here: Sequence[str] | None = path
     for count in range(1, module.count(".") + 2):
         name = ".".join(module.split(".")[:count])

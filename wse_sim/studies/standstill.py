@@ -1,8 +1,8 @@
-"""Workers of a study that have stopped working: waits for them end.
+"""Detection of workers that make no progress, so that a study does not wait for them.
 
-A worker that is stopped, or stuck in the system, keeps its connection, so the engine waits for it.  Workers of this command are
-processes of this machine: each of them uses some processor time as long as it lives, for its heartbeats if for nothing else.  Of the
-workers of a scheduler elsewhere only these heartbeats are known.
+A stopped worker, or one that hangs in a system call, keeps its connection, so the engine would wait for it. Local workers are
+processes of this machine: each uses some processor time while it runs, at least for heartbeats. For workers of a remote scheduler
+only these heartbeats are known.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LEAST_S = 0.02
 """Processor time, or time of a heartbeat, that is a sign of life; the system counts in hundredths of a second."""
 
-ASK_LOOKS = 10  # looks for which a scheduler elsewhere is asked once
+ASK_LOOKS = 10  # checks between two requests to a remote scheduler
 ANSWER_S = 5.0
 
 
@@ -32,10 +32,10 @@ class Stillness:
     """Tracks which of several things have shown no progress for a number of looks."""
 
     def __init__(self) -> None:
-        self._seen: dict[object, tuple[float, int]] = {}  # last sign, looks since then
+        self._seen: dict[object, tuple[float, int]] = {}  # last sign, checks since then
 
     def look(self, signs: Mapping[Any, float], looks: int) -> list[Any]:
-        """Take a look at the latest signs; the keys whose sign has not changed for `looks` looks."""
+        """Check the latest signs; return the keys whose sign has not changed for `looks` checks."""
         seen = {}
         for key, sign in signs.items():
             last, quiet = self._seen.get(key, (sign, -1))
@@ -68,7 +68,7 @@ class Watch:
         if self._cluster is not None:
             for number in self._still.look(_worked_s(self._cluster), looks):
                 with suppress(OSError):
-                    os.kill(number, signal.SIGKILL)  # one that is stopped hears no other signal
+                    os.kill(number, signal.SIGKILL)  # a stopped process receives no other signal
             return
         heard = self._heard()
         still = self._still.look(heard, looks)
@@ -80,7 +80,8 @@ class Watch:
             )
 
     def _heard(self) -> dict[str, float]:
-        """When the scheduler last heard of each worker; empty if it has none or does not answer."""
+        """Return the time of each worker's last heartbeat; empty if the scheduler has none or does not
+        answer."""
         try:
             known = self._client.sync(self._client.scheduler.identity, callback_timeout=ANSWER_S)
             return {name: float(worker["last_seen"]) for name, worker in known["workers"].items()}
@@ -89,7 +90,7 @@ class Watch:
 
 
 def _worked_s(cluster: distributed.LocalCluster) -> dict[int, float]:
-    """Processor seconds of each worker process so far, where the system reports them."""
+    """Return the processor seconds of each worker process so far, where the system reports them."""
     found = {}
     for worker in cluster.workers.values():
         number = getattr(worker, "pid", None)

@@ -4,11 +4,11 @@ Tables: `runs` (key, status, outputs, bounds, binding, message, seconds, made wi
 outputs), `provenance` (versions and sources, once), `studies` (descriptions by their hash), `members` (the runs of a study in
 order, with the parameters that its description does not fix).  A store holds many studies; what they have in common is run once.
 
-Outputs and bounds are JSON arrays: the digest of a list of names, then a number for each of them.  A store of schema 1 has
-objects by name in their place, which are read as well.
+Outputs and bounds are JSON arrays: the digest of a list of names, then a number for each of them.  A store of
+schema 1 has objects by name instead, which are also supported.
 
-Rows are written in transactions to a write-ahead log, flushed to the disk: after a kill -9 of anything all rows of
-finished transactions are there, and none of a torn one.
+Rows are written in transactions to a write-ahead log that is flushed to disk. After any kill -9, all rows of
+completed transactions exist, and none of an incomplete one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 2
 READS = ("1", "2")
-BUSY_S = 60.0  # two studies write to one store in turn
+BUSY_S = 60.0  # two studies may write to one store alternately
 KEYS_AT_ONCE = 500
 FILE = "runs.sqlite"
 
@@ -55,10 +55,10 @@ CREATE INDEX IF NOT EXISTS members_key ON members (key);
 
 
 def _connected(path: Path, *, readonly: bool) -> sqlite3.Connection:
-    """An open file.  One to be read may be anybody's: it is not changed, and no file appears next to it."""
+    """Open a file. For reading, the file is not changed, and no other file is created next to it."""
     if not readonly:
         return sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
-    # With a log next to it somebody writes, or was killed; without one nobody does, and the file alone is the store.
+    # A log next to the file means that a process writes it or was killed; without a log the file is complete.
     how = "mode=ro" if exists(f"{path}-wal", "store") else "immutable=1"
     return sqlite3.connect(
         f"{path.absolute().as_uri()}?{how}", uri=True, timeout=BUSY_S, isolation_level=None
@@ -66,14 +66,14 @@ def _connected(path: Path, *, readonly: bool) -> sqlite3.Connection:
 
 
 class Store:
-    """One file of runs.  Use it as a context manager."""
+    """A file of runs; use it as a context manager."""
 
     def __init__(self, path: str | Path, *, readonly: bool = False) -> None:
         self.path = Path(path)
         if readonly and not is_file(self.path, "store"):
             raise ConfigError(f"store {self.path} does not exist; run the study first")
         self._is_new = not exists(self.path, "store")
-        self._names: dict[str, list[str]] = {}  # that this transaction has written
+        self._names: dict[str, list[str]] = {}  # names that this transaction has written
         self._read_names: dict[str, list[str]] = {}
         with self._told():
             self.db = _connected(self.path, readonly=readonly)
@@ -84,7 +84,8 @@ class Store:
                 raise
 
     def _begin(self, *, readonly: bool) -> None:
-        """Make the tables, or look whether these are ours: tables, for a view may compute without end."""
+        """Create the tables, or check that existing ones belong to a store; views are rejected, since they
+        may never end."""
         self.db.execute("PRAGMA trusted_schema=OFF")
         odd = self.db.execute("SELECT name FROM sqlite_master WHERE type IN ('view', 'trigger')").fetchone()
         if odd is not None:
@@ -152,7 +153,7 @@ class Store:
     # What is written
 
     def made_with(self, data: Mapping[str, Any]) -> int:
-        """The number of a provenance."""
+        """Return the number of a provenance."""
         text = json.dumps(data, sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:32]
         with self._writing() as cursor:
@@ -161,7 +162,7 @@ class Store:
         return int(found[0])
 
     def study(self, spec: Mapping[str, Any]) -> int:
-        """The number of a study, found by the content of its file; a new study is added."""
+        """Return the number of a study, found by the content of its file; a new study is added."""
         text = json.dumps(spec, sort_keys=True, default=str)
         digest = hashlib.sha256(text.encode()).hexdigest()[:32]
         with self._writing() as cursor:
@@ -173,7 +174,7 @@ class Store:
         return int(found[0])
 
     def add_members(self, study: int, rows: Iterable[tuple[int, str, Mapping[str, Any]]]) -> None:
-        """State which runs a study consists of: number, key, parameters."""
+        """Store the runs of a study: number, key, parameters."""
         fixed = self._fixed(study)
         with self._writing() as cursor:
             cursor.executemany(
@@ -196,7 +197,8 @@ class Store:
         return found if isinstance(found, dict) else {}
 
     def _named(self, cursor: sqlite3.Cursor, values: Mapping[str, float]) -> str:
-        """Values by name as an array that begins with the digest of the names, which are kept once."""
+        """Return values by name as an array that starts with the digest of the names, which are stored
+        once."""
         names = _compact(list(values))
         digest = hashlib.sha256(names.encode()).hexdigest()[:12]
         if digest not in self._names:
@@ -210,10 +212,10 @@ class Store:
             cursor.execute("DELETE FROM members WHERE study=?", (study,))
 
     def put(self, rows: Sequence[StudyRow], made_with: int) -> None:
-        """Write finished runs in one transaction; a run that died is written over, a finished one stays."""
+        """Write finished runs in one transaction; a run that died is overwritten, a finished one is kept."""
         now = time.time()
         with self._writing() as cursor:
-            self._names.clear()  # of a transaction that was rolled back nothing is there
+            self._names.clear()  # a rolled-back transaction has left nothing
             cursor.executemany(
                 f"INSERT INTO runs VALUES (?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT(key) DO UPDATE SET "
                 "status=excluded.status, mode=excluded.mode, binding=excluded.binding, message=excluded.message, "
@@ -232,7 +234,7 @@ class Store:
     # What is read
 
     def finished(self, keys: Iterable[str]) -> set[str]:
-        """Those keys that need not run again: all stored ones, except those whose worker died."""
+        """Return the keys that need not run again: all stored ones, except those whose worker died."""
         wanted = list(keys)
         found: set[str] = set()
         with self._told():
@@ -244,7 +246,7 @@ class Store:
         return found
 
     def run(self, key: str) -> StudyRow | None:
-        """The row of a run, if there is one."""
+        """Return the row of a run, or None."""
         query = "SELECT status, outputs, low, high, mode, binding, message, seconds FROM runs WHERE key=?"
         with self._told():
             found = self.db.execute(query, (key,)).fetchone()
@@ -254,20 +256,20 @@ class Store:
         return StudyRow(key, found[0], outputs, low, high, *found[4:])
 
     def studies(self) -> list[tuple[int, dict[str, Any]]]:
-        """Number and description of every study, the latest last."""
+        """Return number and description of every study, the latest last."""
         with self._told():
             rows = self.db.execute("SELECT id, spec FROM studies ORDER BY begun_at, id").fetchall()
         return [(number, self._object(spec, "spec", number)) for number, spec in rows]
 
     def spec_of(self, study: int) -> dict[str, Any]:
-        """The description of a study as stored."""
+        """Return the stored description of a study."""
         found = next((spec for number, spec in self.studies() if number == study), None)
         if found is None:
             raise ConfigError(f"store {self.path} contains no study {study}; run the study first")
         return found
 
     def counts(self, study: int) -> dict[str, int]:
-        """Number of members by status; "missing" ones have not run yet."""
+        """Return the number of members by status; "missing" ones have not run yet."""
         with self._told():
             rows = self.db.execute(
                 "SELECT coalesce(runs.status, 'missing'), count(*) FROM members LEFT JOIN runs USING (key) "
@@ -278,7 +280,8 @@ class Store:
         return found | dict(rows)
 
     def causes(self, study: int) -> list[tuple[str, str, int]]:
-        """Status, cause and number of the runs without a result: the bottleneck, or the sentence with numbers left out."""
+        """Return status, cause and number of runs without a result; a cause is the bottleneck, or the message
+        without numbers."""
         with self._told():
             rows = self.db.execute(
                 "SELECT runs.status, runs.binding, runs.message FROM members JOIN runs USING (key) "
@@ -294,7 +297,7 @@ class Store:
         return [(*key, count) for key, count in sorted(found.items(), key=lambda item: -item[1])]
 
     def seconds_of(self, mode: str) -> float | None:
-        """Mean seconds of the runs of a mode, if there are any."""
+        """Return the mean seconds of the runs of a mode, if there are any."""
         with self._told():
             found = self.db.execute(
                 "SELECT avg(seconds) FROM (SELECT seconds FROM runs WHERE mode=? AND status='done' LIMIT 1000)",
@@ -303,7 +306,7 @@ class Store:
         return None if found[0] is None else float(found[0])
 
     def rows(self, study: int) -> Iterator[dict[str, Any]]:
-        """The members of a study that have run, in order: number, parameters, and the run's row."""
+        """Yield the members of a study that have run, in order: number, parameters, and the run's row."""
         query = (
             "SELECT members.number, members.parameters, members.key, status, mode, binding, message, outputs, low, "
             "high, seconds FROM members JOIN runs USING (key) WHERE members.study=? ORDER BY members.number"
@@ -337,7 +340,8 @@ class Store:
                 yield data
 
     def _values(self, text: object, name: str, number: object) -> dict[str, Any]:
-        """Numbers by name: an array after the digest of its names, or an object of schema 1."""
+        """Return numbers by name, from an array after the digest of its names, or from an object of schema
+        1."""
         try:
             found = json.loads(text) if isinstance(text, str) else None
         except (ValueError, RecursionError):
@@ -380,7 +384,8 @@ class Store:
         )
 
     def frame(self, study: int, outputs: Sequence[str] | None = None) -> pd.DataFrame:
-        """The rows of a study as a data frame: parameters, outputs with `.low` and `.high`, binding, seconds, key."""
+        """Return the rows of a study as a data frame: parameters, outputs with `.low` and `.high`, binding,
+        seconds, key."""
         try:
             import pandas as pd
         except ImportError:
@@ -405,7 +410,7 @@ def _compact(value: object) -> str:
 
 
 def _is_plain(value: object) -> bool:
-    """Whether an output is a finite number or None."""
+    """Return whether an output is a finite number or None."""
     return value is None or (isinstance(value, int | float) and isfinite(value))
 
 

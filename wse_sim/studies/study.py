@@ -1,4 +1,4 @@
-"""A study from Python: one call, and its rows as a data frame or as an array with named axes."""
+"""Studies from Python: one call, with rows as a data frame or as an array with named axes."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _OF_RUNS = ("number", "status", "mode", "binding", "message", "seconds", "key")
 
 
 class Study:
-    """A study that ran: how it ended, and its rows.
+    """A completed study: its outcome and its rows.
 
     Attributes
     ----------
     spec
         The description.
     path
-        Folder of the store; temporary, and gone with this object, if none was named.
+        Folder of the store; by default a temporary one, which is deleted with this object.
     ran
         Counts of runs by status, and seconds.
 
@@ -48,7 +48,8 @@ class Study:
         self._held = held  # a temporary folder lives as long as this object
 
     def frame(self, outputs: Sequence[str] | None = None) -> pd.DataFrame:
-        """The rows as a data frame: parameters, outputs (with `.low` and `.high` where bounds were drawn), status, binding.
+        """Return the rows as a data frame: parameters, outputs (with `.low` and `.high` if bounds were
+        drawn), status, binding.
 
         Raises
         ------
@@ -60,7 +61,8 @@ class Study:
             return store.frame(number, outputs)
 
     def to_xarray(self, outputs: Sequence[str] | None = None) -> xr.Dataset:
-        """The outputs over the parameters that vary, one axis each; over `number` where the rows fill no grid.
+        """Return the outputs over the varied parameters, one axis each; over `number` if the rows do not form
+        a grid.
 
         Raises
         ------
@@ -99,17 +101,16 @@ def study(
     scheduler: str | None = None,
     say: Say = lambda text: None,
 ) -> Study:
-    """Run a study and give its rows.
+    """Run a study and return its rows.
 
     Parameters
     ----------
     spec
-        What varies and what is kept fixed, as a study file states it.  A model may be an object, as
-        :func:`wse_sim.run` takes it.
+        Varied and fixed parameters, as in a study file. A model may be an object, as for :func:`wse_sim.run`.
     out
-        Folder of the store: the same call continues where another was cut off.  Default: a temporary folder.
+        Folder of the store; the same call continues an interrupted study. Default: a temporary folder.
     workers
-        Processes; 0 runs here.
+        Number of processes; 0 runs in this process.
     store, scheduler, say
         As of :func:`wse_sim.studies.runner.run_study`.
 

@@ -78,7 +78,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """A name of the room, loaded when it is first used: a plan takes prices without the executors."""
+    """Import a name of this package on first use, so that pricing a plan does not load the executors."""
     if name == "check_graph":
         return import_module("wse_sim.whole.trained.covered").check_any
     for module, names in _HOME.items():

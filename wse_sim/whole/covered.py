@@ -115,7 +115,7 @@ def check_chain(graph: KernelGraph, functions: tuple[str, ...] = ()) -> None:
         for kernel in kernels:
             if (rows := int(kernel.dims["m"]) // graph.samples) != 1:
                 raise ModelError(
-                    f"kernel '{kernel.name}' has {rows} rows a sample, limit 1 in training; give samples of one row, or in a "
+                    f"kernel '{kernel.name}' has {rows} rows per sample, limit 1 in training; give samples of one row, or in a "
                     "pipeline layers of an even number of features"
                 )
         check_updates(graph, kernels)
@@ -194,7 +194,7 @@ def _check_rows(graph: KernelGraph, kernels: list[Kernel], kinds: Mapping[str, t
     Raises
     ------
     ModelError
-        Naming the first kernel or tensor that has not.
+        Naming the first kernel or tensor that does not.
     """
     rows: dict[str, tuple[int, str]] = {}  # of a tensor, and a kernel that has that many
     for kernel in kernels:
@@ -204,7 +204,7 @@ def _check_rows(graph: KernelGraph, kernels: list[Kernel], kinds: Mapping[str, t
             given, other = rows.setdefault(name, (reads, kernel.name))
             if given != reads:
                 raise ModelError(
-                    f"kernel '{kernel.name}' has {reads} rows a sample and '{other}' {given}; keep as many rows in all layers, "
+                    f"kernel '{kernel.name}' has {reads} rows per sample and '{other}' {given}; keep as many rows in all layers, "
                     "but for the mean of all tokens or the first one"
                 )
         rows |= dict.fromkeys(kernel.outputs, (own, kernel.name))

@@ -1,5 +1,5 @@
-"""Fold constant factors: those of queries and keys into attention scores, those of a batch norm into two
-parameters."""
+"""Graph passes that fold constant factors: of queries and keys into the attention scores, of a batch norm
+into a scale and a shift."""
 
 from __future__ import annotations
 

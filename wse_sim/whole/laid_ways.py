@@ -4,7 +4,7 @@ straight routes.
 The plan routes a stream from the middle of one region to the middle of the next, on as many links as its
 words need. A program sends from the last row, or from the cores that collect gradients, to an inlet, in
 bundles (one per band of attention), and gradients take separate routes. So its routes are longer, have more
-corners and cross other links.
+turns and cross other links.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def cells_to(way: Way, sink: Cell) -> list[Cell]:
 def tree_cycles(
     trees: Sequence[Tree], inlets: Mapping[str, Mapping[str, Sequence[Cell]]], wafer: Wafer
 ) -> Cycles:
-    """Return the travel time of every stream between regions: that of its longest bundle. `inlets` are by
-    reader and tensor."""
+    """Return the travel time of every stream between regions: that of its longest bundle. `inlets` maps
+    (reader, tensor) to the inlet's cells."""
     found: dict[Ends, float] = {}
     for tree in trees:
         for stream in tree.streams:
@@ -64,8 +64,8 @@ def tree_cycles(
 
 
 def with_ways(plan: PipelinedPlan, there: Cycles, back: Cycles) -> PipelinedPlan:
-    """Return the plan with the travel times of these routes, forward and backward, and with the samples in
-    flight on them."""
+    """Return the plan with the travel times of these routes, forward and backward, and the samples in flight
+    on them."""
     streams, stages = [], {stage.name: stage for stage in plan.stages}
     for stream in plan.streams:
         ends = stream.tensor, stream.producer, stream.consumer

@@ -202,7 +202,8 @@ def network_program(plan: PipelinedPlan, samples: int) -> Network:
             tree for tree in trees if (tree.tensor, tree.producer) == (region.kernel.outputs[0], region.name)
         ]
         inward = [tree_into(trees, region.name, inlet.tensor, inlet.bundle).color for inlet in region.inlets]
-        # At an outlet on the edge, the host's end and the source share a router, so its core does not listen.
+        # At an outlet on the edge, the host's end and the source share a router, so its core does not receive
+        # the words.
         ways = [
             (tree.color, tree.ports(tree.source).replace("R", "") + off_edge(tree, tree.source, wafer.cols))
             for tree in leaving
@@ -325,7 +326,7 @@ def trees_of(
         bundles = max(given, 1 + max((inlet.bundle for inlet in inlets), default=0))
         out_point = next((s.route[-1] for s in streams if s.consumer == HOST), None)
         words = plan.graph.tensors[first.tensor].elements / plan.graph.samples / PAIR / bundles
-        beside: set[Cell] = set()  # ways of the bundles before, which should not share their links
+        beside: set[Cell] = set()  # routes of the previous bundles, with which links should not be shared
         fed = _edges(first.route[0], edges, wafer.rows, inlets, bundles) if source_region is None else {}
         for bundle in range(bundles):
             if source_region is None:

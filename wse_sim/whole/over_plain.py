@@ -1,4 +1,4 @@
-"""How much of a plan's time rests on prices that were verified on the fabric, by kernel family.
+"""Fraction of a plan's time that is priced by mappings verified on the fabric, by kernel family.
 
 A plan without ``--whole-fabric`` prices *plain* mappings; the fabric simulates the *laid-out* mappings of
 :func:`wse_sim.whole.run.inputs_over_rows`. This module prices every stage of a plan with both mappings, on

@@ -22,8 +22,8 @@ HEADINGS = (
 OF_REGIONS = "Cycles of every region, per sample in inference and of the batch in training; waits are those of its busiest core."
 PHASES = ("Phase", "Planned", "On the fabric", "Difference")
 OF_PHASES = (
-    "Cycles of every phase: as planned, and what it adds to the step on the fabric; below, the time of a core: of all in the "
-    "plan, of the mean core of the programs on the fabric."
+    "Cycles of every phase: as planned, and as added to the step on the fabric. Below: the time of a core, which is that of "
+    "every core in the plan, and of the mean core of the programs on the fabric."
 )
 STATES = ("busy", "stalled on input", "stalled on output", "idle")
 SMALL = 0.01

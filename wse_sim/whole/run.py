@@ -113,8 +113,8 @@ class Compared:
     starts_within: float  # cycles: starts on the fabric are known to a bin
     whole: Made = field(repr=False)
     fabric: FabricResult = field(repr=False)  # the longer run
-    free_period: float = 0.0  # of the engine with room for any number of samples in skips
-    full: tuple[FullSkip, ...] = ()  # skips that set the engine's pace
+    free_period: float = 0.0  # of the engine with unlimited buffers for skips
+    full: tuple[FullSkip, ...] = ()  # skips that limit the engine's pace
 
     @property
     def difference(self) -> float:

@@ -14,7 +14,7 @@ from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.regions.contract import PAIR, POINTWISE, stream_order
 
 PACKED = 3  # queries, keys and values
-MOST_BANDS = 4  # of attention: each has four streams
+MOST_BANDS = 4  # bands of attention; each has four streams
 MOST_BUNDLES = 8  # of a tensor; each has its own color, where ways cross
 
 

@@ -89,7 +89,8 @@ def _reader_of(reader: Kernel, inputs: tuple[str, ...], tensors: Mapping[str, Te
 
 
 def transposed(graph: KernelGraph) -> KernelGraph:
-    """The forward graph with weights that the module has as (K, N) as (N, K), as torch.nn.Linear has them: ``weight.T``."""
+    """Return the forward graph with weights of shape (K, N) replaced by ``weight.T`` (N, K), as in
+    torch.nn.Linear."""
     tensors, kernels = dict(graph.tensors), []
     for kernel in graph.kernels:
         weight = kernel.access.transposed if kernel.family == "gemm" else ""
@@ -147,7 +148,7 @@ def _part(product: Kernel, name: str, place_of: tuple[int, int], tensors: dict[s
 def with_derived(
     graph: KernelGraph, weights: Mapping[str, NDArray[np.float32]]
 ) -> dict[str, NDArray[np.float32]]:
-    """The weights of the module and the parameters of the graph that follow from them, by name."""
+    """Return the weights of the module, and the graph's parameters that are derived from them, by name."""
     every = dict(weights)
     for name, tensor in graph.tensors.items():
         if tensor.derived is not None and (value := tensor.derived.value(weights)) is not None:
@@ -158,7 +159,7 @@ def with_derived(
 def without_derived(
     graph: KernelGraph, values: Mapping[str, NDArray[np.float32]]
 ) -> dict[str, NDArray[np.float32]]:
-    """Values by parameter of the module: rows put together, transposed ones as the module has them."""
+    """Return values by parameter of the module: parts joined, and transposed parameters transposed back."""
     out: dict[str, NDArray[np.float32]] = {}
     parts: dict[str | Derived, dict[int, NDArray[np.float32]]] = {}
     for name, value in values.items():
@@ -173,7 +174,7 @@ def without_derived(
 
 
 def _put(out: dict[str, NDArray[np.float32]], source: str | Derived, value: NDArray[np.float32]) -> None:
-    """Add the value of a parameter, or of the transposed one, to `out` under the name that the module has for it."""
+    """Add the value of a parameter to `out` under the module's name for it, transposed back if needed."""
     while isinstance(source, Derived):
         source, value = source.source, value.T
     out[source] = value

@@ -4,8 +4,9 @@ A region starts in the event engine once rows of all its operands have arrived. 
 operand as it arrives, so a layer reads the residual of its first sample long before that. These cycles are
 left out (`ahead_cycles` of a place): both starts then mean the start of work on all operands. A region is
 idle before the first word of a step arrives and after its last work; in between it is busy, stalled on output
-or stalled on input. A core cannot know whether the words that it waits for belong to a sample that has partly
-arrived, so the engine's own books, which call a region idle between two samples, are not compared.
+or stalled on input. A core cannot know whether the words for which it waits belong to a sample that has
+partly arrived. So the time accounts of the engine, in which a region is idle between two samples, are not
+compared.
 """
 
 from __future__ import annotations

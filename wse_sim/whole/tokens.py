@@ -23,7 +23,8 @@ def with_pooled_tokens(graph: KernelGraph) -> KernelGraph:
     """Return the forward graph with explicit pooling wherever the tokens of a sample become one row; a note
     names each.
 
-    These are means over tokens, and products, norms and elementwise work that read only the first token.
+    Pooling becomes explicit for means over tokens, and before products, norms and elementwise work that read
+    only the first token.
     """
     graph = _without_nothing(graph)
     tensors = dict(graph.tensors)

@@ -62,7 +62,7 @@ class CheckedValue:
     name: str
     error: float
     rounded_error: float
-    own_error: float  # of the reference that rounds
+    own_error: float  # of the rounded reference
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def check_values(
         )
     _check_whole(plan.graph)
     if steps < 1:
-        raise ModelError(f"{steps} steps are none; give at least one")
+        raise ModelError(f"{steps} steps are out of range; give at least one")
     truth = copy.deepcopy(model).float().cpu()
     truth.eval()  # the whole fabric trains without dropout, and covers nothing else that differs in training
     start = {name: value.detach().clone().numpy() for name, value in truth.state_dict().items()}
@@ -174,7 +174,7 @@ def check_values(
     taught = _Taught(loss, wanted, rate)
     fabric = _Fabric(plan, np.asarray(values, np.float32), labels, rate, loss, in_flight)
     exact, rounding = (Reference(plan.graph, rounds=rounds) for rounds in (False, True))
-    held = [start, start]  # weights of the reference that rounds, and on the fabric
+    held = [start, start]  # weights of the rounded reference, and on the fabric
     found: list[CheckedValue] = []
     turned = selected = differing = 0
     for number in range(1, (steps if plan.graph.training else 1) + 1):

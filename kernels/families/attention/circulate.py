@@ -1,15 +1,16 @@
-"""Phases of products in which the items of a sequence go around a rectangle, as parts of fabric programs.
+"""Phases of products in which the items of a sequence circulate over a rectangle, as parts of fabric
+programs.
 
 An item (a key, a query) is a vector of which every line of cores holds or receives a piece.  A phase handles all
 items in order; a core enters the next phase when it has finished the last.
 
-product   the item's elements arrive, each triggers a multiply-accumulate over the vectors at rest, and the sums go
+product   the item's elements arrive, each triggers a multiply-accumulate over the resident vectors, and the sums go
           along the other axis to the item's owner there (ring), or out at the edge (chain).
 spread    the item's owner multicasts its values along one axis, and each element that arrives triggers a
-          multiply-accumulate over them: an outer product that stays at rest.
+          multiply-accumulate over them: an outer product with stationary sums.
 
-Elements arrive from the cores of the line in turn, or from a feeder in the column at the east edge.  They travel two
-fp16 per wavelet; sums are fp32.
+The cores of the line send elements in sequence, or a feeder in the column at the east edge sends them. A
+wavelet carries two fp16 elements; sums are fp32.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class BuiltRectangle:
         self.edge: list[Callable[[Any], None]] = []
 
     def buffer(self, name: str, length: int, dtype: str = "fp32", bank: int | None = None) -> Buffer:
-        """A buffer of every core of the rectangle."""
+        """Declare a buffer on every core of the rectangle."""
         return self.builder.buffer(name, length, dtype, self.inner, bank=bank)
 
     def take(self, colors: int) -> int:
@@ -79,11 +80,11 @@ class BuiltRectangle:
         return self.colors - colors
 
     def line(self, *, vertical: bool) -> tuple[Line, int]:
-        """The lines along an axis and their cores."""
+        """Return the lines along an axis, and their number of cores."""
         return (self.column, self.rows) if vertical else (self.row, self.cols)
 
     def build(self) -> Program:
-        """The program: every core has its own class, for each owns other items."""
+        """Return the program; every core has a separate class, because each owns different items."""
         for i, j in np.ndindex(self.rows, self.cols):
             core = self.builder.core_class(f"core {i} {j}")
             for phase in self.phases:
@@ -125,12 +126,13 @@ class Feed:
         region.edge.append(lambda core: core.mov(fabric_out(color), sent.dsd(), dtype="fp16", start="none"))
 
     def at(self, core: CoreClass, i: int, j: int) -> Sender:
-        """No core of the rectangle sends."""
+        """Return no sender: no core of the rectangle sends."""
         return Sender(core, self.color, self.sent, self.length, (0, 0))
 
 
 class KeptSums:
-    """Sums that go around rings to the owners along an axis, a vector of `length` per item in `buffer`."""
+    """Sums that travel around rings to their owners along an axis; `buffer` stores a vector of `length` per
+    item."""
 
     def __init__(
         self, region: BuiltRectangle, ring: Ring, buffer: Buffer, length: int, *, vertical: bool
@@ -144,7 +146,7 @@ class KeptSums:
         return (self.blocks.of(at - 1), self.blocks.of(at))
 
     def emit(self, core: CoreClass, i: int, j: int, start: int, y: Operand) -> None:
-        """The sums of the item of this round; `start` is the first item of the stretch."""
+        """Emit the sums of the current item; `start` is the first item of the current range."""
         at = i if self.vertical else j
         first, end = self.blocks.of(at)
         place, apart = None, pitch(self.length)
@@ -170,7 +172,7 @@ class SentSums:
         return self.first + position % 2
 
     def cuts(self, i: int, j: int) -> Cuts:
-        """Return (): all rounds are alike."""
+        """Return (): all rounds are equal."""
         return ()
 
     def emit(self, core: CoreClass, i: int, j: int, start: int, y: Operand) -> None:
@@ -183,7 +185,7 @@ class SentSums:
 
 
 def ring(region: BuiltRectangle, *, vertical: bool) -> Ring:
-    """Rings of sums along every line of an axis."""
+    """Route rings of sums along every line of an axis, and return them."""
     line, cores = region.line(vertical=vertical)
     found = Ring(cores, region.take(RING_COLORS))
     found.route(line)
@@ -201,9 +203,10 @@ def _triggered(
     b_stride: int = 0,
     fresh: bool = False,
 ) -> None:
-    """Multiply-accumulates by `count` arriving elements, two per word; an odd last one has its own word.
+    """Emit multiply-accumulates with `count` arriving elements, two per word; an odd last element has its own
+    word.
 
-    `vectors(first)` are sums and factors from element `first` on.
+    `vectors(first)` returns sums and factors from element `first` on.
     """
     pairs = count - count % 2
     for first, elements, wire in ((0, pairs, "fp16x2"), (pairs, count - pairs, "fp16")):
@@ -262,9 +265,10 @@ def spread(
     *,
     vertical: bool,
 ) -> None:
-    """A spread phase: owners along an axis multicast the `length` values of an item; `out` (elements, values).
+    """Return a spread phase: owners along an axis multicast the `length` values of an item; `out` is
+    (elements, values).
 
-    `owned` holds the values of the own items, `arrived` those of another owner's item.
+    `owned` stores the values of the core's own items, `arrived` those of another owner's item.
     """
     line, cores = region.line(vertical=vertical)
     blocks, color, apart = Blocks(region.items, cores), region.take(1), pitch(length)

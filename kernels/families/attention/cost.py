@@ -1,4 +1,5 @@
-"""Attention on P x P cores in closed form: prefill and decode as WaferLLM runs them (heads treated as full, fp16).
+"""Closed-form cost of attention on P x P cores: prefill and decode as in WaferLLM (fp16; all heads treated as
+one wide head).
 
 Symbols: m queries, n keys, d features per core, E cycles per exponential, o = vector_start_cycles; other symbols and the
 products in :mod:`wse_sim.kernels.blocks.mesh`.  Program: :mod:`wse_sim.kernels.families.attention.grid`.
@@ -11,8 +12,9 @@ decode   shift    a key and a value of d features leave, as many arrive and take
                   6 o + 4 words(d) + 2 d / mov
          two MeshGEMVs, K-tree all-reduces of n scores, maximum, sum, d outputs; n E and eight short instructions
 
-The stand-alone kernels differ from the layer of :mod:`wse_sim.modes.generation.layer` (calibrated on published rates) where
-that one receives and sends the sums of a step apart, skews the value product, and prices the K-tree by fitted counts.
+The layer of :mod:`wse_sim.modes.generation.layer`, which is calibrated on published rates, differs from these
+stand-alone kernels: it receives and sends the sums of a step separately, skews the value product, and prices
+the K-tree with fitted counts.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from wse_sim.kernels.families.attention.stages import SOFTMAX, SOFTMAX_SHAPES
 
 
 def grid_tile(dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any]:
-    """Queries, keys and features per core of the grid mapping."""
+    """Return the queries, keys and features per core of the grid mapping."""
     return (
         ceil_div(dims["b"] * dims["q"], tiling.rows),
         ceil_div(dims["kv"], tiling.rows),
@@ -49,7 +51,8 @@ def grid_tile(dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any]:
 
 
 def grid_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, Any]) -> Cost:
-    """Prefill or decode on a square grid; `groups` of the K-tree is an option.
+    """Return the cost of prefill or decode on a square grid; the option `groups` sets the groups of the
+    K-tree.
 
     Raises
     ------
@@ -86,13 +89,14 @@ def _decode(n: Size, d: Size, grid: int, groups: int, wafer: Wafer) -> Cost:
     cost = shift + mesh_gemv(d, n, wafer) + mesh_gemv(n, d, wafer)
     for length in (n, 1, 1, d):
         cost = cost + _tree_call(length, grid, groups, wafer)
-    # Maximum and sum end in one number: one element a cycle.
+    # Maximum and sum accumulate into one number: one element per cycle.
     passes = 2.0 * n + ceil_rate(n, wafer.add_fp16_per_cycle) + ceil_rate(n, wafer.fma_fp16_per_cycle)
     return cost + Cost(compute=passes, special=n * wafer.exp_cycles + wafer.divide_cycles, startup=8 * o)
 
 
 def _tree_call(n: Size, grid: int, groups: int, wafer: Wafer) -> Cost:
-    """A call of the all-reduce over a K-tree: the loop around it, the reduction up, one multicast each way."""
+    """Return the cost of a K-tree all-reduce: the enclosing loop, the reduction, and one multicast in each
+    direction."""
     tree, o = k_tree(grid, groups, wafer.stream_order), wafer.vector_start_cycles
     up, streams = reduce_cycles(tree, words(n, "fp16"), wafer)
     starts = max(0, streams - 1) * o
@@ -106,7 +110,7 @@ def _tree_call(n: Size, grid: int, groups: int, wafer: Wafer) -> Cost:
 
 
 def special_cycles(wafer: Wafer, attrs: Mapping[str, Any], phase: Phase) -> float:
-    """Cycles of a score in softmax, mask and dropout."""
+    """Return the cycles per score of softmax, mask and dropout."""
     kinds = 1.0 + (AttentionAttributes.of(attrs).dropout > 0.0)
     fraction = 1.0 if phase is Phase.FORWARD else wafer.backward_special_fraction
     return kinds * fraction * wafer.special_element_cycles

@@ -8,15 +8,15 @@ streamed    features H d over the c columns of a lane, the B q queries over the 
 
                 f = ceil(H d / c), t = ceil(B q / (L R))
                 Q K^T  kv (f (s + ceil(t/w)) + s + ceil(rho t))      partial sums reduced over a head's columns
-                P V    kv (f (s + ceil(t/w)) + s + ceil(t/2))        probabilities broadcast over them
+                P V    kv (f (s + ceil(t/w)) + s + ceil(t/2))        probabilities broadcast over a head's columns
 
-stationary  one sample after another; keys and values of the sample rest, features over rows, keys over
+stationary  one sample after another; its keys and values are stationary, features over rows, keys over
             columns; queries stream::
 
                 k = ceil(H d / R), n = ceil(kv / C), h = ceil(H / R)
                 per query  k (s + ceil(n/w)) + h n   +   n (s + ceil(k/w)) + k
 
-grid        inference on P x P cores, fp16, as WaferLLM runs it: heads are treated as full.  Prefill: score
+grid        inference on P x P cores, fp16, as in WaferLLM: heads are treated as one wide head.  Prefill: score
             (only the keys move, sums are reduced along the row) and score x value are MeshGEMMs.  Decode
             (q = 1): two MeshGEMVs with K-tree all-reduces; the cache is kept balanced by shifting keys and
             values one core per token.  No backward pass.  Equations: :mod:`wse_sim.kernels.families.attention.cost`.
@@ -27,18 +27,18 @@ pairs       an attribute: queries over the rows, keys over the columns, as in a 
 softmax     B H q kv elements at e cycles over all cores; attention dropout as many again.
 backward    four products (dV, dP, dQ, dK) and a quarter of the special elements.
 
-**Causal scores are computed in full** in these mappings (nothing is skipped above the diagonal), as
-published training rates want.  Keys of grouped queries are counted per query head.
-A dense mask is added to the scores: one addition per score (forward).  Values may be wider or narrower than keys.
+**Causal scores are computed in full** in these mappings (nothing is skipped above the diagonal), which agrees
+with published training rates.  Keys of grouped queries are counted per query head. A dense mask is added to
+the scores: one addition per score (forward).  Values may be wider or narrower than keys.
 
 Source: calibration 2.1 (8, 9), 2.4.
 
-Programs: one head of one sample (:mod:`wse_sim.kernels.families.attention.program`), prefill and decode of the grid
-(:mod:`wse_sim.kernels.families.attention.grid`).  The option `part` asks for one part alone: scores, softmax or values;
-backward: products, scores again (recomputed) or softmax.  Bands of cost against program: grid 3 %; streamed and
-stationary 5 % forward and 10 % backward from 12 queries or keys per core.  Both products are calibrated
-without the words that a core sends itself: 1 / (t + 2 t / f) of a streamed product (t queries, f features per
-core), 1 / (k + 2 k / n) of the stationary value product.
+Programs: one head of one sample (:mod:`wse_sim.kernels.families.attention.program`), prefill and decode of
+the grid (:mod:`wse_sim.kernels.families.attention.grid`).  The option `part` selects one part: scores,
+softmax or values; backward: products, scores again (recomputed) or softmax.  Bands of cost against program:
+grid 3 %; streamed and stationary 5 % forward and 10 % backward from 12 queries or keys per core.  The costs
+of both products are calibrated and leave out the words that a core sends, a fraction of 1 / (t + 2 t / f) of
+a streamed product (t queries, f features per core), 1 / (k + 2 k / n) of the stationary value product.
 """
 
 from __future__ import annotations
@@ -123,7 +123,8 @@ class Attention(Family):
     color = "#fdae6b"
 
     def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:
-        """2 b heads q kv (d + value width), dense; twice that backward, and the scores once more if they are recomputed."""
+        """Return 2 b heads q kv (d + value width), without causal savings; backward twice that, plus
+        recomputed scores."""
         rows = dims["b"] * dims["heads"] * dims["q"] * dims["kv"]
         forward = 2 * rows * (dims["d"] + (AttentionAttributes.of(attrs).value_width or dims["d"]))
         if phase is Phase.FORWARD:
@@ -131,14 +132,14 @@ class Attention(Family):
         return 2 * forward + (forward // 2 if AttentionAttributes.of(attrs).recompute else 0)
 
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
-        """All keys of a sample arrive before the first query; partial sums travel. With pairs, all results leave
+        """Return the flow: all keys of a sample arrive before the first query; with pairs, all results leave
         at the end."""
         pairs = AttentionAttributes.of(attrs).pairs
         return Flow(rows=dims["q"], is_barrier=True, at_once=pairs, sums_on_links=True)
 
     def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
-        """By pairs: queries and results over the rows; queries enter on another row than keys and values,
-        each over one link.
+        """Return the layout by pairs: queries and results over the rows; queries, keys and values enter over
+        one link each.
 
         If results are collected, sums along the columns take two more colors, and a second moving column
         replaces a compute column.
@@ -156,7 +157,7 @@ class Attention(Family):
         )
 
     def notes(self, attrs: Mapping[str, Any]) -> tuple[str, ...]:
-        """Causal masks are not exploited."""
+        """Return a note that causal masks do not reduce the work."""
         return (
             ("causal masks are not exploited: all q x kv scores are computed and counted",)
             if AttentionAttributes.of(attrs).causal
@@ -164,11 +165,12 @@ class Attention(Family):
         )
 
     def matmul_phases(self, phase: Phase) -> int:
-        """Two products forward, four backward."""
+        """Return the number of products: two forward, four backward."""
         return 2 if phase is Phase.FORWARD else 4
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """Keys and values at rest (stationary), one key's partial sums and a row of scores, code."""
+        """Return the bytes of resident keys and values (stationary), one key's partial sums and scores, and
+        code."""
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         size = bytes_of(dtype)
@@ -203,7 +205,7 @@ class Attention(Family):
         )
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """Two products (four backward), softmax and dropout elements."""
+        """Return the cost of two products (four backward), and of softmax and dropout elements."""
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         forward = phase is Phase.FORWARD
@@ -222,7 +224,7 @@ class Attention(Family):
     def _parts(
         self, dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, dtype: str, attrs: Mapping[str, Any]
     ) -> dict[str, Cost]:
-        """The cost by part, streamed or stationary."""
+        """Return the cost by part, streamed or stationary."""
         w = fma_rate(dtype, wafer, AttentionAttributes.of(tiling.options, attrs).accumulate)
         products = _stationary if tiling.mapping == "stationary" else _streamed
         width = AttentionAttributes.of(attrs).value_width or dims["d"]
@@ -236,7 +238,7 @@ class Attention(Family):
                 else {}
             )
             return {"scores": scores, **masked, "softmax": softmax, "values": values}
-        # A backward pass that kept nothing recomputes the scores.
+        # If nothing was kept, the backward pass recomputes the scores.
         again = {"scores again": scores} if AttentionAttributes.of(attrs).recompute else {}
         return {"products": 2.0 * (scores + values), **again, "softmax": softmax}
 
@@ -245,7 +247,8 @@ class Attention(Family):
     gradient = staticmethod(gradient)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """One head of one sample: forward or backward, or the `part` that an attribute names.
+        """Return the program of one head of one sample: forward, backward, or the part that the attribute
+        `part` names.
 
         Raises
         ------
@@ -262,7 +265,7 @@ class Attention(Family):
         return head_program(dims, tiling, wafer, **options)
 
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
-        """The products and the softmax, each on its own; none for the grid mapping."""
+        """Return separate probes of the products and of the softmax; none for the grid mapping."""
         phase, dtype, attrs = asked(how)
         if tiling.mapping == "grid" or dtype != "fp16":
             return ()
@@ -270,9 +273,11 @@ class Attention(Family):
         return head_probes(parts, dims, tiling, phase, attrs)
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Inputs and result, the logarithm of each row's sum; weights and mask, unless they are computed again.
+        """Return inputs, result and the logarithm of each row's sum; also weights and mask, unless they are
+        recomputed.
 
-        An operand that is a part of a larger tensor (values next to rotated queries and keys) keeps that part.
+        Only the part of a larger tensor that attention reads is kept (values next to rotated queries and
+        keys).
         """
         dims, size = kernel.dims, BYTES_PER_DTYPE[kernel.dtype]
         rows = int(dims["b"] * dims["heads"] * dims["q"])
@@ -294,7 +299,7 @@ class Attention(Family):
         )
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """Four products; five where the scores are computed again."""
+        """Emit four products, or five if the scores are recomputed."""
         attrs = kernel.attrs if tape.recompute == "none" else frozen({**kernel.attrs, "recompute": True})
         outputs = tuple(tape.give(t) for t in tape.inputs(kernel))
         biases = tuple(tape.give_weight(p) for p in tape.weights(kernel))
@@ -304,19 +309,19 @@ class Attention(Family):
 
 
 def _tile(dims: Dims, tiling: Tiling) -> tuple[Any, Any]:
-    """Features and keys per core of the stationary mapping."""
+    """Return the features and keys per core of the stationary mapping."""
     return ceil_div(dims["heads"] * dims["d"], tiling.rows), ceil_div(dims["kv"], tiling.cols)
 
 
 def _mask(elements: Size, dtype: str, wafer: Wafer) -> Cost:
-    """A mask of values that is added to the scores."""
+    """Return the cost of a dense mask, which is added to the scores."""
     return Cost(compute=elements / add_rate(dtype, wafer), startup=wafer.vector_start_cycles)
 
 
 def _streamed(
     dims: Dims, tiling: Tiling, wafer: Wafer, w: float, dtype: str, width: Size
 ) -> tuple[Cost, Cost]:
-    """Products Q K^T and P V of the streamed mapping; a value has `width` features per head."""
+    """Return the costs of Q K^T and P V in the streamed mapping; a value has `width` features per head."""
     lane = tiling.cols // tiling.lanes
     f, f_values = (ceil_div(dims["heads"] * d, lane) for d in (dims["d"], width))
     t = ceil_div(dims["b"] * dims["q"], tiling.lanes * tiling.rows)
@@ -343,7 +348,7 @@ def _streamed(
 def _stationary(
     dims: Dims, tiling: Tiling, wafer: Wafer, w: float, dtype: str, width: Size
 ) -> tuple[Cost, Cost]:
-    """Products Q K^T and P V of the stationary mapping; a value has `width` features per head."""
+    """Return the costs of Q K^T and P V in the stationary mapping; a value has `width` features per head."""
     k, n = _tile(dims, tiling)
     k_values = ceil_div(dims["heads"] * width, tiling.rows)
     queries = dims["b"] * dims["q"]

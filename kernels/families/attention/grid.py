@@ -1,8 +1,9 @@
-"""Attention on P x P cores as a fabric program: prefill and decode as WaferLLM runs them (heads treated as full, fp16).
+"""Attention on P x P cores as a fabric program: prefill and decode as in WaferLLM (fp16; heads treated as one
+wide head).
 
 Symbols: m queries, n keys, d features per core; r and c the ring ranks of a core's row and column.
 
-prefill  scores: only the keys move, around the folded rings of the columns.  In step s a row of rank r holds key block
+prefill  scores: only the keys move, around the folded rings of the columns.  In step s a row of rank r has key block
          r - s; its partial scores (each core has its own features) go around the ring of the row, added as they pass,
          and end at rank -s: there the value product needs them first, so nothing is skewed afterwards.
          softmax: statistics of a query all-reduced along the row.
@@ -51,7 +52,7 @@ class GridTile:
 def grid_program(
     dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]
 ) -> Case:
-    """Prefill, or decode if there is a single query.
+    """Return the program of prefill, or of decode if there is a single query.
 
     Raises
     ------
@@ -74,7 +75,7 @@ def grid_program(
 
 
 def _operands(tile: GridTile, queries: int, seed: int) -> tuple[Any, Any, Any, Any]:
-    """Queries with the scale of the scores, keys, values, and the output, of one wide head."""
+    """Return scaled queries, keys, values and the expected output of one wide head."""
     rng = np.random.default_rng(seed)
     wide, keys = tile.side * tile.d, tile.side * tile.n
     q, k, v = (
@@ -86,7 +87,7 @@ def _operands(tile: GridTile, queries: int, seed: int) -> tuple[Any, Any, Any, A
 
 
 def _tiles(x: Array, side: int) -> Array:
-    """(rows, cols) over the grid, column by column within a tile: (side, side, cols rows)."""
+    """Return a matrix (rows, cols) as column-major tiles of the grid: (side, side, cols x rows)."""
     height, width = x.shape[0] // side, x.shape[1] // side
     return x.reshape(side, height, side, width).transpose(0, 2, 3, 1).reshape(side, side, width * height)
 
@@ -96,14 +97,14 @@ def _tiles(x: Array, side: int) -> Array:
 
 @dataclass(frozen=True)
 class TileShift:
-    """A tile that moves along a ring while the present one is multiplied: two buffers, colors by position."""
+    """A tile that moves along a ring while the current one is multiplied: two buffers, colors by position."""
 
     buffers: tuple[Any, Any]
     sends: list[int]
     receives: list[int]
 
     def start(self, core: CoreClass, now: int, position: int, thread: int) -> None:
-        """Send the present tile and receive the next one, on two microthreads."""
+        """Send the current tile and receive the next one, on two microthreads."""
         moves = (
             (fabric_out(self.sends[position]), self.buffers[now].dsd()),
             (self.buffers[1 - now].dsd(), fabric_in(self.receives[position])),
@@ -123,7 +124,8 @@ def _multiply(
     wafer: Wafer,
     fresh: bool,
 ) -> None:
-    """y (n, m) += right (k, n) left (k, m) as a map per k; `fresh`: the first replaces y."""
+    """Add right (k, n) times left (k, m) to y (n, m), one map per k; with `fresh` the first one replaces
+    y."""
     m, k, n = sizes
 
     def some(first: int, rounds: int, replaces: bool) -> None:
@@ -137,7 +139,7 @@ def _multiply(
                 start="none",
             )
 
-    # The last goes first: the others then start where the bank of their tile does.
+    # The last one goes first, so that the others start in the bank in which their tile starts.
     if fresh:
         some(k - 1, 1, True)
     some(0, k - fresh, False)
@@ -151,7 +153,8 @@ def _prefill(tile: GridTile, wafer: Wafer, seed: int) -> Case:
     row, column = Line(b, vertical=False), Line(b, vertical=True)
     down = route_ring(column, order, 0)
     along = route_ring(row, order, down[2])
-    # Sums go around against the order, so that the owner of the next step is the core that began this sum.
+    # Sums travel around the ring in reverse order, so that the owner of the next step is the core that
+    # started this sum.
     back = route_ring(row, order[::-1], down[2] + along[2])
     sharing = Sharing.along(row, p, down[2] + along[2] + back[2])
 
@@ -217,16 +220,17 @@ def _pass_sums(
 
 @dataclass(frozen=True)
 class TreeShare:
-    """An all-reduce over a K-tree along the lines of an axis: up to the root, one multicast each way."""
+    """An all-reduce over a K-tree along the lines of an axis: to the root, then one multicast in each
+    direction."""
 
     steps: tuple[ReductionStep, ...]
     root: int
-    back: int  # color toward the low end; the next one toward the high end
+    back: int  # color toward the low end; the next color leads toward the high end
     colors: int
 
     @classmethod
     def along(cls, line: Line, cores: int, groups: int, first: int, stream_order: str) -> TreeShare:
-        """Routes of lines of `cores`."""
+        """Set the routes of lines of `cores` cores."""
         tree = k_tree(cores, groups, stream_order)
         steps, used = route_reduce(line, tree, first)
         for side, end in ((-1, 0), (1, cores - 1)):
@@ -241,7 +245,7 @@ class TreeShare:
     def emit(
         self, core: CoreClass, position: int, x: Buffer, op: str, dtype: str, loop_cycles: float
     ) -> None:
-        """The call pays L, its first instruction o."""
+        """Emit the all-reduce of one core; the call costs L cycles, its first instruction o."""
         core.busy(round(loop_cycles))
         emit_reduce(core, self.steps[position], x, dtype, "code", op)
         if position != self.root:
@@ -296,7 +300,7 @@ def _decode(tile: GridTile, groups: int, wafer: Wafer, seed: int) -> Case:
 
 
 def _route_up(column: Line, side: int) -> None:
-    """One hop toward row 0 on two colors alternating by parity."""
+    """Route one hop toward row 0, on two colors that alternate by row."""
     for v in range(1, side):
         column.builder.route(v % 2, column.place(v), rx="R", tx="N")
         column.builder.route(v % 2, column.place(v - 1), rx="S", tx="R")
@@ -305,7 +309,7 @@ def _route_up(column: Line, side: int) -> None:
 def _shift_cache(
     core: CoreClass, i: int, side: int, keys: Buffer, values: Buffer, new: Buffer, tile: tuple[int, int]
 ) -> None:
-    """Move a core's oldest key and value one row up, into the place of those that left there.
+    """Move a core's oldest key and value one row up, into the slots of those that left that row.
 
     They arrive in a spare slot, because all rows send at once. Row 0 has a free slot; the last row takes the
     new token, which it already has.
@@ -325,8 +329,8 @@ def _shift_cache(
 
 
 def _before_shift(k: Array, v: Array, tile: GridTile) -> dict[str, Any]:
-    """Return the cache before the shift: the first key and value of a core are one row further down, the last
-    are new."""
+    """Return the cache before the shift: each core's first key and value are one row lower, and its last are
+    new."""
     p, n, d = tile.side, tile.n, tile.d
     keys = k.reshape(p, n, p, d).transpose(0, 2, 3, 1).copy()
     values = v.reshape(p, n, p, d).transpose(0, 2, 1, 3).copy()

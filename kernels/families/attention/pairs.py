@@ -5,28 +5,30 @@ columns; S = H t n scores and N = t H d results of it; o = vector_start_cycles, 
 w multiply-accumulates per cycle, p = ceil(T / n) columns in use::
 
     scores    3 o + S d + S / mov + S / mul [+ o + S / add under a causal mask]
-    softmax   e S, or its instructions where these take longer; maximum and sum: 4 (o + H t) and a way of
-              2 ((p - 1) (relay + hop) + handover) cycles
+    softmax   e S, or its instructions if these take longer; maximum and sum: 4 (o + H t), and two row collectives of
+              (p - 1) (relay + hop) + handover cycles each
     values    2 o + S / mov + S ceil(d / w); o + N words along the row (one column: a move)
     words     N / 2 queries, n H d keys and values received, N / 2 results sent
-    late      min(n H d, what T H d words take beyond the scores and their maximum)
+    late      min(n H d, excess of the T H d words over the time of the scores and their maximum)
 
-In inference heads may be in as many `bands` of rows, each with H / bands of them on R / bands rows and with its own links; on less than
-two rows a band they are not.
+In inference the heads may be split into `bands` of rows, each with H / bands heads on R / bands rows and with
+separate links. A band has at least two rows; otherwise there are no bands.
 
-Columns get their keys and values in turn, from the beginning of a sample.  One that gets them after its maximum holds up the sum of
-the row by them once more: the other columns have theirs before, and wait for it.
+Columns receive their keys and values in sequence, from the beginning of a sample. A column that receives them
+after its maximum delays the row's sum by that time, because the other columns, which have theirs, wait for
+it.
 
-In training (`collected`) a row of the region and cores next to its columns take sums in and send them: R - 1 rows have
-pairs, a core sends N words along the row in one column as well, and no results.  Backward, with K = n H d results per key::
+In training (`collected`) one row of the region and cores next to its columns collect sums and send them. So R
+- 1 rows have pairs; a core sends N words along the row, even with a single column, and no results. Backward,
+with K = n H d sums of keys::
 
     products  4 o + S d + S / mov + 3 S ceil(d / w) + o + S / w       dp; dv, dq and dk; ds in fp16
-    softmax   e S / 4, or its instructions where these take longer; a sum: 2 (o + H t) and a way, as above
+    softmax   e S / 4, or its instructions if these take longer; a sum: 2 (o + H t) and one collective, as above
     sums      o + N words along the row, 2 K down the column
     words     N / 2 gradients received
 
-This is how attention is in a region of a whole model on the fabric (:mod:`wse_sim.whole.regions.attention`,
-:mod:`wse_sim.whole.trained.attention`).
+This is the layout of attention in a region of a whole model on the fabric
+(:mod:`wse_sim.whole.regions.attention`, :mod:`wse_sim.whole.trained.attention`).
 """
 
 from __future__ import annotations
@@ -48,17 +50,17 @@ SHAPES = {"scores": Shape(MATRIX), "statistic": Shape(ROW)}
 SOFTMAX = softmax_vectors("scores")
 GRADIENT_SHAPES = {"y": Shape(MATRIX, "fp16"), "g": Shape(MATRIX), "statistic": Shape(ROW)}
 GRADIENT = gradient_vectors("y", "g")
-LEAST_ROWS = 2  # of a band
+LEAST_ROWS = 2  # of one band
 
 
 def pair_tile(tokens: int, tiling: Tiling, attrs: Attrs) -> tuple[Size, Size]:
-    """Queries and keys of the fullest core."""
+    """Return the queries and keys of the fullest core."""
     spare = AttentionAttributes.of(attrs).collected
     return ceil_div(tokens, np.maximum(tiling.rows - spare, 1)), ceil_div(tokens, tiling.cols)
 
 
 def in_band(dims: Dims, tiling: Tiling, attrs: Attrs) -> tuple[Dims, Tiling]:
-    """Sizes and cores of one of the bands of rows; all of them where there is one."""
+    """Return the sizes and the cores of one band of rows, or of the whole region if there are no bands."""
     bands = AttentionAttributes.of(attrs).bands
     if bands == 1:
         return dims, tiling
@@ -67,7 +69,8 @@ def in_band(dims: Dims, tiling: Tiling, attrs: Attrs) -> tuple[Dims, Tiling]:
 
 
 def pair_footprint(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs) -> Footprint:
-    """Queries, keys and values of two samples in fp16, scores, weights and results."""
+    """Return the bytes of a core: fp16 queries, keys and values of two samples, scores, weights and
+    results."""
     dims, tiling = in_band(dims, tiling, attrs)
     t, n = pair_tile(int(dims["q"]), tiling, attrs)
     width, scores = dims["heads"] * dims["d"], dims["heads"] * t * n
@@ -79,7 +82,7 @@ def pair_footprint(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs) -> Fo
 
 
 def pair_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, attrs: Attrs) -> Cost:
-    """Cycles per sample of the busiest core, and what it waits for sums of its row and for late words."""
+    """Return the cost per sample of the busiest core, including waits for row sums and for late words."""
     dims, tiling = in_band(dims, tiling, attrs)
     t, n = pair_tile(int(dims["q"]), tiling, attrs)
     cols, forward = ceil_div(int(dims["q"]), n), phase is Phase.FORWARD
@@ -92,7 +95,8 @@ def pair_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, attrs: Att
 
 
 def _late(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Attrs) -> Size:
-    """Words of keys and values that the last column takes after its maximum: it takes all of them behind the others."""
+    """Return the words of keys and values that the last column, which receives last, gets after its
+    maximum."""
     heads, d, o = dims["heads"], dims["d"], wafer.vector_start_cycles
     scores, is_causal = heads * t * n, AttentionAttributes.of(attrs).causal
     rest = special_cycles(wafer, attrs, Phase.FORWARD) * scores

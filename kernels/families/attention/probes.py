@@ -17,7 +17,8 @@ ITEMS = 2 * SIDE  # items of the first run: two per core of a line
 
 @dataclass(frozen=True)
 class HeadTile:
-    """Cores along a head's features (`over`), per core `features` and `others` (queries or keys at rest)."""
+    """Cores along a head's features (`over`); per core `features`, and `others`: stationary queries or
+    keys."""
 
     mapping: str
     over: int
@@ -25,7 +26,8 @@ class HeadTile:
     others: int
 
     def dims(self, lines: int, items: int) -> dict[str, int]:
-        """Dimensions of one head on `lines` lines of `over` cores; no items: without the stepped dimension."""
+        """Return the dimensions of one head on `lines` lines of `over` cores; with 0 items, without the
+        stepped dimension."""
         at_rest, circulating = ("q", "kv") if self.mapping == "streamed" else ("kv", "q")
         sizes = {
             "b": 1,
@@ -37,7 +39,7 @@ class HeadTile:
         return sizes | ({circulating: items} if items else {})
 
     def tiling(self, lines: int) -> Tiling:
-        """The rectangle of such a head."""
+        """Return the tiling of one head on `lines` lines."""
         streamed = self.mapping == "streamed"
         return Tiling(lines, self.over, "streamed") if streamed else Tiling(self.over, lines, "stationary")
 
@@ -63,7 +65,8 @@ def tile_of(dims: Dims, tiling: Tiling) -> HeadTile:
 def head_probes(
     parts: Mapping[str, Cost], dims: Dims, tiling: Tiling, phase: Phase, attrs: Mapping[str, Any]
 ) -> tuple[Probe, ...]:
-    """Probes of the `parts` of a kernel; "scores again" is the forward product of a backward pass."""
+    """Return probes of the `parts` of a kernel; "scores again" is the forward product that a backward pass
+    repeats."""
     tile = tile_of(dims, tiling)
     lines = min(SIDE, int(tiling.rows if tiling.mapping == "streamed" else tiling.cols))
     stated = AttentionAttributes.of(attrs)

@@ -1,25 +1,27 @@
 """Attention of one head of one sample as a fabric program (mappings streamed and stationary).
 
-Built from the phases of :mod:`wse_sim.kernels.families.attention.circulate`: p = product, s = spread (outer product at rest).
+Built from the phases of :mod:`wse_sim.kernels.families.attention.circulate`: p = product, s = spread
+(stationary outer product).
 
 streamed    r x c cores: t queries per row of cores, f features per column.  Keys and values circulate down the columns
-            from the rows that hold them; the scores of a block of keys rest at one column.
+            from the rows that store them; one column stores the scores of a block of keys.
 
                 forward   p scores = K Q^T (ring along the row), softmax, s out += P V
                 backward  p dP = V dO^T (ring along the row), softmax, s dQ += dS K,
                           p dV = P dO and p dK = dS Q: scores along the row, ring down the column
 
 stationary  r x c cores: k features per row of cores, n keys per column.  Queries stream in at the edge, outputs
-            leave there; the scores of a block of queries rest at one row.
+            leave there; one row stores the scores of a block of queries.
 
                 forward   p scores = Q K^T (ring down the column), softmax, p out = P V (leaves along the row)
                 backward  p dP = dO V^T, softmax, p dQ = dS K (leaves), s dV += dO P, s dK += Q dS
 
-Softmax: statistics of a query are all-reduced along the row; a score takes the calibrated cycles of a special
-element (mask, exponential, quotient, dropout): what its vector instructions do not issue is scalar code.
+Softmax: statistics of a query are all-reduced along the row. A score takes the calibrated cycles of a special
+element (mask, exponential, quotient, dropout); scalar code takes the cycles that its vector instructions do
+not issue.
 
-A core that multicasts issues its words besides, which the cost leaves out.  Scores above the diagonal of a causal
-mask are computed like all others; mask and dropout are cycles of the scalar code, not values.
+A core that multicasts also issues its words, which the cost leaves out. Scores above the diagonal of a causal
+mask are computed like all others. Mask and dropout take cycles of the scalar code, but do not change values.
 """
 
 from __future__ import annotations
@@ -60,8 +62,8 @@ from wse_sim.kernels.families.attention.values import Values
 class Head:
     """One head of one sample on `rows` x `cols` cores: per core `features` of a head, and `others`.
 
-    The items of a phase circulate: keys past t = `others` queries (streamed), queries past n = `others` keys
-    (stationary).
+    The items of a phase circulate: keys past t = `others` stationary queries (streamed), or queries past n =
+    `others` stationary keys (stationary).
     """
 
     rows: int
@@ -73,12 +75,12 @@ class Head:
 
     @property
     def owners(self) -> Blocks:
-        """Items by the position that has their scores."""
+        """The partition of items over the positions that store their scores."""
         return Blocks(self.items, self.cols if self.streams else self.rows)
 
 
 def head_of(dims: Mapping[str, Any], tiling: Tiling) -> Head:
-    """The cores of one head of one sample.
+    """Return the cores of one head of one sample.
 
     Raises
     ------
@@ -108,7 +110,8 @@ def _check(fits: bool, what: str, least: str) -> None:
 def head_program(
     dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]
 ) -> Case:
-    """Forward or backward pass of one head of one sample; the attribute `part` builds one part alone.
+    """Return the program of one head of one sample, forward or backward; the attribute `part` selects one
+    part.
 
     Parts: scores, softmax, values; backward: products (all four) and softmax.
     """
@@ -132,7 +135,7 @@ def head_program(
 
 
 def _softmax(region: BuiltRectangle, head: Head, buffers: Mapping[str, Any], cycles: float) -> None:
-    """A softmax phase, or its gradient where there is one: `cycles` per score in all."""
+    """Return a phase of the softmax, or of its gradient if one is given, with `cycles` per score in total."""
     vectors = SOFTMAX_GRADIENT if "gradient" in buffers else SOFTMAX
     size = head.owners.size
     layout = RowLayout(head.others, size) if head.streams else RowLayout(size, head.others, by_row=True)
@@ -165,7 +168,7 @@ def _streamed_forward(region: BuiltRectangle, head: Head, cycles: float, part: s
     t, f = head.others, head.features
     scores = _scores(region, head, "scores", 2)
     if part in {"", "scores"}:
-        # Queries and sums start in banks that do not collide.
+        # Queries and sums start in banks that do not conflict.
         rest = VectorRun(region.buffer("q", f * t, "fp16", 0), f, t, apart=t)
         sums = KeptSums(region, ring(region, vertical=False), scores, t, vertical=False)
         source = Rounds(region, _pieces(region, head, "keys"), f, vertical=True)

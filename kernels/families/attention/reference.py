@@ -1,4 +1,4 @@
-"""The values of attention and of its gradients."""
+"""Reference values of attention and of its gradients."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def compute(
     dtype: str = "fp32",
     parts: int = 1,
 ) -> Array:
-    """softmax(q k^T / sqrt(d) + mask) v for q (b, heads, q, d) and k, v (b, kv_heads, kv, d).
+    """Return softmax(q k^T / sqrt(d) + mask) v for q (b, heads, q, d) and k, v (b, kv_heads, kv, d).
 
-    `keep` is a dropout mask with its scale.  Scores are computed in full; causal ones are masked.
+    `keep` is a dropout mask with its scale. All scores are computed; with a causal mask some are then masked.
     """
     return _forward(q, k, v, causal, mask, keep, dtype, parts)[0]
 
@@ -59,7 +59,7 @@ def gradient(
     dtype: str = "fp32",
     parts: int = 1,
 ) -> tuple[Any, Any, Any]:
-    """Gradients of q, k, v: four products and the softmax's gradient, scores recomputed."""
+    """Return the gradients of q, k and v: four products and the softmax gradient; scores are recomputed."""
     _, weights, used, (keys, values) = _forward(q, k, v, causal, mask, keep, dtype, parts)
     q, g, heads = np.asarray(q, np.float32), np.asarray(g, np.float32), np.shape(k)[1]
     d_values = core.matmul(used.swapaxes(-1, -2), g, dtype, parts=parts)

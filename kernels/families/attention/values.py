@@ -36,7 +36,7 @@ class HeadSizes(Protocol):
 class Values:
     """One head: random queries, keys, values and gradient of the output, padded to the cores of `head`.
 
-    The queries that the program finds carry the scale of the scores.
+    The program's input queries are already multiplied by the scale of the scores.
     """
 
     def __init__(self, head: HeadSizes, seed: int) -> None:
@@ -62,7 +62,7 @@ class Values:
         self.d_p = self.d_out @ self.v.T
 
     def inputs(self, forward: bool, part: str) -> Mapping[str, Any]:
-        """Tiles by buffer."""
+        """Return the input tiles by buffer name."""
         of_queries, of_keys = self._sides(0.0)
         found = {
             "q": of_queries(self.q),
@@ -114,7 +114,7 @@ class Values:
         return x.reshape(head.items, head.rows, head.features).swapaxes(0, 1).reshape(head.rows, 1, -1)
 
     def _resting(self, x: Array) -> Array:
-        """(others, features) of the whole head, feature-major per core."""
+        """Return (others, features) of the whole head as tiles, feature-major on each core."""
         head = self.head
         over, across = (head.rows, head.cols) if head.streams else (head.cols, head.rows)
         split = x.reshape(over, head.others, across, head.features).transpose(0, 2, 3, 1)
@@ -122,20 +122,20 @@ class Values:
         return tiles if head.streams else tiles.swapaxes(0, 1)
 
     def _circulating(self, x: Array, fill: float) -> Array:
-        """(items, features): blocks of items over the rows, features over the columns."""
+        """Return (items, features) as tiles: blocks of items over the rows, features over the columns."""
         head = self.head
         blocks = _blocks(x, head.rows, fill)
         tiles = blocks.reshape(head.rows, -1, head.cols, head.features).transpose(0, 2, 1, 3)
         return _padded(tiles, pitch(head.features), fill)
 
     def _fed(self, x: Array, fill: float) -> Array:
-        """(items, features): features over the rows, all items at the edge."""
+        """Return (items, features) as tiles: features over the rows, all items at the edge."""
         head = self.head
         tiles = x.reshape(head.items, head.rows, 1, head.features).transpose(1, 2, 0, 3)
         return _padded(tiles, even(head.features), fill)
 
     def _scores(self, x: Array, fill: float = np.nan) -> Array:
-        """(queries, keys): blocks of items at their owners."""
+        """Return (queries, keys) as tiles: blocks of items at their owners."""
         head = self.head
         if head.streams:
             blocks = _blocks(x.T, head.cols, fill).reshape(head.cols, -1, head.rows, head.others)
@@ -145,7 +145,7 @@ class Values:
 
 
 def _blocks(x: Array, owners: int, fill: float) -> Array:
-    """Items padded to equal blocks of all owners."""
+    """Return the items, padded to equal blocks for all owners."""
     size = -(-len(x) // owners)
     padded = np.full((owners * size, x.shape[1]), fill, np.float32)
     padded[: len(x)] = x

@@ -6,7 +6,7 @@ tree algorithms   star, chain, tree, two_phase: reduce to column 0, multicast ba
 k_tree            WaferLLM: groups with their root in the middle, group roots chained to the middle group,
                   one multicast each way (option `groups`)
 ring              reduce-scatter, then all-gather on a folded ring (:mod:`wse_sim.kernels.blocks.ring`)
-auto              the fastest of all of them and of generated trees, for the longest vector asked for
+auto              the fastest of these and of generated trees, for the longest requested vector
 
     reduce and multicast   T = T_reduce + o + B + hop (P - 1) + 2 T_R + 1
     k_tree                 T = T_tree + max(o + B + hop low, 2 (o + B) + hop high) + 2 T_R + 1
@@ -62,7 +62,7 @@ from wse_sim.kernels.families.collectives.line_reduce import LineReduceAttribute
 
 @dataclass(frozen=True)
 class AllreduceAttributes(LineReduceAttributes):
-    """Attributes of the collective; options of the tiling go first."""
+    """Attributes of the collective; options of the tiling take precedence."""
 
     algorithm: str = attribute("auto", "tree or ring", choices=(*LINE_ALGORITHMS, "k_tree", "ring"))
     groups: int = attribute(0, "groups of k_tree; 0: about the square root of the cores")
@@ -77,14 +77,15 @@ class Allreduce(Collective):
     attributes = AllreduceAttributes
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """The vector (a ring pads it to whole pieces) and code."""
+        """Return the bytes of the vector (padded to whole pieces for a ring) and of code."""
         dtype = asked(how, dtype="fp32").dtype
         check_tiling(self.name, tiling, self.mappings)
         length = tiling.cols * ceil_div(dims["words"], tiling.cols)
         return Footprint(activations_bytes=1.0 * length * bytes_of(dtype), code_bytes=wafer.kernel_code_bytes)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """The tree up and the multicast down, or the ring; the number of cores is one integer."""
+        """Return the cost of the tree and the multicast back, or of the ring; the number of cores must be one
+        integer."""
         _, dtype, attrs = asked(how, dtype="fp32")
         check_tiling(self.name, tiling, self.mappings)
         n, tree = dims["words"], tree_or_ring(dims["words"], tiling, wafer, dtype, attrs)
@@ -113,7 +114,7 @@ class Allreduce(Collective):
 
 
 def ring_cost(n: Size, cores: int, wafer: Wafer, dtype: str) -> Cost:
-    """Both halves of the ring, one after the other."""
+    """Return the cost of both halves of the ring, one after the other."""
     between = wafer.vector_start_loaded_cycles * (cores > 1)
     return 2.0 * half_cost(n, cores, wafer, dtype) + Cost(startup=wafer.task_start_cycles + between)
 
@@ -121,7 +122,7 @@ def ring_cost(n: Size, cores: int, wafer: Wafer, dtype: str) -> Cost:
 def tree_or_ring(
     n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any], *, rings: bool = True
 ) -> LineTree | None:
-    """The tree of a tiling for vectors of (at most) n elements; None: the ring (never chosen without `rings`)."""
+    """Return the tree of a tiling for vectors of at most n elements; None: a ring, which requires `rings`."""
     stated = AllreduceAttributes.of(tiling.options, attrs)
     cores, algorithm = int(tiling.cols), tiling.algorithm or stated.algorithm
     if algorithm == "ring":
@@ -162,9 +163,9 @@ class LinePart:
 def route_allreduce(
     line: Line, tree: LineTree, first_color: int, *, is_repeated: bool = False
 ) -> tuple[list[LinePart], int]:
-    """Routes of an all-reduce; returns each core's part and the number of colors used.
+    """Set the routes of an all-reduce; return each core's part and the number of colors used.
 
-    Where it `is_repeated`, the same routes serve one all-reduce after the other.
+    With `is_repeated`, the same routes can serve several all-reduces, one after the other.
     """
     root, cores = tree.root, tree.cores
     steps, used = route_reduce(line, tree, first_color, is_repeated=is_repeated)
@@ -219,7 +220,7 @@ def place_allreduce(
 
 
 def _route_one_way(line: Line, root: int, side: int, color: int, end: int) -> None:
-    """Multicast from the root to the end of one side."""
+    """Route the multicast from the root to one end of the line."""
     outward, inward = line.toward(side), line.toward(-side)
     line.builder.route(color, line.place(root), rx="R", tx=outward)
     for v in range(root + side, end + side, side):

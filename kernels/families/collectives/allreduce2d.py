@@ -57,7 +57,7 @@ ALGORITHMS = ("corner", "rows_columns")
 
 @dataclass(frozen=True)
 class Allreduce2DAttributes(Attributes):
-    """Attributes of the collective; options of the tiling go first."""
+    """Attributes of the collective; options of the tiling take precedence."""
 
     line: str = attribute("auto", "algorithm along a line", choices=(*LINE_ALGORITHMS, "k_tree"))
     group: int = attribute(0, "cores per group of two_phase; 0: the best")
@@ -72,7 +72,7 @@ class Allreduce2d(Collective):
     attributes = Allreduce2DAttributes
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """Cost of the algorithm; the sides of the rectangle are integers."""
+        """Return the cost of the algorithm; the sides of the rectangle must be integers."""
         _, dtype, attrs = asked(how, dtype="fp32")
         check_tiling(self.name, tiling, self.mappings)
         algorithm = chosen(dims["words"], tiling, wafer, dtype, attrs)
@@ -94,7 +94,7 @@ class Allreduce2d(Collective):
 
 
 def chosen(n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]) -> str:
-    """The algorithm of a tiling, for vectors of (at most) n elements.
+    """Return the algorithm of a tiling, for vectors of at most n elements.
 
     Raises
     ------
@@ -113,7 +113,8 @@ def chosen(n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str
 def _tree(
     algorithm: str, n: Size, side: int, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]
 ) -> LineTree:
-    """Tree of a line of `side` cores: the fastest up (corner), or up and back (rows_columns)."""
+    """Return the tree of a line of `side` cores: the fastest to reduce (corner), or to all-reduce
+    (rows_columns)."""
     along = Allreduce2DAttributes.of(tiling.options, attrs).line
     line = replace(tiling, rows=1, cols=side, algorithm=along)
     if algorithm == "corner":
@@ -153,8 +154,8 @@ def _cost(
 
 
 def _place_corner(b: Builder, row_tree: LineTree, column_tree: LineTree, x: Buffer, dtype: str) -> None:
-    """Reduce to the corner, multicast back; the color of the multicast is the last."""
-    back = b.config.colors - 4  # the system's colors come after it
+    """Write a reduction to the corner and a multicast back; the multicast uses the last color."""
+    back = b.config.colors - 4  # higher colors are reserved for the system
 
     def receive(k: CoreClass, is_root: bool) -> None:
         if b.rows * b.cols > 1:
@@ -168,7 +169,7 @@ def _place_corner(b: Builder, row_tree: LineTree, column_tree: LineTree, x: Buff
 
 
 def _place_rows_columns(b: Builder, row_tree: LineTree, column_tree: LineTree, x: Buffer, dtype: str) -> None:
-    """All-reduce along rows, then along columns, on other colors."""
+    """Write an all-reduce along rows, then one along columns on different colors."""
     row_parts, used = route_allreduce(Line(b, vertical=False), row_tree, 0)
     column_parts, _ = route_allreduce(Line(b, vertical=True), column_tree, used)
     classes: dict[tuple[LinePart, LinePart], Any] = {}

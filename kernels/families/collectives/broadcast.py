@@ -40,7 +40,7 @@ from wse_sim.kernels.contract.registry import register
 
 @dataclass(frozen=True)
 class BroadcastAttributes(Attributes):
-    """Attributes of the collective; options of the tiling go first."""
+    """Attributes of the collective; options of the tiling take precedence."""
 
     axis: str = attribute("row", "how far: along every row, or to the rectangle", choices=("row", "both"))
 
@@ -54,7 +54,7 @@ class Broadcast(Collective):
     attributes = BroadcastAttributes
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """Words over one link, and the hops to the farthest core."""
+        """Return the cost: words over one link, and hops to the farthest core."""
         _, dtype, attrs = asked(how, dtype="fp32")
         check_tiling(self.name, tiling, self.mappings)
         whole = BroadcastAttributes.of(tiling.options, attrs).axis == "both"
@@ -67,7 +67,7 @@ class Broadcast(Collective):
         )
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """The root sends its buffer x once; all others receive it."""
+        """Return a program in which the root sends its buffer x once, and all other cores receive it."""
         dtype, n = str(options.get("dtype", "fp32")), int(dims["words"])
         rows, cols = int(tiling.rows), int(tiling.cols)
         whole = BroadcastAttributes.of(tiling.options, options.get("attrs")).axis == "both"

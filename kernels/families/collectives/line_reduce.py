@@ -9,7 +9,7 @@ auto (the fastest of all and of generated trees).  B = words(elements).
     any tree    the recursion of :mod:`wse_sim.kernels.blocks.trees`
 
 Source: calibration 1.2, exact on four published rows (0.2 % on the fifth).  Band: exact for chain, star and
-tree; two_phase up to 6 cycles (a stream restarts behind a switch); auto 4 % where streams share links.
+tree; two_phase up to 6 cycles (a stream restarts after a switch); auto 4 % if streams share links.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from wse_sim.kernels.contract.registry import register
 
 @dataclass(frozen=True)
 class LineReduceAttributes(Attributes):
-    """Attributes of the collective; options of the tiling go first."""
+    """Attributes of the collective; options of the tiling take precedence."""
 
     algorithm: str = attribute("auto", "tree", choices=LINE_ALGORITHMS)
     group: int = attribute(0, "cores per group of two_phase; 0: the best")
@@ -60,7 +60,7 @@ class LineReduce(Collective):
     attributes = LineReduceAttributes
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """Cycles of the tree; the number of cores is one integer, the words may be an array."""
+        """Return the cost of the tree; the number of cores must be one integer, the words may be an array."""
         _, dtype, attrs = asked(how, dtype="fp32")
         check_tiling(self.name, tiling, self.mappings)
         return tree_cost(tree_of(dims["words"], tiling, wafer, dtype, attrs), dims["words"], wafer, dtype)
@@ -85,14 +85,15 @@ class LineReduce(Collective):
 
 
 def tree_of(n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]) -> LineTree:
-    """The tree of a tiling for vectors of (at most) n elements."""
+    """Return the tree of a tiling for vectors of at most n elements."""
     stated = LineReduceAttributes.of(tiling.options, attrs)
     b = int(np.max(words(n, dtype)))
     return best_tree(int(tiling.cols), tiling.algorithm or stated.algorithm, stated.group, b, wafer)
 
 
 def tree_cost(tree: LineTree, n: Size, wafer: Wafer, dtype: str, *, vertical: bool = False) -> Cost:
-    """Cost of a tree with its task start, split by cause at the root; `vertical`: along a column."""
+    """Return the cost of a tree with its task start, by cause as seen by the root; `vertical`: along a
+    column."""
     b = words(n, dtype) * wafer.wavelet_cycles
     cycles, streams = reduce_cycles(tree, words(n, dtype), wafer, vertical=vertical)
     startup = max(0, streams - 1) * wafer.vector_start_cycles
@@ -107,7 +108,7 @@ def tree_cost(tree: LineTree, n: Size, wafer: Wafer, dtype: str, *, vertical: bo
 
 
 def reduce_case(b: Builder, n: int, dtype: str, seed: int, axis: int | tuple[int, int]) -> Case:
-    """Random integers (sums are exact in any order) and their sums along `axis`."""
+    """Return a case with random integers, whose sums are exact in any order, and their sums along `axis`."""
     values = np.random.default_rng(seed).integers(-4, 5, (b.rows, b.cols, n)).astype(np.float32)
     expected = np.full(values.shape, np.nan, np.float32)
     target = expected[:, :1] if axis == 1 else expected[:1, :1]

@@ -2,7 +2,7 @@
 
 xy      every row reduces to column 0, then column 0 reduces northward; each with a tree of its line
         (option `line`: star, chain, tree, two_phase, auto; default auto)
-snake   one chain over all cores, rows in turn from east to west and back
+snake   one chain over all cores, row by row, alternately from east to west and back
 
     xy      T = T_row + T_column + o - (second task start)         (times of line_reduce)
     snake   T = task start + B + (hop + 5)(R C - 1)
@@ -46,7 +46,7 @@ from wse_sim.kernels.families.collectives.line_reduce import reduce_case, tree_c
 
 @dataclass(frozen=True)
 class Reduce2DAttributes(Attributes):
-    """Attributes of the collective; options of the tiling go first."""
+    """Attributes of the collective; options of the tiling take precedence."""
 
     line: str = attribute("auto", "algorithm along a line", choices=LINE_ALGORITHMS)
     group: int = attribute(0, "cores per group of two_phase; 0: the best")
@@ -60,7 +60,7 @@ class Reduce2d(Collective):
     attributes = Reduce2DAttributes
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """Row trees then a column tree, or one long chain."""
+        """Return the cost of row trees and a column tree, or of one chain over all cores."""
         _, dtype, attrs = asked(how, dtype="fp32")
         check_tiling(self.name, tiling, self.mappings)
         n, rows, cols = dims["words"], int(tiling.rows), int(tiling.cols)
@@ -102,9 +102,10 @@ def place_xy(
     dtype: str,
     after: Callable[[CoreClass, bool], None] | None = None,
 ) -> int:
-    """Routes, classes and places of an xy reduction of x; ``after(k, is_root)`` writes what follows.
+    """Write routes, core classes and places of an xy reduction of x; ``after(k, is_root)`` writes subsequent
+    code.
 
-    Returns the number of colors used.
+    Return the number of colors used.
     """
     row_steps, used = route_reduce(Line(b, vertical=False), row_tree, 0)
     column_steps, more = route_reduce(Line(b, vertical=True, across=0), column_tree, used)
@@ -145,7 +146,7 @@ def _tree(n: Size, size: int, tiling: Tiling, wafer: Wafer, dtype: str, attrs: M
 
 
 def _snake(b: Builder, x: Buffer, dtype: str) -> None:
-    """Core i of the snake sends to core i - 1 on a color that alternates by parity."""
+    """Write the chain: core i sends to core i - 1 on a color that alternates by parity."""
     path = [
         (row, col)
         for row in range(b.rows)

@@ -1,6 +1,6 @@
 """Reduce-scatter (sum) of `words` elements along every row of the rectangle: half of a ring all-reduce.
 
-Mapping: a ring folded over the P = cols cores of a row; core of rank r ends with the sums of piece r.
+Mapping: a ring folded over the P = cols cores of a row; the core of rank r ends with the sum of piece r.
 Equations: :mod:`wse_sim.kernels.blocks.ring`, T = task start + T_half.  Band: 1 %.
 """
 
@@ -15,12 +15,13 @@ from wse_sim.kernels.contract.registry import register
 
 
 class ReduceScatter(RingHalf):
-    """Every core holds x; the core of rank r ends with piece r of the sum of its row."""
+    """Reduce-scatter along rows: every core starts with x; the core of rank r ends with piece r of the row's
+    sum."""
 
     name = "reduce_scatter"
 
     def emit(self, k: CoreClass, turn: RingTurn, start: str) -> None:
-        """See :func:`wse_sim.kernels.blocks.ring.emit_reduce_scatter`."""
+        """Emit one rank's instructions with :func:`wse_sim.kernels.blocks.ring.emit_reduce_scatter`."""
         emit_reduce_scatter(k, turn, start)
 
     def expected(self, values: Array, q: int) -> Array:

@@ -1,13 +1,13 @@
 """Direct convolution with streamed weights as a fabric program: image lines over rows, channels and taps over columns.
 
-A row of cores holds a strip of lines (:mod:`wse_sim.kernels.families.conv2d.strip`), a column f = ceil(c r s / columns) of the
-c r s (channel, tap) pairs.  Before the product every core sends its first lines up and its last lines down
-and receives the lines around its own.  A tap is a displacement into these lines, so no unfolded copy is
-stored: a weight triggers a multiply-accumulate over the pixels of a line at that displacement; with l lines
-per core it arrives l times, once per line.  Sums leave along the rows.
+A row of cores stores a strip of lines (:mod:`wse_sim.kernels.families.conv2d.strip`), a column f = ceil(c r s
+/ columns) of the c r s (channel, tap) pairs.  Before the product every core sends its first lines up and its
+last lines down and receives the lines around its own.  A tap is a displacement into these lines, so no
+unfolded copy is stored: a weight triggers a multiply-accumulate over the pixels of a line at that
+displacement; with l lines per core it arrives l times, once per line.  Sums leave along the rows.
 
-Groups lie side by side on the columns; one is built.  When a column holds whole groups (depthwise), its sums
-are complete: they stay where they are.
+Groups occupy adjacent columns; the program contains one group. If a column has whole groups (depthwise), its
+sums are complete and stay on their core.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ UP, DOWN = (3, 4), (5, 6)  # colors of lines that move up and down, by parity of
 
 @dataclass(frozen=True)
 class Column:
-    """The (tap, first channel, channels) that a column of cores multiplies; channels count from `first`."""
+    """Taps of a column of cores, as (tap, first channel, channels); channels are counted from `first`."""
 
     first: int
     runs: tuple[tuple[Tap, int, int], ...]
@@ -42,19 +42,20 @@ class Column:
 
 @dataclass(frozen=True)
 class LaneConvolution:
-    """A convolution on one lane: the strip, channels, filters, columns; `groups` per column follow each other."""
+    """A convolution on one lane: strip, channels, filters and columns; the `groups` of a column run in
+    sequence."""
 
     strip: Strip
     channels: int
     filters: int
     columns: tuple[Column, ...]
-    local: int  # channels that a column holds at most
+    local: int  # most channels of a column
     groups: int = 1
     kept: bool = False  # sums stay in place
 
 
 def layer_of(dims: Dims, tiling: Tiling, attrs: Mapping[str, Any]) -> LaneConvolution:
-    """The layer of one group, or of the groups of one column."""
+    """Return the convolution of one group, or of the groups of one column."""
     groups, lane = Conv2dAttributes.of(attrs).groups, int(tiling.cols) // int(tiling.lanes)
     strip, taps = strip_of(dims, tiling, attrs), int(dims["r"]) * int(dims["s"])
     channels, filters = int(dims["c"]) // groups, int(dims["k"]) // groups
@@ -77,12 +78,12 @@ def layer_of(dims: Dims, tiling: Tiling, attrs: Mapping[str, Any]) -> LaneConvol
 
 
 def convolution_program(dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-    """The program of a convolution, forward or transposed, and its values.
+    """Return the program of a convolution, forward or transposed, with its values.
 
     Raises
     ------
     KernelError
-        For shapes that no program does (see :func:`wse_sim.kernels.families.conv2d.strip.strip_of`).
+        For shapes without a program (see :func:`wse_sim.kernels.families.conv2d.strip.strip_of`).
     """
     layer = layer_of(dims, tiling, options.get("attrs") or {})
     program = _Program(layer, wafer, str(options.get("dtype", "fp16")) == "fp32")
@@ -100,7 +101,7 @@ class _Program:
         strip = layer.strip
         self.at_rest, self.dtype = ("fp32", "fp32") if wide else ("fp16", "mixed")
         banks = wafer.sram_banks
-        # Vectors of one tap lie equally to the sums of all channels: whole rounds of the conflict rule.
+        # Vectors of one tap have the same bank offset from the sums in all channels.
         self.phase_pitch = banks // 2 * ceil_div(strip.reach, banks // 2)
         self.channel_pitch = strip.phases * self.phase_pitch
         self.line_pitch = layer.local * layer.groups * self.channel_pitch
@@ -132,7 +133,7 @@ class _Program:
         return self.strip.lines * self.strip.pixels
 
     def _edges(self) -> None:
-        """Feeders of every column, and the collectors."""
+        """Write the feeders of every column, and the collectors."""
         b, shape, rounds = self.builder, self.shape, self.shape.rounds
         for j, count in enumerate(self.words_per_round, 1):
             feeder = b.core_class(f"feeder {j}")
@@ -156,7 +157,7 @@ class _Program:
         exchange_routes(b, strip)
 
     def core(self, i: int, j: int) -> None:
-        """The core in row i and column j: the exchange of lines, then round after round."""
+        """Write the core in row i and column j: the exchange of lines, then the rounds."""
         core = self.builder.core_class(f"core {i} {j}")
         exchange(core, self.x, self.strip, i, self.line_pitch, self.at_rest)
         layer = self.layer
@@ -170,7 +171,7 @@ class _Program:
         self.builder.place(core, (i, j))
 
     def _tap(self, core: CoreClass, tap: Tap, low: int, count: int, fresh: bool) -> None:
-        """The words of one tap: one line of all channels, or all lines of one channel after another."""
+        """Write the words of one tap: one line of all channels, or all lines channel by channel."""
         strip, pixels = self.strip, self.strip.pixels
         start = (
             tap.line * self.line_pitch
@@ -206,7 +207,8 @@ class _Program:
                 core.fmac_vectors(self.y.dsd(block, pixels), fabric_in(FEED), x, pixels, **how)
 
     def case(self, dims: Dims, seed: int) -> Case:
-        """Integers, so that sums are exact in any order; the reference is the family's `compute`."""
+        """Return the case with integer values, whose sums are exact in any order; the reference is the
+        family's `compute`."""
         layer, strip = self.layer, self.strip
         rng = np.random.default_rng(seed)
         channels, filters = layer.groups * layer.channels, layer.filters
@@ -234,7 +236,8 @@ class _Program:
         )
 
     def _held(self, image: Array, column: Column) -> Array:
-        """The lines (rows, stored elements) of a column's channels; those that a neighbour sends are zero."""
+        """Return the lines (rows, stored elements) of a column's channels; lines that a neighbour sends are
+        zero."""
         layer, strip = self.layer, self.strip
         local, pitch = layer.local * layer.groups, (strip.phases, self.phase_pitch)
         held = np.zeros((strip.rows, strip.held, local, *pitch), np.float32)
@@ -252,7 +255,8 @@ class _Program:
 
 
 def exchange(core: CoreClass, x: Buffer, strip: Strip, i: int, pitch: int, dtype: str) -> None:
-    """Row i (from 1) sends its first lines up and its last lines down, and receives those around its own."""
+    """Write the exchange of row i (from 1): send its first lines up and last lines down, receive the adjacent
+    ones."""
     first, own = strip.above, strip.own
     up, down = i > 1 and strip.below > 0, i < strip.rows and strip.above > 0
     if up:
@@ -264,14 +268,14 @@ def exchange(core: CoreClass, x: Buffer, strip: Strip, i: int, pitch: int, dtype
         core.mov(x.dsd(0, strip.above * pitch), fabric_in(DOWN[(i - 1) % 2]), dtype=dtype)
     if i < strip.rows and strip.below:
         core.mov(x.dsd((first + own) * pitch, strip.below * pitch), fabric_in(UP[(i + 1) % 2]), dtype=dtype)
-    # Sums share the output queue with the lines: they may not get ahead of them.
+    # Sums share the output queue with the lines and must not overtake them.
     for thread, sent in ((1, up), (2, down)):
         if sent:
             core.join(thread)
 
 
 def exchange_routes(b: Builder, strip: Strip) -> None:
-    """Lines hop to the next row."""
+    """Route lines from every row to the rows above and below."""
     inner = slice(1, None)
     for i in range(1, strip.rows + 1):
         if i > 1:
@@ -287,14 +291,15 @@ def exchange_routes(b: Builder, strip: Strip) -> None:
 
 
 def reference(strip: Strip, image: Array, weights: Array, groups: int, out: tuple[int, int]) -> Array:
-    """The result (height, width, filters) by `compute`, or by `gradient` for a transposed convolution."""
+    """Return the result (height, width, filters) of `compute`, or of `gradient` for a transposed
+    convolution."""
     how: dict[str, Any] = {"stride": strip.stride, "padding": strip.pad, "groups": groups}
     how["dilation"] = strip.dilation
     if not strip.transposed:
         result = compute(image[None], weights, **how)[0]
         return result[: out[0], : out[1]]
     filters = weights.shape[-1] // groups
-    # Filters of the forward pass (r, s, results per group, gradients): channels and filters change sides.
+    # Filters of the forward pass (r, s, results per group, gradients): channels and filters are swapped.
     turned = weights.reshape(*weights.shape[:3], groups, filters).transpose(0, 1, 4, 3, 2)
     forward = turned.reshape(strip.r, strip.s, filters, -1)
     before = np.zeros((1, *out, weights.shape[-1]), np.float32)
@@ -302,7 +307,7 @@ def reference(strip: Strip, image: Array, weights: Array, groups: int, out: tupl
 
 
 def blocks(strip: Strip, result: Array) -> Array:
-    """Results (rows, filters, sums of a core): class by class, lines, pixels; NaN beyond the image."""
+    """Return results as (rows, filters, sums of a core): by class, line and pixel; NaN beyond the image."""
     z = strip.stride if strip.transposed else 1
     lines, pixels = strip.rows * strip.lines, strip.pixels
     padded = np.full((lines * z, pixels * z, result.shape[-1]), np.nan, np.float32)

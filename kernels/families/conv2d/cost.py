@@ -1,4 +1,4 @@
-"""The product that a convolution is, and what its lines, sums and halos cost in addition to it."""
+"""Cost of a convolution as a matrix product, plus the extra cost of lines, sums and halos."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wse_sim.kernels.contract.family import Cost, Dims, How, Size, Tiling, asked
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 from wse_sim.kernels.families.conv2d.strip import reach_of
 
-MOST_STREAMS = 4  # side by side that carry an image
+MOST_STREAMS = 4  # parallel streams of an image
 
 
 def most_streams(dims: Dims) -> int:
@@ -26,7 +26,7 @@ def most_streams(dims: Dims) -> int:
 
 
 def turns_cost(dims: Dims, tiling: Tiling, wafer: Wafer, how: How) -> Cost:
-    """The product that the convolution is, without the exchange of halo lines."""
+    """Return the cost of the convolution as a product, without the exchange of halo lines."""
     phase, dtype, attrs = asked(how)
     m, k, n = as_product(dims, phase, attrs)
     whole = product(m, k, n, tiling, wafer, dtype, attrs, phase)
@@ -57,12 +57,12 @@ def unfolded_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, 
 
 
 def as_product(dims: Dims, phase: Phase, attrs: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-    """(M, K, N) of the product that the convolution is."""
+    """Return (M, K, N) of the convolution as a matrix product."""
     lines, per_line = line_pixels(dims, attrs)
     pixels = dims["b"] * lines * per_line
     features = dims["c"] * dims["r"] * dims["s"]
     stated = Conv2dAttributes.of(attrs)
-    # Unfolded pixels meet all filters, which have zeros for the channels of other groups.
+    # Unfolded pixels are multiplied by all filters, which have zeros for the channels of other groups.
     outputs = ceil_div(dims["k"], 1 if stated.unfolded else stated.groups)
     if phase is Phase.WEIGHT_GRADIENT:
         return features, pixels, outputs
@@ -70,7 +70,8 @@ def as_product(dims: Dims, phase: Phase, attrs: Mapping[str, Any]) -> tuple[Any,
 
 
 def line_pixels(dims: Dims, attrs: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Lines and pixels over which the taps slide: results, or what a transposed convolution spreads them from."""
+    """Return the lines and pixels over which the taps slide: those of the result, or of the input if
+    transposed."""
     if not Conv2dAttributes.of(attrs).transposed:
         return dims["out_h"], dims["out_w"]
     stride = dims["stride"]
@@ -94,9 +95,10 @@ def issue_per_pixel(
 
 
 def sums_per_pixel(dims: Dims, tiling: Tiling, phase: Phase, attrs: Mapping[str, Any]) -> Size:
-    """Words of sums that leave per word of the product: results per pixel of a transposed convolution.
+    """Return the words of sums that leave per word of the product: results per pixel of a transposed
+    convolution.
 
-    None leave when a column of streamed weights holds whole groups: its sums are complete.
+    No sums leave if a column of streamed weights has whole groups, because its sums are complete.
     """
     if phase is Phase.WEIGHT_GRADIENT:
         return 1
@@ -108,14 +110,16 @@ def sums_per_pixel(dims: Dims, tiling: Tiling, phase: Phase, attrs: Mapping[str,
 
 
 def halo_lines(taps: Size, stride: Size, attrs: Mapping[str, Any]) -> Size:
-    """Lines of its neighbours that a strip needs: max(0, reach - stride), transposed (reach - 1) // stride."""
+    """Return the neighbours' lines that a strip needs: max(0, reach - stride), or (reach - 1) // stride if
+    transposed."""
     stated = Conv2dAttributes.of(attrs)
     reach = reach_of(taps, stated.dilation)
     return (reach - 1) // stride if stated.transposed else np.maximum(0, reach - stride)
 
 
 def halo_elements(dims: Dims, tiling: Tiling, attrs: Mapping[str, Any]) -> Size:
-    """Elements of its channels that a strip receives from its neighbours, if it is a part of an image."""
+    """Return the elements that a strip receives from its neighbours, for its channels, if it is a part of an
+    image."""
     lines = halo_lines(dims["r"], dims["stride"], attrs)
     channels = ceil_div(dims["c"], tiling.cols // tiling.lanes)
     shared = np.asarray(tiling.lanes * tiling.rows) > dims["b"]

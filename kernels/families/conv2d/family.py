@@ -7,25 +7,28 @@ columns, as a product (M, K) x (K, N):
     transposed       M = b h w,             K = c r s,     N = k / groups
     weight gradient  M = c r s,  tokens = b out_h out_w,   N = k / groups
 
-An input gradient is a transposed convolution (attribute `transposed`) with its own dims: c and k, input
-and output have changed sides.  The weight gradient states the dims of the forward kernel.  Groups lie side by side on the columns.  Strips
-exchange halo lines with their neighbours before the product:
+An input gradient is a transposed convolution (attribute `transposed`) with its own dims: c and k are swapped,
+and so are input and output. The weight gradient has the dims of the forward kernel. Groups occupy adjacent
+columns. Strips exchange halo lines with their neighbours before the product:
 
     halo = words(lines w ceil(c / c_lane)), sent and received (streamed), when a strip is a part of an image
     lines = max(0, e - stride), transposed (e - 1) // stride, of taps that reach over e = (r - 1) dilation + 1 lines
 
-Several lines per core issue line by line, so a line of odd length rounds up; a transposed convolution gives
-min(r, stride) min(s, stride) sums per pixel; a column of streamed weights that holds whole groups sends none.
+A core with several lines issues line by line, so a line of odd length rounds up. A transposed convolution
+gives min(r, stride) min(s, stride) sums per pixel. A column of streamed weights with whole groups sends none.
 
-unfolded (an attribute): runs of s c elements in whole words, as in a whole model on the fabric; equations with
-W = r ceil(s c / 2) words: :mod:`wse_sim.kernels.blocks.word_rows`; no less than what the inlet of a row hears and sends.
-apart (an attribute): a filter for every channel, channels over the rows; equations: :mod:`wse_sim.kernels.blocks.depthwise`.
-trains (an attribute): the same in a model that trains; equations: :mod:`wse_sim.kernels.families.conv2d.trained`.
+unfolded (an attribute): runs of s c elements in whole words, as in a whole model on the fabric; equations
+with W = r ceil(s c / 2) words: :mod:`wse_sim.kernels.blocks.word_rows`; at least the time in which the inlet
+of a row receives and sends its words. apart (an attribute): depthwise, with channels over the rows;
+equations: :mod:`wse_sim.kernels.blocks.depthwise`. trains (an attribute): the same in a model that trains;
+equations: :mod:`wse_sim.kernels.families.conv2d.trained`.
 
-Equations of the product: :mod:`wse_sim.kernels.blocks.products`.  Programs: :mod:`wse_sim.kernels.families.conv2d.convolve` (streamed,
-forward and transposed), :mod:`wse_sim.kernels.families.conv2d.gradient` (streamed weight gradient),
-:mod:`wse_sim.kernels.families.conv2d.flow` (stationary, all phases).  Band of cost against program: 6 % from 16 filters and 16
-pixels per line (15 % where a tap of 7 and more meets the bank of the sums); weight gradients as those of gemm.
+Equations of the product: :mod:`wse_sim.kernels.blocks.products`.  Programs:
+:mod:`wse_sim.kernels.families.conv2d.convolve` (streamed, forward and transposed),
+:mod:`wse_sim.kernels.families.conv2d.gradient` (streamed weight gradient),
+:mod:`wse_sim.kernels.families.conv2d.flow` (stationary, all phases).  Band of cost against program: 6 % from
+16 filters and 16 pixels per line (15 % if a tap of 7 or more reads from the bank of the sums); weight
+gradients as those of gemm.
 """
 
 from __future__ import annotations
@@ -118,23 +121,25 @@ class Conv2d(WeightProduct):
     color = "#a1d99b"
 
     def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:
-        """2 per weight of a group and position of the side that the filter slides over, in every phase."""
+        """Return the FLOPs: in every phase 2 per weight of a group and position over which the filter
+        slides."""
         slides = ("h", "w") if Conv2dAttributes.of(attrs).transposed else ("out_h", "out_w")
         channels = dims["c"] * dims["k"] // Conv2dAttributes.of(attrs).groups
         return 2 * dims["b"] * dims[slides[0]] * dims[slides[1]] * channels * dims["r"] * dims["s"]
 
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
-        """Line by line, trained or with a filter for every channel after a whole image; partial sums travel; zero weights are not sent."""
+        """Return the flow: line by line; after a whole image if trained or depthwise; partial sums travel;
+        zero weights are not sent."""
         waits = Conv2dAttributes.of(attrs).trains
         if Conv2dAttributes.of(attrs).apart:
             return Flow(rows=dims["out_h"], is_barrier=True)
         return Flow(rows=dims["out_h"], is_barrier=waits, sums_on_links=True, skips_zero_weights=True)
 
     def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
-        """The layout of products; one link for every stream if it trains on the whole fabric.
+        """Return the layout of products; one link for every stream if the kernel trains on the whole fabric.
 
-        There an inlet stores two images of the channels that it receives, which is least for the most
-        bundles. A trainable one stores at least one image, with all its channels.
+        On the whole fabric, an inlet stores two images of the channels that it receives: fewer with more
+        bundles. A trainable inlet stores at least one image, with all its channels.
         """
         stated, lay = Conv2dAttributes.of(attrs), product_lay(attrs)
         if stated.apart:
@@ -146,8 +151,8 @@ class Conv2d(WeightProduct):
         return replace(lay, most_links=int(stated.trains), store_bytes=held)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """The footprint of the product, plus the halo lines of a strip; with whole-fabric training at least
-        that of the last row."""
+        """Return the footprint of the product, plus halo lines; if trained on the whole fabric, at least the
+        last row's."""
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         if _is_apart(tiling, phase, attrs):
@@ -162,7 +167,7 @@ class Conv2d(WeightProduct):
         return Footprint(base.weights_bytes, base.activations_bytes, buffers, base.code_bytes)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """The product, the exchange of halo lines, and the fused operations."""
+        """Return the cost of the product, of the exchange of halo lines, and of the fused operations."""
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         streamed = tiling.mapping == "streamed"
@@ -191,9 +196,10 @@ class Conv2d(WeightProduct):
         return convolution_program(dims, tiling, wafer, **options)
 
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
-        """The product on a small rectangle with the same tile, and what is fused to its results.
+        """Return a probe of the product on a small rectangle with the same tile, and probes of the fused
+        operations.
 
-        The exchange of lines keeps its formula.
+        No probe measures the exchange of lines.
         """
         wanted = asked(how)
         phase, dtype, attrs = wanted
@@ -206,14 +212,15 @@ class Conv2d(WeightProduct):
         return (streamed_probe(dims, (m, k, n), line, tiling, wafer, cost, wanted), *fused)
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Its own inputs, if the filters are trained; what a fused activation needs."""
+        """Return the inputs, if the filters are trained, and the tensors that a fused activation needs."""
         return kept_by_product(kernel, tensors, not trained.isdisjoint(kernel.parameters))
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """The filters' gradient with the forward dims; the input gradient slides over the result's gradient."""
+        """Emit the filters' gradient with the forward dims; the input gradient slides over the result's
+        gradient."""
         gradient, own = before_fusion(kernel, gradient, tape)
         d, attrs = kernel.dims, unfused(kernel)
-        # Channels and sizes change sides.
+        # Channels and sizes of input and output are swapped.
         sides = {"h": d["out_h"], "w": d["out_w"], "c": d["k"], "k": d["c"], "out_h": d["h"], "out_w": d["w"]}
         turned = {**attrs, "transposed": not Conv2dAttributes.of(attrs).transposed}
         of_weights, of_inputs = (d, "b", True), (frozen({**d, **sides}), turned)
@@ -225,7 +232,7 @@ def _is_apart(tiling: Tiling, phase: Phase, attrs: Mapping[str, Any]) -> bool:
 
 
 def results(dims: Dims) -> Size:
-    """Elements of the result."""
+    """Return the number of elements of the result."""
     return dims["b"] * dims["out_h"] * dims["out_w"] * dims["k"]
 
 

@@ -1,11 +1,11 @@
 """Convolution with stationary weights as a fabric program: pixels arrive unfolded.
 
-Filters rest, channels and taps over the rows, filters over the columns (or the other way round).  The cores
-at the head of the rows hold the lines of the image and send, result pixel by result pixel, the
-c r s values that its taps meet; the rest is the product of :mod:`wse_sim.kernels.blocks.triggered`, and for the
-weight gradient that of :mod:`wse_sim.kernels.blocks.outer`.  A transposed convolution of stride z has up to z z
-classes of results, each with the taps that reach it: one gradient pixel gives one round per class, and the
-words of these rounds together are those of the formula.
+Filters are stationary: channels and taps over the rows, filters over the columns (or vice versa). The cores
+at the head of the rows store the lines of the image. For every pixel of the result they send the c r s values
+under its taps. The rest is the product of :mod:`wse_sim.kernels.blocks.triggered`, and for the weight
+gradient that of :mod:`wse_sim.kernels.blocks.outer`.  A transposed convolution of stride z has up to z z
+classes of results, each with the taps that reach it. One gradient pixel gives one round per class; the
+formula counts the words of all these rounds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from wse_sim.kernels.families.conv2d.strip import Strip, strip_of
 
 
 def flowing_program(dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-    """The program and the values of one group of channels and filters, or of the groups of one row of cores.
+    """Return the program and the values of one group of channels and filters, or of the groups of one row of
+    cores.
 
     Raises
     ------
@@ -97,7 +98,7 @@ def unfold(strip: Strip, images: Array) -> list[Any]:
 
 
 def _by_class(strip: Strip, weights: Array) -> list[Any]:
-    """Per class of results: the weights (taps x channels, filters) in the order of :func:`unfold`."""
+    """Return the weights (taps x channels, filters) per class of results, in the order of :func:`unfold`."""
     found: list[list[Any]] = [[] for _ in strip.classes]
     for tap in strip.taps:
         found[tap.cls].append(weights[tap.i, tap.j])
@@ -105,7 +106,8 @@ def _by_class(strip: Strip, weights: Array) -> list[Any]:
 
 
 def _wanted(strip: Strip, images: Array, weights: Array, out: tuple[int, int], cols: int) -> Array:
-    """Sums (columns, rounds x classes x filters of a column) by `compute` or `gradient`."""
+    """Return the expected sums (columns, rounds x classes x filters of a column), by `compute` or
+    `gradient`."""
     results = [blocks(strip, reference(strip, image, weights, 1, out))[0] for image in images]
     # (filters, images, classes, pixels of the strip)
     whole = np.stack(results, axis=1).reshape(weights.shape[-1], len(images), len(strip.classes), -1)
@@ -114,7 +116,8 @@ def _wanted(strip: Strip, images: Array, weights: Array, out: tuple[int, int], c
 
 
 def _gradient(strip: Strip, images: Array, rng: np.random.Generator, k: int) -> tuple[Array, Array, Array]:
-    """Unfolded pixels, gradients and the filters' gradient (taps x channels, filters) by `gradient`."""
+    """Return unfolded pixels, gradients, and the filters' gradient (taps x channels, filters) by
+    `gradient`."""
     (unfolded,) = unfold(strip, images)
     gradient = rng.integers(-2, 3, (len(images), strip.lines, strip.pixels, k)).astype(np.float32)
     filters = np.zeros((strip.r, strip.s, images.shape[-1], k), np.float32)

@@ -1,9 +1,10 @@
 """Weight gradient of a convolution with streamed weights as a fabric program.
 
-The image rests as in :mod:`wse_sim.kernels.families.conv2d.convolve`, channels innermost; the gradients of one filter come
-along the rows, one word per pixel of the strip.  A word meets the s taps of its line at once, since those
-pixels and their channels are one contiguous vector; it arrives once per line of taps.  A core sums
-f = r s c products, its fraction of a filter's gradient, and passes the sums up the column.
+The image is stationary as in :mod:`wse_sim.kernels.families.conv2d.convolve`, channels innermost; the
+gradients of one filter come along the rows, one word per pixel of the strip.  A word is multiplied by the s
+taps of its line in one instruction, because those pixels and their channels are one contiguous vector. It
+arrives once per line of taps.  A core sums f = r s c products, its fraction of a filter's gradient, and
+passes the sums up the column.
 
 Columns share the channels, or, with more columns than channels, the lines of taps of a channel.
 """
@@ -54,12 +55,12 @@ def share_of(channels: int, r: int, lane: int) -> Share:
 
 
 def gradient_program(dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-    """The program and the values of the filters' gradient; dims are those of the forward convolution.
+    """Return the program and the values of the filters' gradient; dims are those of the forward convolution.
 
     Raises
     ------
     KernelError
-        For transposed and dilated convolutions, and for shapes that no program does.
+        For transposed and dilated convolutions, and for shapes without a program.
     """
     attrs = options.get("attrs") or {}
     if Conv2dAttributes.of(attrs).transposed:
@@ -105,14 +106,14 @@ def gradient_program(dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack
 
 
 def _bank(strip: Strip, share: Share, pitch: int, size: int) -> int:
-    """The bank of the image at which the fewest pixels begin in the bank of the sums."""
+    """Return the bank of the image for which the fewest pixels start in the bank of the sums."""
     pixel = strip.stride * share.channels * size
     starts = np.arange(strip.pixels)[:, None] * pixel + np.arange(strip.lines) * strip.stride * pitch * size
     return min(range(1, 5), key=lambda bank: int(np.count_nonzero((starts + bank) % 4 == 0)))
 
 
 def _edges(b: Builder, shape: TriggeredShape, words: Buffer, sums: Buffer) -> None:
-    """Feeders at the west, collectors at the north."""
+    """Write the feeders at the west and the collectors at the north."""
     feeder, collector = b.core_class("feeder"), b.core_class("collector")
     feeder.mov(fabric_out(FEED), words.dsd(), start="none")
     collector.mov(sums.dsd(), fabric_in(SUMS[1]), start="none")
@@ -123,7 +124,8 @@ def _edges(b: Builder, shape: TriggeredShape, words: Buffer, sums: Buffer) -> No
 def _tokens(
     core: CoreClass, strip: Strip, share: Share, buffers: tuple[Any, Any], start: int, pitch: int, dtype: str
 ) -> None:
-    """All pixels of the strip: the first replaces the sums, then its line, then the other lines."""
+    """Write the products of all pixels: the first pixel replaces the sums, then its line, then the other
+    lines."""
     x, y = buffers
     vector = strip.s * share.channels
     pixel, line = strip.stride * share.channels, strip.stride * pitch
@@ -152,7 +154,7 @@ def _tokens(
 def _case(
     b: Builder, strip: Strip, share: Share, shape: TriggeredShape, stored: tuple[int, int], seed: int
 ) -> Case:
-    """Integers; the reference is the family's `gradient`."""
+    """Return the case with integer values; the reference is the family's `gradient`."""
     lines, pixels = stored
     rng = np.random.default_rng(seed)
     channels = share.columns // share.parts * share.channels

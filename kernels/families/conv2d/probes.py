@@ -1,9 +1,9 @@
-"""The probe of a convolution: a small one whose cores hold the tile of the plan.
+"""Probe of a convolution: a small convolution whose cores have the tile of the plan.
 
 Symbols: f words per round and t pixels per core of the plan (dims M, K, N of the product).  With streamed
-weights the t pixels become lines of the image, or one shorter line when a core holds a part of one, and f
-becomes channels times taps, over as many columns as one channel needs.  Stationary weights meet unfolded
-pixels: their probe is that of the product.
+weights, the t pixels become lines of the image (or one shorter line if a core has a part of one), and f
+becomes channels times taps, over as many columns as one channel needs. Stationary weights are multiplied by
+unfolded pixels, so their probe is that of the product.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def streamed_probe(
     cost: Cost,
     how: Asked,
 ) -> Probe:
-    """The probe of streamed weights; `cost` of the product on the whole rectangle, `line` pixels per line."""
+    """Return the probe of streamed weights; `cost`: of the product on the whole rectangle; `line`: pixels per
+    line."""
     gradient = how.phase is Phase.WEIGHT_GRADIENT
     m, k, _ = (int(v) for v in product)
     features, pixels = (m, k) if gradient else (k, m)
@@ -79,7 +80,8 @@ def _taps(dims: Dims) -> Sizes:
 
 
 def _features(dims: Dims, f: int) -> tuple[Sizes, int]:
-    """Channels and taps of about f products per pixel, the same in all columns of a weight gradient."""
+    """Return channels and taps for about f products per pixel, the same in all columns of a weight
+    gradient."""
     r, s = int(dims["r"]), int(dims["s"])
     if f >= r * s:
         return {"r": r, "s": s, "c": SIDE * round(f / (r * s))}, SIDE
@@ -87,7 +89,8 @@ def _features(dims: Dims, f: int) -> tuple[Sizes, int]:
 
 
 def _sides(sizes: Sizes, stride: int, lines: int, width: int, transposed: bool) -> Sizes:
-    """Image and result of `lines` x `width` pixels: padded to about whole strides, other than square taps not."""
+    """Return sizes of image and result for `lines` x `width` pixels; square taps are padded to about whole
+    strides."""
     r, s = sizes["r"], sizes["s"]
     pad = max(0, (r - stride) // 2) if r == s else 0
     large = {

@@ -1,4 +1,4 @@
-"""The values of a convolution and of its gradients, tap by tap."""
+"""Reference values of a convolution and of its gradients, tap by tap."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def compute(
     dtype: str = "fp32",
     parts: int = 1,
 ) -> Array:
-    """x (b, h, w, c) with filters (r, s, c / groups, k): one product per tap, summed in fp32."""
+    """Convolve x (b, h, w, c) with filters (r, s, c / groups, k): one product per tap, summed in fp32."""
     x, filters = core.rounded(x, dtype), core.rounded(filters, dtype)
     r, s, _, k = filters.shape
     padded = np.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
@@ -52,7 +52,7 @@ def gradient(
     dtype: str = "fp32",
     parts: int = 1,
 ) -> tuple[Any, Any]:
-    """Gradients of x and of the filters."""
+    """Return the gradients of x and of the filters."""
     x, filters, g = core.rounded(x, dtype), core.rounded(filters, dtype), core.rounded(g, dtype)
     r, s, _, k = filters.shape
     padded = np.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
@@ -72,7 +72,8 @@ def gradient(
 
 
 def _tap(x: Array, i: int, j: int, stride: int, out_h: int, out_w: int) -> Array:
-    """The pixels that the tap i lines down and j pixels to the right meets, (b, out_h, out_w, c); a view."""
+    """Return a view of the pixels under the tap i lines down and j pixels to the right, (b, out_h, out_w,
+    c)."""
     return x[:, i : i + stride * out_h : stride, j : j + stride * out_w : stride][:, :out_h, :out_w]
 
 

@@ -1,15 +1,16 @@
-"""The strip of an image that a row of cores holds, and what every filter tap meets in it.
+"""The strip of an image that a row of cores stores, and the elements that each filter tap reads from it.
 
 Symbols: l lines of A pixels per core on the side over which the taps slide (results of a convolution,
 gradients of a transposed one), c channels, r x s taps with e pixels from one to the next (dilation), stride z,
-padding p.  A tap (i, j) takes a line of results a and a pixel q to
+padding p.  A tap (i, j) maps line a and pixel q of the result to
 
     forward      line z a + e i - p, pixel z q + e j - p
     transposed   result line z a + u with u = (e i - p) mod z from line a + (u + p - e i) / z; pixels alike
 
 With stride z the results of a transposed convolution fall into z x z residue classes (u, v); each is an
-ordinary convolution, with a block of l lines of A sums.  A forward one has a single class.  The pixels of a forward strip rest in z phases, each contiguous: every tap
-reads a contiguous vector.  Stored: line, channel, phase, position.
+ordinary convolution, with a block of l lines of A sums.  A forward convolution has a single class. The pixels
+of a forward strip are stored in z contiguous phases, so that every tap reads a contiguous vector. Storage
+order: line, channel, phase, position.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 
 @dataclass(frozen=True)
 class Tap:
-    """Where a tap reads (first stored line, lines from one to the next, phase, position) and what it adds to."""
+    """Where a tap reads (first stored line, line step, phase, position), and the class that it adds to."""
 
     i: int
     j: int
@@ -41,7 +42,8 @@ class Tap:
 
 @dataclass(frozen=True)
 class Strip:
-    """Lines per core, pixels per line, taps, stride, padding, dilation; the image that `rows` such strips make."""
+    """Lines per core, pixels per line, taps, stride, padding and dilation; `rows` such strips form the
+    image."""
 
     lines: int
     pixels: int
@@ -51,7 +53,7 @@ class Strip:
     pad: int
     transposed: bool
     rows: int
-    height: int  # of the image that rests
+    height: int  # of the stored image
     width: int
     dilation: int = 1
 
@@ -61,17 +63,18 @@ class Strip:
         return self.lines if self.transposed else self.lines * self.stride
 
     def _shift(self, tap: int) -> tuple[int, int]:
-        """(class, lines or pixels from the result's to the source's) of a transposed tap along one side."""
+        """Return the class of a transposed tap along one axis, and the offset from its result to its
+        source."""
         at = self.dilation * tap
         u = (at - self.pad) % self.stride
         return u, (u + self.pad - at) // self.stride
 
     def reach_of(self, size: int) -> int:
-        """Lines (pixels) from the first to the last of `size` taps, both counted."""
+        """Return the number of lines (pixels) from the first to the last of `size` taps, both included."""
         return int(reach_of(size, self.dilation))
 
     def _margins(self, size: int) -> tuple[int, int]:
-        """Return the lines (pixels) before and after those that a core (a line) owns."""
+        """Return the lines (pixels) that are needed before and after those that a core (a line) owns."""
         if self.transposed:
             shifts = [self._shift(tap)[1] for tap in range(size)]
             return max(0, -min(shifts)), max(0, *shifts)
@@ -79,12 +82,12 @@ class Strip:
 
     @property
     def above(self) -> int:
-        """Lines from the row above."""
+        """Number of lines that arrive from the row above."""
         return self._margins(self.r)[0]
 
     @property
     def below(self) -> int:
-        """Lines from the row below."""
+        """Number of lines that arrive from the row below."""
         return self._margins(self.r)[1]
 
     @property
@@ -99,12 +102,12 @@ class Strip:
 
     @property
     def phases(self) -> int:
-        """Phases in which pixels are stored."""
+        """Number of phases in which pixels are stored."""
         return 1 if self.transposed else self.stride
 
     @property
     def reach(self) -> int:
-        """Positions of a phase that the taps read."""
+        """Number of positions of a phase that the taps read."""
         return self.pixels + (
             sum(self._margins(self.s))
             if self.transposed
@@ -113,7 +116,7 @@ class Strip:
 
     @property
     def taps(self) -> tuple[Tap, ...]:
-        """All taps, row by row."""
+        """All taps, in row order."""
         classes = self.classes
         found = []
         for i, j in np.ndindex(self.r, self.s):
@@ -136,7 +139,7 @@ class Strip:
 
     @property
     def results(self) -> int:
-        """Sums per core and filter."""
+        """Number of sums per core and filter."""
         return len(self.classes) * self.lines * self.pixels
 
 
@@ -151,12 +154,12 @@ def padding_of(small: int, large: int, size: int, stride: int) -> int:
 
 
 def strip_of(dims: Dims, tiling: Tiling, attrs: Mapping[str, Any]) -> Strip:
-    """The strip of a convolution on the rows of its lanes; one image is built, the others are equal.
+    """Return the strip of a convolution on the rows of its lanes, for one image; all images are equal.
 
     Raises
     ------
     KernelError
-        If a core holds several images or a part of a line, or needs lines of more than its neighbours.
+        If a core has several images or a part of a line, or needs lines from beyond its direct neighbours.
     """
     b, h, w, r, s, z, out_h, out_w = (
         int(dims[name]) for name in ("b", "h", "w", "r", "s", "stride", "out_h", "out_w")
@@ -166,7 +169,7 @@ def strip_of(dims: Dims, tiling: Tiling, attrs: Mapping[str, Any]) -> Strip:
     dilation = Conv2dAttributes.of(attrs).dilation
     reaches = ((r - 1) * dilation + 1, (s - 1) * dilation + 1)
     sides = tuple(zip(small, large, reaches, strict=True))
-    # Floors leave a choice of paddings along each side; images are padded equally on all.
+    # Rounding allows several paddings along each axis; images are padded equally on all sides.
     pad = max(padding_of(few, many, size, z) for few, many, size in sides)
     square = all((many + 2 * pad - size) // z + 1 == few for few, many, size in sides)
     lines = max(h, ceil_div(out_h, z)) if transposed else out_h

@@ -23,9 +23,9 @@ pair, while the rows wait; with b cycles of a row for a line::
 
     b + (H' - 1) max(a, b) + max(a, B) + H W (P + 1)            H W P if a row has all of its pairs
 
-A backward pass counts as the sum of its two kernels: the image kernel is the total minus that of the weights
-alone. The last row stores two images of gradients, derivatives of one and, with a bias, fp32 sums of its
-gradients: 10 T v bytes, 6 without. Program: :mod:`wse_sim.whole.trained.convolution`.
+The backward pass consists of two kernels: the cost of the image kernel is the total minus the cost of the
+weights alone. The last row stores two images of gradients, derivatives of one and, with a bias, fp32 sums of
+its gradients: 10 T v bytes, 6 without. Program: :mod:`wse_sim.whole.trained.convolution`.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from wse_sim.kernels.contract.family import Attrs, Cost, Dims, Size, Tiling
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 
 GROUP = 16
-"""Elements of the last row at least whose slope one instruction takes."""
+"""Least number of elements of the last row per instruction on slopes."""
 
 
 def trained_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, attrs: Attrs) -> Cost:
-    """Cycles of one image, forward or in one of the passes back."""
+    """Return the cost of one image: forward, weight gradient or input gradient."""
     stated = Conv2dAttributes.of(attrs)
     if phase is Phase.INPUT_GRADIENT:
         turned = {"h": "out_h", "w": "out_w", "c": "k", "k": "c", "out_h": "h", "out_w": "w"}
@@ -70,7 +70,7 @@ def last_row_bytes(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs) -> Si
 
 
 Busiest = tuple[Size, Size]
-"""Cycles of the busiest compute core, and of the limiting resource that it may wait for."""
+"""Cycles of the busiest compute core, and of the slowest resource, for which it may wait."""
 
 
 def _cost(busiest: Busiest) -> Cost:
@@ -92,7 +92,7 @@ class _Region:
 
     @property
     def pixels(self) -> Size:
-        """T."""
+        """Pixels of the result, T."""
         return self.dims["b"] * self.dims["out_h"] * self.dims["out_w"]
 
     @property
@@ -107,12 +107,12 @@ class _Region:
 
     @property
     def outputs(self) -> Size:
-        """v."""
+        """Outputs of a core, v."""
         return PAIR * ceil_div(ceil_div(self.dims["k"], self.tiling.cols), PAIR)
 
     @property
     def words(self) -> Size:
-        """m."""
+        """Words of a row, m."""
         c, taps = self.dims["c"], self.dims["r"] * self.dims["s"]
         whole = self.dims["r"] * ceil_div(self.dims["s"] * c, PAIR)
         rows = np.minimum(np.maximum(1, self.tiling.rows - 1), whole)
@@ -151,14 +151,16 @@ class _Region:
         return np.maximum(row, last) * 1.0, np.maximum(inlet, link) * 1.0
 
     def _group(self) -> Size:
-        """p: the fewest pixels with at least GROUP outputs that divide the image, or all of them."""
+        """Pixels of a group, p: the smallest divisor of the pixels that gives at least GROUP outputs, or all
+        pixels."""
         pixels = int(self.pixels)
         divisors = np.array([p for p in range(1, pixels + 1) if pixels % p == 0])
         wanted = np.minimum(ceil_div(GROUP, self.outputs), pixels)
         return divisors[np.searchsorted(divisors, wanted)]
 
     def _line_by_line(self, weights: Size, image: Size) -> Size:
-        """A pass back with the gradient of the image, of rows that take `weights` and `image` cycles for its two products."""
+        """Return the cycles of a backward pass with the image gradient; rows take `weights` and `image`
+        cycles for the products."""
         lines, plane = self.dims["out_h"], self.dims["b"] * self.dims["h"] * self.dims["w"]
         leaves = self.wafer.wavelet_cycles * self.image_words / lines
         shared = self.words < self.dims["r"] * self.dims["s"]

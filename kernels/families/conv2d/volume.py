@@ -9,15 +9,17 @@ are the c channels of those t slices (:mod:`wse_sim.kernels.families.conv2d`):
 
 FLOPs are those of the sum over all classes: 2 b out_d out_h out_w (c t r s) k / groups, with d, h, w for a transposed one.
 
-Exchange: a row of cores holds lines of the volume, and of every line as many slices as its fraction of the work gives.
-With R rows of cores in all lanes, of the b out_h lines and out_d slices (b h and d, transposed) a row has
+Exchange: a row of cores has lines of the volume, and of each line a number of slices according to its
+fraction of the work. There are R rows of cores in all lanes, b out_h lines and out_d slices (b h and d if
+transposed). A row has
 
     lines_own = max(1, lines / R),   slices_own = max(1, lines slices / R) if R > lines, else all slices
     halo = ((lines_own + halo lines) (slices_own + halo slices) - lines_own slices_own) w ceil(c / c_lane)   elements
 
-halo lines and slices as in a 2-D convolution, each only where a volume is shared along that side.  They are sent and
-received (streamed); their cost is a formula alone: the programs hold the t slices of a row.  Stationary weights meet
-unfolded pixels.  Band of cost (without the exchange) against program: that of the 2-D convolution.
+Halo lines and slices are those of a 2-D convolution; each exists only if a volume is divided along that axis.
+They are sent and received (streamed). Only the formula covers their cost, because in the programs a row
+already has its t slices. Stationary weights are multiplied by unfolded pixels.  Band of cost (without the
+exchange) against program: that of the 2-D convolution.
 """
 
 from __future__ import annotations
@@ -76,7 +78,7 @@ class Planes:
 
 
 def planes_of(dims: Dims, attrs: Mapping[str, Any]) -> tuple[Planes, ...]:
-    """The 2-D convolutions that the kernel is."""
+    """Return the 2-D convolutions that make up the kernel."""
     flat = {name: dims[name] for name in ("h", "w", "k", "r", "s", "stride", "out_h", "out_w")}
     taps, stride = dims["t"], dims["stride_d"]
     if not Conv3dAttributes.of(attrs).transposed:
@@ -91,7 +93,7 @@ def planes_of(dims: Dims, attrs: Mapping[str, Any]) -> tuple[Planes, ...]:
 
 
 def slices_halo(dims: Dims, tiling: Tiling, attrs: Mapping[str, Any]) -> Size:
-    """Elements of its channels that a row of cores receives: lines and slices around its own."""
+    """Return the elements that a row of cores receives for its channels: halo lines and slices."""
     transposed = Conv3dAttributes.of(attrs).transposed
     depth, height = ("d", "h") if transposed else ("out_d", "out_h")
     rows, lines, slices = np.asarray(tiling.lanes * tiling.rows), dims["b"] * dims[height], dims[depth]
@@ -136,18 +138,20 @@ class Conv3d(WeightProduct):
     color = "#a1d99b"
 
     def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:
-        """2 per weight of a group and position of the side that the filter slides over, in every phase."""
+        """Return the FLOPs: in every phase 2 per weight of a group and position over which the filter
+        slides."""
         sides = ("d", "h", "w") if Conv3dAttributes.of(attrs).transposed else ("out_d", "out_h", "out_w")
         taps = dims["t"] * dims["r"] * dims["s"]
         channels = dims["c"] * dims["k"] // Conv3dAttributes.of(attrs).groups
         return 2 * dims["b"] * dims[sides[0]] * dims[sides[1]] * dims[sides[2]] * channels * taps
 
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
-        """Slice by slice and line by line; partial sums travel; zero weights are not sent."""
+        """Return the flow: slice by slice and line by line; partial sums travel; zero weights are not
+        sent."""
         return Flow(rows=dims["out_d"] * dims["out_h"], sums_on_links=True, skips_zero_weights=True)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """The footprint of the product of the largest class, plus the halo."""
+        """Return the footprint of the product of the largest class, plus the halo."""
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         m, k, n = as_product(planes_of(dims, attrs)[-1].dims, phase, attrs)
@@ -158,7 +162,8 @@ class Conv3d(WeightProduct):
         )
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """The products of all classes, the exchange of lines and slices, and what is fused to the results."""
+        """Return the cost of the products of all classes, of the halo exchange, and of the fused
+        operations."""
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         halo = words(slices_halo(dims, tiling, attrs), dtype) * wafer.wavelet_cycles
@@ -179,7 +184,8 @@ class Conv3d(WeightProduct):
         dilation: int = 1,
         dtype: str = "fp32",
     ) -> Array:
-        """x (b, d, h, w, c) with filters (t, r, s, c / groups, k): a 2-D convolution per tap of depth."""
+        """Convolve x (b, d, h, w, c) with filters (t, r, s, c / groups, k): one 2-D convolution per tap along
+        depth."""
         x = _padded_depth(core.rounded(x, dtype), padding)
         how: dict[str, Any] = {"stride": stride, "padding": padding, "groups": groups, "dilation": dilation}
         taps = filters.shape[0]
@@ -204,7 +210,7 @@ class Conv3d(WeightProduct):
         dilation: int = 1,
         dtype: str = "fp32",
     ) -> tuple[Array, Array]:
-        """Gradients of x and of the filters."""
+        """Return the gradients of x and of the filters."""
         padded = _padded_depth(core.rounded(x, dtype), padding)
         how: dict[str, Any] = {"stride": stride, "padding": padding, "groups": groups, "dilation": dilation}
         d_padded, d_filters, out_d = np.zeros_like(padded), np.zeros_like(filters), g.shape[1]
@@ -219,7 +225,7 @@ class Conv3d(WeightProduct):
         return core.rounded(inner, dtype), core.rounded(d_filters, dtype)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """The 2-D convolution of the slices, t of them at rest in every row.
+        """Return the program of the 2-D convolution of the slices; every row stores t of them.
 
         Raises
         ------
@@ -235,7 +241,8 @@ class Conv3d(WeightProduct):
         return CONV2D.program(planes[0].dims, tiling, wafer, **options)
 
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
-        """The 2-D probes of every class, and what is fused to the results; the exchange keeps its formula."""
+        """Return the 2-D probes of every class, and those of the fused operations; no probe measures the
+        exchange."""
         phase, dtype, attrs = asked(how)
         bare: How = {
             "phase": phase,
@@ -253,11 +260,12 @@ class Conv3d(WeightProduct):
         )
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Its own inputs, if the filters are trained; what a fused activation needs."""
+        """Return the inputs, if the filters are trained, and the tensors that a fused activation needs."""
         return kept_by_product(kernel, tensors, not trained.isdisjoint(kernel.parameters))
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """The filters' gradient with the forward dims; the input gradient slides over the result's gradient."""
+        """Emit the filters' gradient with the forward dims; the input gradient slides over the result's
+        gradient."""
         gradient, own = before_fusion(kernel, gradient, tape)
         d, attrs = kernel.dims, unfused(kernel)
         sides = {name: d[f"out_{name}"] for name in ("d", "h", "w")}
@@ -268,7 +276,7 @@ class Conv3d(WeightProduct):
 
 
 def results(dims: Dims) -> Size:
-    """Elements of the result."""
+    """Return the number of elements of the result."""
     return dims["b"] * dims["out_d"] * dims["out_h"] * dims["out_w"] * dims["k"]
 
 

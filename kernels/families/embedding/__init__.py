@@ -1,1 +1,1 @@
-"""Embedding: rows of a table by number."""
+"""Embedding: look-up of table rows by index."""

@@ -1,16 +1,16 @@
 """Embedding: rows vectors of cols elements gathered from a table of vocab rows.
 
-Mapping, streamed: the vectors of a core row's tokens enter at the west edge and travel along the row;
-the first link of the row carries all of them.  Stationary: the table rests, vocab over rows, cols
-over columns; each token id is multicast and the owning row sends its vector down the column.
+Mapping, streamed: the vectors of a core row's tokens enter at the west edge and travel along the row; the
+first link of the row carries all of them.  Stationary: vocab of the table over rows, cols over columns; each
+token id is multicast and the owning row sends its vector down the column.
 
     streamed    T = ceil(rows/R) words(cols) + fill of one row + o - (hop + 2 T_R + 1)
     stationary  T = rows (task + ceil(cols/C) / 2) + fill
-    backward    the same words the other way, added (scatter-add) where they land
+    backward    the same words in the opposite direction, added (scatter-add) at their destination
 
 Source: link width and data task cost; table look-up on the wafer is not published.
 Program, streamed: a feeder column sends the pieces of the first core of every row, then of the second; the
-last word of each piece turns the router behind which the next piece belongs.  The others: see
+last word of each piece switches the router of its core, so that the next piece passes.  The others: see
 :mod:`wse_sim.kernels.families.embedding.lookup`.  Band: 2 % (streamed), 5 % (at rest, from 20 tokens: pieces are relayed down the column).
 """
 
@@ -86,7 +86,8 @@ class Embedding(OnRows):
         return Footprint(weights_bytes=table, buffers_bytes=vector, code_bytes=wafer.kernel_code_bytes)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """Words over the edge links (streamed) or per token task and vector (stationary)."""
+        """Return the cost: words over the edge links (streamed), or a task and a vector per token
+        (stationary)."""
         dtype = asked(how).dtype
         check_tiling(self.name, tiling, self.mappings)
         idle = fill_cycles(tiling.rows, tiling.cols, wafer)
@@ -104,11 +105,11 @@ class Embedding(OnRows):
         )
 
     def compute(self, ids: Array, table: Array, *, dtype: str = "fp32") -> Array:
-        """Rows of the table by id."""
+        """Return the rows of the table by id."""
         return core.rounded(table, dtype)[np.asarray(ids)]
 
     def gradient(self, ids: Array, g: Array, vocab: int, *, dtype: str = "fp32") -> Array:
-        """Scatter-add of the gradients into a table of `vocab` rows, in fp32."""
+        """Return the gradients, scatter-added into a table of `vocab` rows in fp32."""
         return core.rounded(core.scatter_add(ids, g, vocab), dtype)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
@@ -129,7 +130,8 @@ class Embedding(OnRows):
     def _streamed_gather(
         self, rows: int, cols: int, t: int, f: int, vocab: int, wafer: Wafer, dtype: str, seed: int
     ) -> Case:
-        """Each row of cores receives the vectors of its tokens, a piece per column."""
+        """Return a program in which each row of cores receives the vectors of its tokens, one piece per
+        column."""
         rng = np.random.default_rng(seed)
         table = rng.integers(-9, 9, (vocab, cols * f)).astype(np.float32)
         ids = rng.integers(0, len(table), (rows, t))
@@ -152,12 +154,12 @@ class Embedding(OnRows):
         return Case(b.build(), b.config, inputs, {"y": expected})
 
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
-        """A few rows and columns with the pieces of the plan, token by token."""
+        """Return a probe on a few rows and columns with the pieces of the plan, stepped by token."""
         phase, dtype, _ = asked(how)
         cost = self.cost(dims, tiling, wafer, **how)
         f = int(ceil_div(dims["cols"], tiling.cols))
         streamed = tiling.mapping == "streamed"
-        # Columns of a streamed row share its link; those of a table at rest are equal and independent.
+        # Columns of a streamed row share its link; those of a stationary table are equal and independent.
         rows, cols = (1, SIDE) if streamed else (SIDE, 1)
         return (
             Probe(
@@ -179,7 +181,8 @@ class Embedding(OnRows):
         )
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """Gradients are added to the rows of the table; of a looked-up activation, the gradients go back."""
+        """Emit the scatter-add of gradients into the table; if the table is an activation, this is its
+        gradient."""
         if not weight_gradient(kernel, (*kernel.inputs, gradient), tape):
             input_gradient(kernel, (gradient,), tape)
 

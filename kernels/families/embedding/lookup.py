@@ -25,7 +25,7 @@ PIECES = (1, 2)  # alternating by parity
 
 
 def _tables(rows: int, cols: int, tokens: int, f: int, vocab: int, seed: int) -> tuple[Any, Any]:
-    """Integers in a table (rows, cols, vocab, f), and ids (tokens,) over its rows * vocab vectors."""
+    """Return a table of integers (rows, cols, vocab, f), and ids (tokens,) of its rows * vocab vectors."""
     rng = np.random.default_rng(seed)
     table = rng.integers(-9, 9, (rows, cols, vocab, f)).astype(np.float32)
     return table, rng.integers(0, rows * vocab, tokens)
@@ -34,7 +34,8 @@ def _tables(rows: int, cols: int, tokens: int, f: int, vocab: int, seed: int) ->
 def gather_program(
     rows: int, cols: int, tokens: int, f: int, vocab: int, wafer: Wafer, dtype: str, seed: int
 ) -> Case:
-    """`tokens` vectors of a table of `vocab` vectors per row of cores, f elements of each per column."""
+    """Return the program that gathers `tokens` vectors from a table: `vocab` vectors per row of cores, f
+    elements per column."""
     table, ids = _tables(rows, cols, tokens, f, vocab, seed)
     b = new_builder(rows + 2, cols, wafer)
     inner, every = slice(1, rows + 1), slice(None)
@@ -107,7 +108,8 @@ def gradient_program(
 def streamed_gradient_program(
     rows: int, cols: int, t: int, f: int, wafer: Wafer, dtype: str, seed: int
 ) -> Case:
-    """Gradients of t tokens per row of cores, f elements per column, on their way to the west edge."""
+    """Return the program that sends gradients to the west edge: t tokens per row of cores, f elements per
+    column."""
     b = new_builder(rows, cols + 1, wafer)
     every, inner = slice(None), slice(1, None)
     vectors, g = (
@@ -129,7 +131,7 @@ def streamed_gradient_program(
 
 
 def _feeder(b: Builder, rows: int, write: Callable[[CoreClass], None]) -> None:
-    """The row of cores north of the table, and its multicast down the columns."""
+    """Write the row of feeders north of the table, and its multicast down the columns."""
     feeder, every = b.core_class("feeder"), slice(None)
     write(feeder)
     b.place(feeder, (0, every))
@@ -139,7 +141,8 @@ def _feeder(b: Builder, rows: int, write: Callable[[CoreClass], None]) -> None:
 
 
 def _take_id(k: CoreClass, word: Buffer, wafer: Wafer) -> None:
-    """The data task of an id: one cycle receives it, the others compute where the vector rests."""
+    """Write the data task of an id: one cycle to receive it, the others to compute where its vector is
+    stored."""
     k.mov(word.dsd(), fabric_in(IDS), start="none")
     k.busy(round(wafer.data_task_cycles) - 1)
 

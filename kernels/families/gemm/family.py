@@ -2,26 +2,26 @@
 
 Mappings
 --------
-streamed    activations rest, k over the columns of a lane, m over rows; weights stream.
-stationary  weights rest, k over rows and n over columns (or transposed); activations stream.
+streamed    activations are stationary, k over the columns of a lane, m over rows; weights stream.
+    stationary  weights are stationary, k over rows and n over columns (or transposed); activations stream.
 Equations and symbols: :mod:`wse_sim.kernels.blocks.products`.
 grid        all three matrices tiled on P x P cores, fp16 accumulation: "mesh" (MeshGEMM, the default),
             "cannon", "summa" (rectangles too).  Equations: :mod:`wse_sim.kernels.blocks.mesh`.
 
-word_rows (an attribute): stationary, as a layer is in a whole model on the fabric; equations:
-:mod:`wse_sim.kernels.blocks.word_rows`.  trained_rows: the same with its gradients; equations:
+word_rows (an attribute): stationary, with the layout of a whole model on the fabric; equations:
+:mod:`wse_sim.kernels.blocks.word_rows`.  trained_rows: the same with gradients; equations:
 :mod:`wse_sim.kernels.blocks.trained_rows`.
 
-Backward kernels state their own dims: the input gradient is a product like the forward one, the
-weight gradient has m = features, k = tokens, n = outputs.  `fused` ("bias,gelu,residual") adds the
-work on the outputs.   Source: calibration against published training rates; WaferLLM; a
-published SGEMM.
+Backward kernels state their own dims: the input gradient is a product like the forward one, the weight
+gradient has m = features, k = tokens, n = outputs.  `fused` ("bias,gelu,residual") adds work on the outputs.
+Source: calibration against published training rates; WaferLLM; a published SGEMM.
 
 Programs: :mod:`wse_sim.kernels.blocks.triggered` (lanes, zero weights, work on the outputs),
-:mod:`wse_sim.kernels.blocks.outer` (stationary weight gradient), :mod:`wse_sim.kernels.families.gemm.shift`, :mod:`wse_sim.kernels.families.gemm.summa`.
-Band of cost against program: 1 % (tiles of 8 and more); streamed weight gradient of f features per core 1 / f
-(it multiplies while the gradient arrives, the cost counts the arrival on top); stationary weight gradient 1 / v, v the
-longer side of the tile (one operand is received first); with `fused` 1 / f more (sums travel back to their cores).
+:mod:`wse_sim.kernels.blocks.outer` (stationary weight gradient), :mod:`wse_sim.kernels.families.gemm.shift`,
+:mod:`wse_sim.kernels.families.gemm.summa`. Band of cost against program: 1 % (tiles of 8 and more); streamed
+weight gradient of f features per core 1 / f (the program multiplies while the gradient arrives; the cost adds
+the arrival); stationary weight gradient 1 / v, v the longer side of the tile (one operand is received first);
+with `fused` 1 / f more (sums travel back to their cores).
 """
 
 from __future__ import annotations
@@ -109,25 +109,25 @@ class Gemm(WeightProduct):
     color = "#9ecae1"
 
     def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:
-        """2 m k n, in every phase."""
+        """Return the FLOPs: 2 m k n in every phase."""
         return 2 * dims["m"] * dims["k"] * dims["n"]
 
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
-        """Row by row; partial sums travel; zero weights are not sent."""
+        """Return the flow: row by row; partial sums travel; zero weights are not sent."""
         return Flow(rows=dims["m"], sums_on_links=True, skips_zero_weights=True)
 
     def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
-        """The layout of products; two samples of a residual are buffered next to the last row, which needs a
-        row above it.
+        """Return the layout of products; a residual needs stores next to the last row, and a row above that.
 
-        If rows finish several tokens in rotation, sums travel up the columns and results to keepers of a
+        If rows finish several tokens in rotation, sums travel up the columns, and results to the keepers of a
         residual.
         """
         lay = product_lay(attrs)
         if lay.takes_over != "rows":
             return lay
         if GemmAttributes.of(attrs).trained_rows:
-            # The gradient of a residual has a moving column of its own, which a narrow region takes from those that compute.
+            # The gradient of a residual needs a separate moving column; a narrow region gives up a compute
+            # column for it.
             ends_added = fused_forward(attrs, Phase.FORWARD).split(",")[-1] == "residual"
             return replace(
                 lay,
@@ -142,7 +142,7 @@ class Gemm(WeightProduct):
         return replace(lay, more_colors=3 if np.max(dims["m"]) > 1 else 0)
 
     def store_bytes(self, dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs = NONE) -> Size:
-        """Bytes of the store of a residual next to the rows that finish outputs."""
+        """Return the bytes of the store of a residual next to the rows that finish outputs."""
         stated = GemmAttributes.of(attrs)
         is_kept = "residual" in fused_forward(attrs, Phase.FORWARD) and not stated.trained_rows
         if not is_kept or product_lay(attrs).takes_over != "rows":
@@ -152,15 +152,16 @@ class Gemm(WeightProduct):
         return word_rows(dims, tiling, wafer, attrs).store_bytes
 
     def at_rest(self, dims: Dims, phase: Phase = Phase.FORWARD) -> Size:
-        """Input features of a row of weights; for a weight gradient, those of a column."""
+        """Return the input features of a row of weights; for a weight gradient, those of a column."""
         return dims["m"] if phase is Phase.WEIGHT_GRADIENT else dims["k"]
 
     def widens(self, phase: Phase) -> str:
-        """Products that read the same tensor are one with all their outputs."""
+        """Return the dimension along which products that read the same tensor merge: that of their
+        outputs."""
         return "k" if phase is Phase.INPUT_GRADIENT else "n"
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """Weights (stationary) or weight buffers (streamed), partial sums, code."""
+        """Return the bytes of weights (stationary) or weight buffers (streamed), partial sums, and code."""
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         if tiling.mapping == "grid":
@@ -174,7 +175,7 @@ class Gemm(WeightProduct):
         return product_footprint(dims["m"], dims["k"], dims["n"], tiling, wafer, dtype, attrs, phase)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """Cycles of the product and its fused operations."""
+        """Return the cost of the product and of its fused operations."""
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         if tiling.mapping == "grid":
@@ -189,7 +190,7 @@ class Gemm(WeightProduct):
         if not (fused := fused_forward(attrs, phase)):
             return whole
         held = outputs_held(m, k, n, tiling, wafer, dtype, attrs)
-        moved = Cost(ramp=words(held, dtype) * wafer.wavelet_cycles)  # to where work on the outputs is done
+        moved = Cost(ramp=words(held, dtype) * wafer.wavelet_cycles)  # to the cores that work on the outputs
         return whole + moved + fused_cost(fused, held, wafer, dtype)
 
     def compute(
@@ -202,7 +203,7 @@ class Gemm(WeightProduct):
         parts: int = 1,
         accumulate: str = "fp32",
     ) -> Array:
-        """x (..., m, k) weights (k, n) + bias; k over `parts` cores of the chain.
+        """Return x (..., m, k) times weights (k, n) plus bias; k is spread over the `parts` cores of a chain.
 
         The input gradient is ``compute(g, weights.T)``, the weight gradient ``compute(x.T, g)``.
         """
@@ -210,7 +211,8 @@ class Gemm(WeightProduct):
         return product if bias is None else core.binary("add", product, core.rounded(bias, dtype), dtype)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """MeshGEMM, Cannon or SUMMA on a grid; streamed weights or stationary weights on a rectangle."""
+        """Return the program: MeshGEMM, Cannon or SUMMA on a grid; streamed or stationary weights on a
+        rectangle."""
         if tiling.mapping == "grid" and tiling.algorithm in {"", "mesh", "cannon"}:
             from wse_sim.kernels.families.gemm.shift import mesh_program
 
@@ -223,7 +225,8 @@ class Gemm(WeightProduct):
         return triggered_program(dims, tiling, wafer, **options)
 
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
-        """The product on a small rectangle with the same tile, and what is fused to its outputs."""
+        """Return a probe of the product on a small rectangle with the same tile, and probes of the fused
+        operations."""
         phase, dtype, attrs = asked(how)
         if tiling.mapping == "grid":
             return ()
@@ -233,11 +236,11 @@ class Gemm(WeightProduct):
         return (whole, *fused_probes(fused_forward(attrs, phase), held, wafer, dtype))
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Its own inputs, if the weights are trained; what a fused activation needs."""
+        """Return the inputs, if the weights are trained, and the tensors that a fused activation needs."""
         return kept_by_product(kernel, tensors, not trained.isdisjoint(kernel.parameters))
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """Two products of the same size."""
+        """Emit two products of the same size: the weight gradient and the input gradient."""
         gradient, own = before_fusion(kernel, gradient, tape)
         m, k, n = (kernel.dims[d] for d in "mkn")
         of_weights = frozen(m=k, k=m, n=n), "k", True
@@ -246,7 +249,7 @@ class Gemm(WeightProduct):
 
 
 def word_rows(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs) -> WordRows:
-    """A layer as it is in a whole model on the fabric."""
+    """Return a layer with the layout of a whole model on the fabric."""
     stated, work = GemmAttributes.of(attrs), fused_forward(attrs, Phase.FORWARD)
     several, words = bool(np.max(dims["m"]) > 1), ceil_div(dims["k"], PAIR)
     outputs, tiling = ceil_div(dims["n"], stated.layers), part_of(tiling, stated.layers)
@@ -261,7 +264,8 @@ def part_of(tiling: Tiling, layers: int) -> Tiling:
 
 
 def trained_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, Any], phase: Phase) -> Cost:
-    """Cost of a pass of a layer as it is in a network that trains; passes state dims of their own."""
+    """Return the cost of one pass of a layer in a network that trains on the fabric; every pass has its own
+    dims."""
     stated, (m, k, n) = GemmAttributes.of(attrs), (dims[name] for name in "mkn")
     count, where = stated.layers, part_of(tiling, stated.layers)
     if phase is Phase.WEIGHT_GRADIENT:
@@ -275,12 +279,12 @@ def trained_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, A
 
 
 def grid_tile(dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any, Any]:
-    """Tile (m, k, n) of one core and the number of steps.
+    """Return the tile (m, k, n) of one core and the number of steps.
 
     Raises
     ------
     KernelError
-        If a shifting algorithm is requested a rectangle that is not square.
+        If a shifting algorithm is requested on a rectangle that is not square.
     """
     square = np.all(np.asarray(tiling.rows) == np.asarray(tiling.cols))
     if not square and tiling.algorithm != "summa":
@@ -298,7 +302,7 @@ def grid_tile(dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any, Any]:
 
 
 def grid_cost(dims: Dims, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]) -> Cost:
-    """Cost of the grid algorithms; `accumulate` defaults to fp16 there."""
+    """Return the cost of a grid algorithm; `accumulate` defaults to fp16."""
     m, k, n, steps = grid_tile(dims, tiling)
     stated = GemmAttributes.of(tiling.options, attrs)
     accumulate = stated.accumulate or "fp16"

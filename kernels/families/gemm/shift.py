@@ -2,13 +2,13 @@
 
 MeshGEMM folds the ring: it visits even positions upward and odd positions downward, so that neighbours are at
 most two links apart.  Cannon's ring is plain: neighbours are adjacent, and the wrap-around crosses the grid.
-With r and c the ring ranks of a core's row and column, the steps start with the tiles of k = (r + c) mod P (the
-skewed placement), and after every step a core passes both on to the next rank.  The right operand lies skewed in
-memory.  The left one does so too with ``skew=False``; otherwise MeshGEMM first shifts it into place: on the folded
-ring an even row y moves its tiles y / 2 ranks back, an odd one (y + 1) / 2 ranks on.
-Per step: S cycles of task switching, four asynchronous moves, K rounds of L cycles and a map of N
-multiply-accumulates of length M.  Moves share the issue slot with the arithmetic; those of fp16 elements move two
-words per issue cycle (SIMD-64, as the published program does), which is the mov16 rate.
+With r and c the ring ranks of a core's row and column, the steps start with the tiles of k = (r + c) mod P
+(the skewed placement), and after every step a core passes both on to the next rank.  The right operand is
+stored skewed, and so is the left one with ``skew=False``. Otherwise MeshGEMM first shifts the left operand
+into place: on the folded ring an even row y moves its tiles back by y / 2 ranks, an odd row forward by (y +
+1) / 2 ranks. Per step: S cycles of task switching, four asynchronous moves, K rounds of L cycles and a map of
+N multiply-accumulates of length M.  Moves share the issue slot with the arithmetic; those of fp16 elements
+move two words per issue cycle (SIMD-64, as the published program does), which is the mov16 rate.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from wse_sim.kernels.families.gemm.attributes import GemmAttributes
 def mesh_program(
     dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]
 ) -> Case:
-    """Program of C = A B in fp16; ``algorithm="cannon"`` on plain rings, its operands skewed in place."""
+    """Return the program of C = A B in fp16; ``algorithm="cannon"``: plain rings, operands already skewed."""
     p = int(tiling.rows)
     folded = tiling.algorithm != "cannon"
     skewed = folded and p > 1 and GemmAttributes.of(tiling.options, options.get("attrs")).skew
@@ -39,7 +39,7 @@ def mesh_program(
     dtype = str(options.get("dtype", "fp16"))
     m, k, n = (ceil_div(int(dims[name]), p) for name in "mkn")
     b = new_builder(p, p, wafer)
-    # A lies two banks off C: the columns that one instruction reads do not collide.
+    # A starts two banks away from C, so that the columns that one instruction reads do not conflict.
     c = b.buffer("c", m * n, dtype, bank=0)
     left = [b.buffer(f"a{i}", m * k, dtype, bank=2) for i in (0, 1)]
     right = [b.buffer(f"b{i}", k * n, dtype) for i in (0, 1)]
@@ -91,7 +91,7 @@ def _step(
     dtype: str,
     costs: tuple[int, int],
 ) -> None:
-    """Start the four moves, multiply the present tiles, wait for the moves."""
+    """Start the four moves, multiply the current tiles, wait for the moves."""
     (m, k, n), (step_cycles, loop_cycles) = tile, costs
     a_out, a_in, b_out, b_in = colors
     core.busy(step_cycles)
@@ -142,7 +142,8 @@ def _case(
     seed: int,
     counts: np.ndarray | None,
 ) -> Case:
-    """The program with its inputs; `counts` (P, P): steps of the skew still to be done, or None: in place."""
+    """Return the program with its inputs; `counts` (P, P): remaining skew steps, or None if already
+    skewed."""
     (m, k, n), p = tile, len(order)
     rng = np.random.default_rng(seed)
     a, x = np.zeros((p * m, p * k), np.float32), np.zeros((p * k, p * n), np.float32)

@@ -1,8 +1,8 @@
 """SUMMA as a fabric program: P steps on P x P cores; in step t column t of A tiles and row t of B tiles are multicast.
 
-One color per axis.  The router of position j goes through three switch positions: receive from the low
-side and pass on; inject its own tile both ways; receive from the high side and pass on.  The sender ends
-its tile with a control wavelet whose first command turns its own router and whose second turns the next.
+One color per axis.  The router of position j goes through three switch positions: receive from the low side
+and pass on; inject its own tile both ways; receive from the high side and pass on.  The sender ends its tile
+with a control wavelet; its first command switches the sender's router, its second the next one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ A_COLOR, B_COLOR = 0, 1
 def summa_program(
     dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]
 ) -> Case:
-    """Program of C = A B on a square grid; tiles are column-major (A, C: columns of M; B: rows of N).
+    """Return the program of C = A B on a square grid; tiles are column-major (A, C: columns of M; B: rows of
+    N).
 
     Raises
     ------
@@ -96,7 +97,7 @@ def _route(b: Builder, color: int, p: int, vertical: bool) -> None:
 
 
 def _tile(core: CoreClass, color: int, own: Buffer, received: Buffer, dtype: str, sends: bool) -> Buffer:
-    """Send the own tile, or receive one; returns the buffer to multiply with."""
+    """Send the core's tile, or receive one; return the buffer to multiply with."""
     if sends:
         core.mov(fabric_out(color), own.dsd(), dtype=dtype)
         core.control(color, Command.ADVANCE, Command.ADVANCE, start="none")
@@ -108,7 +109,7 @@ def _tile(core: CoreClass, color: int, own: Buffer, received: Buffer, dtype: str
 def _multiply(
     core: CoreClass, a: Buffer, b: Buffer, m: int, k: int, n: int, c: Buffer, dtype: str, loop_cycles: int
 ) -> None:
-    """K N multiply-accumulates of M: C[:, j] += A[:, i] B[i, j]."""
+    """Emit K N multiply-accumulates of length M: C[:, j] += A[:, i] B[i, j]."""
     with core.loop(k), core.loop(n):
         core.busy(loop_cycles)
         target = c.dsd(0, m, step=m)

@@ -1,11 +1,11 @@
-"""A chain of elementwise operators and reductions that no other family took, made into one kernel.
+"""Generated kernel: a chain of elementwise operators and reductions that belongs to no other family.
 
 Mapping: elements spread over all cores, n = ceil(elements / cores); a reduction (sum, mean, max) in the
 chain also reduces ceil(rows / R) results along the row of cores and multicasts them back.
 
     T = sum over ops of (o + n / rate) + n e (special functions) + rows o_loaded and all-reduce per reduction
 
-A backward pass is that of each operator (:mod:`wse_sim.kernels.blocks.chains`).
+The backward pass has the instructions of each operator (:mod:`wse_sim.kernels.blocks.chains`).
 Source: vector rates of the SDK documentation; special elements and all-reduce from calibration.
 Program: chains forward and backward, with one reduction at the end (:mod:`wse_sim.kernels.families.generated.folded`).
 Band of cost against program: 2 % from 200 elements per core (4 % rotary).
@@ -96,7 +96,7 @@ class Generated(OnElements):
     color = "#f0f0f0"
 
     def buffers(self, attrs: Mapping[str, Any] = NONE) -> int:
-        """One per operand, one for the result."""
+        """Return the number of stage buffers: one per operand, one for the result."""
         return GeneratedAttributes.of(attrs).inputs + 1
 
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
@@ -123,7 +123,7 @@ class Generated(OnElements):
         return replace(found, more_colors=1, store_bytes=3 * bytes_of("fp16") * dims["elements"])
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """Vector instructions, special elements and all-reduces of the chain."""
+        """Return the cost of the chain's vector instructions, special elements and all-reduces."""
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         ops = [op for op in GeneratedAttributes.of(attrs).ops.split(",") if op]
@@ -141,7 +141,8 @@ class Generated(OnElements):
         )
         stated = GeneratedAttributes.of(attrs)
         if (stated.stored or stated.trains) and stated.in_words and tiling.mapping == "stationary":
-            # Words of all operands on one link, or of their gradients on the way back, and a control word behind each.
+            # Words of all operands, or of their gradients in the backward pass, share one link, with a
+            # control word after each.
             entry = wafer.wavelet_cycles * stated.inputs * (words(dims["elements"], dtype) + 1)
             if stated.trains:
                 pair = BYTES_PER_WAVELET // bytes_of(dtype)
@@ -155,16 +156,17 @@ class Generated(OnElements):
             return cost
         rows = ceil_div(max(1, dims.get("rows", 1)), tiling.rows)
         each = Cost(startup=rows * wafer.vector_start_loaded_cycles)
-        # Backward the gradients of the rows are multicast: half of an all-reduce.
+        # The backward pass multicasts the gradients of the rows: half of an all-reduce.
         fraction = 1.0 if phase is Phase.FORWARD else 0.5
         return cost + reductions * (fraction * row_allreduce(rows, tiling.cols, wafer) + each)
 
     def compute(self, *operands: Array, ops: str = "", dtype: str = "fp32", parts: int = 1) -> Array:
-        """The chain of operators; reductions run over the last dimension and keep it."""
+        """Apply the chain of operators; reductions run over the last dimension and keep it with length 1."""
         return chain(operands, ops, dtype, parts)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """The chain of operators on every core, and at its end a reduction over rows of the tensor."""
+        """Return the program of the chain on every core, which may end with a reduction over rows of the
+        tensor."""
         ops = ops_of(GeneratedAttributes.of(options.get("attrs")).ops)
         n = int(per_core(dims["elements"], tiling))
         if ops and ops[-1] in REDUCED:
@@ -173,7 +175,7 @@ class Generated(OnElements):
         return chain_program(self.name, ops, tiling, n, wafer, **options)
 
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
-        """The elements of one core, or, with a reduction, those of a short row of cores."""
+        """Return a probe on the elements of one core, or, with a reduction, of a short row of cores."""
         phase, dtype, attrs = asked(how)
         ops = [op for op in GeneratedAttributes.of(attrs).ops.split(",") if op]
         if not any(op in REDUCTIONS for op in ops):
@@ -199,7 +201,7 @@ class Generated(OnElements):
         )
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Its operands; a rotation needs none."""
+        """Return the operands; a rotation needs none."""
         return Kept() if GeneratedAttributes.of(kernel.attrs).ops == "rotary" else Kept(kernel.inputs)
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:

@@ -1,8 +1,8 @@
 """A chain of operators that ends in a reduction over rows, as a fabric program.
 
-A core holds n elements of r rows and folds each row into a sum in fp32, one element per cycle; the r results
-are reduced along the row of cores and multicast back.  Backward the r gradients are multicast along the row and
-copied to the elements of their rows.
+A core has n elements of r rows and reduces each row to an fp32 sum, one element per cycle; the r results are
+reduced along the row of cores and multicast back. In the backward pass the r gradients are multicast along
+the row and copied to the elements of their rows.
 """
 
 from __future__ import annotations
@@ -54,12 +54,13 @@ def folded_program(
     seed: int = 0,
     **_: object,
 ) -> Case:
-    """Operators, then a reduction (sum, mean, amax or amin); backward the gradient of every row back to its elements.
+    """Return the program of operators and a reduction (sum, mean, amax, amin); backward: row gradients to
+    elements.
 
     Raises
     ------
     KernelError
-        If the elements of a core are not whole rows.
+        If the elements of a core are not equal, whole rows.
     """
     if n % rows:
         raise KernelError(f"generated: {n} elements per core are not {rows} equal rows; use multiples")
@@ -96,7 +97,8 @@ def _forward(c: Chain, cores: list[Any], ops: Sequence[str], rows: int, factor: 
 
 
 def _backward(c: Chain, cores: list[Any], ops: Sequence[str], rows: int, factor: float) -> None:
-    """The first column has the gradients of the rows; they are copied, or selected by the kept masks."""
+    """Write the backward pass: the first column sends the gradients of rows, which are copied or multiplied
+    by kept masks."""
     width, length = len(cores), c.n // rows
     route_broadcast(Line(c.builder, vertical=False), 0, width, 0)
     high = int(c.tiling.rows)
@@ -134,7 +136,7 @@ def _backward(c: Chain, cores: list[Any], ops: Sequence[str], rows: int, factor:
 
 
 def _fold(c: Chain, x: Buffer, rows: int, op: str, statistic: Buffer) -> None:
-    """Every row onto its statistic."""
+    """Reduce every row to its statistic."""
     length, dtype = c.n // rows, "fp32" if c.dtype == "fp32" else "mixed"
     c.core.mov(statistic.dsd(), scalar(FIRST[op]))
     for r in range(rows):
@@ -144,7 +146,7 @@ def _fold(c: Chain, x: Buffer, rows: int, op: str, statistic: Buffer) -> None:
 
 
 def _multicast(core: CoreClass, statistic: Buffer, color: int, is_root: bool) -> None:
-    """From the first column to the others."""
+    """Multicast a statistic from the first column to the others."""
     if is_root:
         core.mov(fabric_out(color), statistic.dsd())
     else:

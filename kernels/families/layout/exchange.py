@@ -1,21 +1,22 @@
 """Transpose of a matrix tiled on P x P cores as a fabric program: every tile crosses to the mirrored core.
 
-Half of a tile's words go along the row to the diagonal and on along the column, the other half along the column
-first, so every link carries words of one stream only, (P - 1) b / 2 at most for tiles of b words::
+Half of a tile's words travel along the row to the diagonal and then along the column, the other half along
+the column first. So every link carries the words of one stream only, at most (P - 1) b / 2 for tiles of b
+words::
 
     A   above the diagonal, first half     west to the diagonal, then south to the mirrored core
     B   below, first half                  east to the diagonal, then north
     C   above, second half                 south to the diagonal, then west
     D   below, second half                 north to the diagonal, then east
 
-A core sends its first half, then its second: both at once would halve the rate of the ramp they share, so the second
-halves run one round behind the first and the whole takes P rounds of b / 2.
+A core sends its first half, then its second, because both at once would halve the rate of the shared ramp.
+The second halves run one round behind the first, so the exchange takes P rounds of b / 2.
 
-Cores share a stream's color by turns: a router injects the core's own words first, and the last of them turns it to
-pass what comes from farther out; a receiving router delivers until the last word of its tile turns it to pass the
-rest.  So streams of one line follow each other without gaps, and no core relays words.  A tile has two rows, each a
-half: it is transposed by the stride with which a row is stored.  In fp32 a core's turn to send is its turn to receive,
-at one issue cycle per word each: half the rate of a link.
+Cores share a stream's color in sequence: a router injects its core's words first, and the last of them
+switches it to pass words from farther out. A receiving router delivers words until the last word of its tile
+switches it to pass the rest. So streams of one line follow each other without gaps, and no core relays words.
+A tile has two rows, each a half; the stride with which a row is stored transposes it. In fp32 a core sends
+and receives at the same time, with one issue cycle per word for each: half the rate of a link.
 """
 
 from __future__ import annotations
@@ -33,13 +34,14 @@ from wse_sim.kernels.contract.family import Array, Case
 
 
 def tile_shape(n: int) -> tuple[int, int]:
-    """(rows, columns) of a tile of n elements: two rows, one if n is odd."""
+    """Return (rows, columns) of a tile of n elements: two rows, or one if n is odd."""
     rows = 1 if n % 2 else 2
     return rows, n // rows
 
 
 def tile_halves(n: int, x: Buffer, y: Buffer) -> list[tuple[Any, Any]]:
-    """(as sent, as received transposed) of both halves: the rows of the tile, or the halves of its only row."""
+    """Return operands (as sent, as received transposed) of both halves: the tile's rows, or the halves of its
+    only row."""
     rows, cols = tile_shape(n)
     if rows == 2:
         return [(x.dsd(row * cols, cols), y.dsd(row, cols, 2)) for row in (0, 1)]
@@ -48,7 +50,7 @@ def tile_halves(n: int, x: Buffer, y: Buffer) -> list[tuple[Any, Any]]:
 
 
 def exchange_program(n: int, p: int, wafer: Wafer, dtype: str, seed: int) -> Case:
-    """Program that transposes a matrix of tiles of n elements on p x p cores."""
+    """Return the program that transposes a matrix of tiles of n elements on p x p cores."""
     b = new_builder(p, p, wafer)
     halves = tile_halves(n, b.buffer("x", n, dtype), b.buffer("y", n, dtype))
     for number in range(len(halves) if p > 1 else 0):
@@ -72,7 +74,8 @@ def exchange_program(n: int, p: int, wafer: Wafer, dtype: str, seed: int) -> Cas
 
 
 def _route(b: Builder, p: int, first: int, *, along_row: bool) -> None:
-    """Routes of the two mirrored streams of one half: colors `first` (from above) and `first` + 1 (from below)."""
+    """Set the routes of the two mirrored streams of one half: colors `first` (from above) and `first` + 1
+    (from below)."""
     for i, j in np.ndindex(p, p):
         for color, above in ((first, True), (first + 1, False)):
             # Toward the diagonal, and from it to the mirrored core.
@@ -98,7 +101,7 @@ def _opposite(port: str) -> str:
 
 
 def _cross(core: CoreClass, halves: list[tuple[Any, Any]], dtype: str, side: int) -> None:
-    """Send one half after the other, and receive those of the mirrored core meanwhile."""
+    """Send one half after the other, while those of the mirrored core arrive."""
     how: Travel = {"dtype": dtype, "wire": WIDE.get(dtype)}
     for number, (_, turned) in enumerate(halves):
         color = fabric_in(2 * number + 1 - side)

@@ -7,14 +7,16 @@ Mapping: elements spread over all cores, n = ceil(elements / cores), b = words(n
     copies (cat, slice, pad, ...)    T = o + m + hop + 2 T_R + 1 + o_l + n / mov      (to a neighbour at most)
     exchanges (transpose, permute)   T = 2 o + max(m, (R + C) m / 4) + (R + C) hop
 
-m = b for 16-bit elements, whose streams move two words per issue cycle (SIMD-64), 2 b for fp32: sending and receiving
-share the issue slot.  An exchange sends half of each row's words over its middle link, C b / 4 per direction, then
-half of each column's.  Source: link width; the same bound as the transpose of a published FFT.
+m = b for 16-bit elements, whose streams move two words per issue cycle (SIMD-64), 2 b for fp32: sending and
+receiving share the issue slot.  An exchange sends half of each row's words over its middle link, C b / 4 per
+direction, then half of each column's.  Source: link width; the same bound as the transpose of a published
+FFT.
 
-joined (an attribute): one core sends all of the result, E elements, part of it at rest: T = words(E).
+joined (an attribute): one core sends the whole result of E elements and stores a part of it: T = words(E).
 
-Program: a copy sends to the east neighbour, receives from the west and places what came; an exchange transposes a
-matrix tiled on a square (:mod:`wse_sim.kernels.families.layout.exchange`).  Band: 3 % (16 bit), 5 % (fp32, from 200 elements per core).
+Program: a copy sends to the east neighbour, receives from the west and stores the received elements; an
+exchange transposes a matrix tiled on a square (:mod:`wse_sim.kernels.families.layout.exchange`).  Band: 3 %
+(16 bit), 5 % (fp32, from 200 elements per core).
 """
 
 from __future__ import annotations
@@ -70,8 +72,8 @@ from wse_sim.kernels.families.layout.exchange import exchange_program
 FREE = frozenset({"view", "reshape", "unsqueeze", "squeeze", "expand", "detach", "alias", "flatten"})
 EXCHANGES = frozenset({"transpose", "permute", "roll", "flip", "shuffle", "movedim", "t"})
 LOCAL = frozenset({"fill"})
-PROBE_SIDE = 8  # of the square on which an exchange is measured
-PROBE_ELEMENTS = 2048  # per core; more are measured by the difference of two runs
+PROBE_SIDE = 8  # side of the square on which an exchange is measured
+PROBE_ELEMENTS = 2048  # per core; larger sizes are measured by the difference of two runs
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ class Layout(OnElements):
         return Lay(most_links=1) if LayoutAttributes.of(attrs).joined else Lay()
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """Zero, local work, a copy, or an exchange over the middle links."""
+        """Return the cost: zero, local work, a copy, or an exchange over the middle links."""
         _, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         op = LayoutAttributes.of(attrs).op
@@ -128,7 +130,8 @@ class Layout(OnElements):
         )
 
     def compute(self, *operands: Array, op: str = "copy", axes: Any = None, dtype: str = "fp32") -> Array:
-        """Moved values: copy, cat (along `axes`), transpose or permute (to `axes`), pad (`axes` = widths)."""
+        """Return the moved values: copy, cat (along `axes`), transpose or permute (to `axes`), pad (`axes` =
+        widths)."""
         values = [core.rounded(x, dtype) for x in operands]
         if op == "cat":
             return np.concatenate(values, axis=0 if axes is None else axes)
@@ -141,7 +144,7 @@ class Layout(OnElements):
         raise KernelError(f"layout has no numerics for '{op}'; use copy, cat, transpose, permute, pad")
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """A transpose on a square, a fill, or a copy to the east neighbour.
+        """Return the program: a transpose on a square, a fill, or a copy to the east neighbour.
 
         Raises
         ------
@@ -162,7 +165,7 @@ class Layout(OnElements):
         return exchange_program(n, rows, wafer, dtype, seed)
 
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
-        """A square for an exchange, four cores of a row for a copy."""
+        """Return a probe on a square for an exchange, or on four cores of a row for a copy."""
         phase, dtype, attrs = asked(how)
         op, n = LayoutAttributes.of(attrs).op, int(per_core(dims["elements"], tiling))
         if op in FREE:
@@ -195,16 +198,17 @@ class Layout(OnElements):
         )
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Only sizes."""
+        """Return nothing: the backward pass needs only sizes."""
         return Kept()
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """Emit the forward kernel on the gradient."""
+        """Emit the same kernel with the gradient as its operand."""
         pointwise_gradient(kernel, gradient, tape, moves=True)
 
 
 def copy_program(n: int, rows: int, cols: int, wafer: Wafer, dtype: str, seed: int, *, moves: bool) -> Case:
-    """Every core receives its west neighbour's n elements and places them; without `moves` it places its own."""
+    """Return a program in which every core stores its west neighbour's n elements, or its own without
+    `moves`."""
     b = new_builder(rows, cols, wafer)
     x, y = b.buffer("x", n, dtype), b.buffer("y", n, dtype)
     moves = moves and cols > 1
@@ -213,7 +217,7 @@ def copy_program(n: int, rows: int, cols: int, wafer: Wafer, dtype: str, seed: i
     for j in range(cols):
         k, source, sends, receives = b.core_class(f"column {j}"), x, moves and j + 1 < cols, moves and j > 0
         if receives:
-            # Posted before anything is sent, so that no word waits for the start of an instruction.
+            # Receives are posted before any send, so that no word waits for the start of an instruction.
             source = b.buffer(f"z{j}", n, dtype, (slice(None), j))
             k.mov(source.dsd(), fabric_in((j + 1) % 2), thread=2, priority="medium", start="none", **how)
             b.route((j + 1) % 2, (slice(None), j), rx="W", tx="R")

@@ -1,22 +1,23 @@
 """Recurrences over `steps`: lstm, gru, rnn_tanh, rnn_relu, selective (state space), cumsum.
 
-lstm        the recurrent weights (width, 4 width) rest on the rectangle; each step is a stationary product
-            of the batch, then 5 special elements per unit; the next step waits for the whole rectangle::
+lstm        the recurrent weights (width, 4 width) are stationary; each step is a stationary product of the
+            batch, then 5 special elements per unit; the next step waits for the whole rectangle::
 
                 T = steps (batch (k (s + ceil(n/w)) + n) + 5 e ceil(batch width / cores) + fill)
 
-            gru: (width, 3 width) and 3 special elements; rnn_tanh: (width, width) and 1; rnn_relu: and none
+            gru: (width, 3 width) and 3 special elements; rnn_tanh: (width, width) and 1; rnn_relu: (width,
+            width) and 0
 
 selective   states spread over all cores, n = ceil(batch width / cores); per step one exponential, one
             fma for the state, one for the output: T = steps (n e + 2 ceil(n / fma) + 3 o_map)
 cumsum      T = steps (o_map + ceil(n / add))
 
-Backward runs the recurrence in reverse with twice the products and a quarter of the special elements.
-Source: the equations of gemm; special elements from calibration.
-Program: with weights: forward, on one row of cores (:mod:`wse_sim.kernels.families.scan.recurrent`); selective and cumsum, forward and
-backward (the decays of selective are scalar code of e cycles each).  Band of cost against program: 2 % from 20 states
-per core (cumsum: 8); lstm 2 %, gru 5 %, rnn_tanh 10 %, rnn_relu 20 % from 64 units: the
-starts and hand-overs of a step are not counted.
+Backward runs the recurrence in reverse with twice the products and a quarter of the special elements. Source:
+the equations of gemm; special elements from calibration. Program: with weights: forward, on one row of cores
+(:mod:`wse_sim.kernels.families.scan.recurrent`); selective and cumsum, forward and backward (the decays of
+selective are scalar code of e cycles each).  Band of cost against program: 2 % from 20 states per core
+(cumsum: 8); lstm 2 %, gru 5 %, rnn_tanh 10 %, rnn_relu 20 % from 64 units: the cost leaves out the starts and
+handovers of a step.
 """
 
 from __future__ import annotations
@@ -102,22 +103,23 @@ class Scan(Family):
     )
 
     def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:
-        """2 per weight, step and sample: the weights stated, else those of the recurrent product."""
+        """Return the FLOPs: 2 per weight, step and sample; by default the weights of the recurrent
+        product."""
         kind = ScanAttributes.of(attrs).kind
         gates = RECURRENT[kind][0] if kind in RECURRENT else 0
         weights = dims.get("weights", gates * dims["width"] * dims["width"])
         return 2 * dims["steps"] * dims["batch"] * weights
 
     def notes(self, attrs: Mapping[str, Any]) -> tuple[str, ...]:
-        """A note on how int8 weights are priced."""
+        """Return a note on how int8 weights are priced."""
         return weight_notes(attrs)
 
     def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
-        """All steps of a sample precede its result."""
+        """Return the flow: the result of a sample needs all of its steps."""
         return Flow(is_barrier=True)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """State, and the recurrent weights."""
+        """Return the bytes of the state and of the recurrent weights."""
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         state = 2.0 * per_core(dims["batch"] * dims["width"], tiling) * bytes_of(dtype)
@@ -131,7 +133,7 @@ class Scan(Family):
         return Footprint(base.weights_bytes, state, base.buffers_bytes, base.code_bytes)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """One round of the recurrence, times the steps."""
+        """Return the cost of one step of the recurrence, times the number of steps."""
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
         kind = ScanAttributes.of(attrs).kind
@@ -159,11 +161,11 @@ class Scan(Family):
         return turn * dims["steps"]
 
     def compute(self, *operands: Array, kind: str = "lstm", dtype: str = "fp32", parts: int = 1) -> Array:
-        """The recurrence over the first dimension (steps).
+        """Compute the recurrence over the first dimension (steps).
 
         lstm: gates x (steps, batch, 4 width) with the input product and biases, recurrent weights
         (width, 4 width), first h, first c; gates in the order input, forget, cell, output; returns all h.
-        gru, rnn_tanh, rnn_relu alike (c is not used); a gru's gates are reset, update, new.
+        gru, rnn_tanh, rnn_relu: the same without c; the gates of a gru are reset, update, new.
         selective: decay a, input b and read-out c (steps, ..., width); returns c h for h = a h + b.
         cumsum: x (steps, ...).
         """
@@ -190,7 +192,8 @@ class Scan(Family):
         return np.stack(out)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """With weights: units over a row of cores; otherwise every core works through the steps of its states.
+        """Return the program. With weights, units are spread over a row of cores; otherwise every core steps
+        its own states.
 
         Raises
         ------
@@ -223,7 +226,7 @@ class Scan(Family):
     def _cumsum(
         self, shape: tuple[int, ...], wafer: Wafer, dtype: str, rng: np.random.Generator, *, forward: bool
     ) -> Case:
-        """Sums from the first step on, or (backward) from the last."""
+        """Return the program of cumulative sums from the first step on, or (backward) from the last."""
         steps, rows, cols, n = shape
         b = new_builder(rows, cols, wafer)
         k, state = b.core_class("core"), b.buffer("state", n, dtype, bank=0)
@@ -231,11 +234,11 @@ class Scan(Family):
         first = 0 if forward else (steps - 1) * pitch
         x = b.buffer(
             "x", steps * pitch, dtype, bank=bank_of(2, first, dtype, wafer)
-        )  # two banks off the state
+        )  # two banks away from the state
         given = rng.integers(-2, 3, shape).astype(np.float32)
         with k.loop(steps):
             step = x.dsd(first, n, step=pitch if forward else -pitch)
-            # Instructions of one map: an element of the map starts each.
+            # Instructions of one map: each element of the map starts one.
             k.busy(round(wafer.map_element_cycles))
             k.add(state.dsd(), state.dsd(), step, dtype=dtype, start="none")
         b.place(k, None)
@@ -243,11 +246,11 @@ class Scan(Family):
         return Case(b.build(), b.config, {"x": _in_cores(given, dtype)}, {"state": wanted}, tolerance=1e-2)
 
     def _selective(self, shape: tuple[int, ...], wafer: Wafer, dtype: str, rng: np.random.Generator) -> Case:
-        """h = a h + b and c h; the decays are scalar code."""
+        """Return the program of h = a h + b and c h; scalar code computes the decays."""
         steps, rows, cols, n = shape
         b = new_builder(rows, cols, wafer)
         k, state = b.core_class("core"), b.buffer("state", n, dtype, bank=0).dsd()
-        # The operands of a step lie two banks off the state.
+        # The operands of a step start two banks away from the state.
         pitch = pitch_of(n, dtype)
         at = {name: b.buffer(name, steps * pitch, dtype, bank=2) for name in ("a", "b", "c")}
         given = [rng.integers(-2, 3, shape).astype(np.float32) for _ in at]
@@ -263,7 +266,8 @@ class Scan(Family):
         return Case(b.build(), b.config, inputs, {"c": _in_cores(wanted, dtype)}, tolerance=1e-2)
 
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
-        """The states of one core, step by step; with weights: the product of a step, and its special elements."""
+        """Return a probe on one core's states, by step; with weights: of a step's product, and of its special
+        elements."""
         phase, dtype, attrs = asked(how)
         kind = ScanAttributes.of(attrs).kind
         n = int(per_core(dims["batch"] * dims["width"], tiling))
@@ -290,7 +294,7 @@ class Scan(Family):
         )
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """One pass back in time, then the weights."""
+        """Emit one backward pass in time, then the weight gradient."""
         if ScanAttributes.of(kernel.attrs).kind not in RECURRENT:
             pointwise_gradient(kernel, gradient, tape)
             return
@@ -304,7 +308,8 @@ class Scan(Family):
         weight_gradient(kernel, (*kernel.inputs, of_gates), tape)
 
     def _flops_back(self, kernel: Kernel, wanted: list[str]) -> int:
-        """FLOPs of the pass back in time: no product for a first state, nor for an input, that gets no gradient."""
+        """Return the FLOPs of the backward pass in time, without products for a first state or input that
+        needs no gradient."""
         d = kernel.dims
         left = 0 if kernel.inputs[0] in wanted else d.get("of_input", 0) * d["steps"]
         left += 0 if any(t in wanted for t in kernel.inputs[1:]) else d.get("of_state", 0)
@@ -312,28 +317,31 @@ class Scan(Family):
 
 
 def pitch_of(n: int, dtype: str) -> int:
-    """Elements from one step to the next: vectors of 16-bit elements start at whole words."""
+    """Return the elements from one step to the next; vectors of 16-bit elements start at whole words."""
     return n + n % 2 * (bytes_of(dtype) < 4)
 
 
 def _in_cores(values: Array, dtype: str) -> Array:
-    """(steps, rows, cols, n) to (rows, cols, steps pitch)."""
+    """Rearrange (steps, rows, cols, n) to (rows, cols, steps x pitch)."""
     n = values.shape[-1]
     padded = np.pad(values, (*((0, 0),) * 3, (0, pitch_of(n, dtype) - n)))
     return np.moveaxis(padded, 0, 2).reshape(*values.shape[1:3], -1)
 
 
 def bank_of(bank: int, element: int, dtype: str, wafer: Wafer) -> int:
-    """Bank in which a buffer starts so that its `element` is in `bank`."""
+    """Return the bank in which a buffer must start so that its `element` is in `bank`."""
     return (bank - element * bytes_of(dtype) // 2) % wafer.sram_banks
 
 
 def _selective_backward(shape: tuple[int, ...], wafer: Wafer, dtype: str, rng: np.random.Generator) -> Case:
-    """From the last step: db = ds + c g, dc = g h, da = db p, ds = db a, for states h after p and read-outs' gradients g."""
+    """Return the backward program, last step first: db = ds + c g, dc = g h, da = db p, ds = db a.
+
+    h is the state of a step, p the previous state, g the gradient of the read-out.
+    """
     steps, rows, cols, n = shape
     b = new_builder(rows, cols, wafer)
     k, ds = b.core_class("core"), b.buffer("ds", n, dtype, bank=0).dsd()
-    # Two operands of one instruction lie two banks apart.
+    # Two operands of one instruction start two banks apart.
     banks = {"a": 2, "c": 2, "g": 0, "h": 2, "p": 2, "db": 0}
     pitch = pitch_of(n, dtype)
     last = (steps - 1) * pitch

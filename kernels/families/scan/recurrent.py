@@ -1,12 +1,14 @@
-"""Recurrences with weights (lstm, gru, plain) on a row of C cores: one step in numbers, and the fabric program.
+"""Recurrences with weights (lstm, gru, plain) on a row of C cores: the values of one step, and the fabric
+program.
 
-Core c holds u = width / C units: their columns of the recurrent weights (width, gates u), their state, and the
-products of the input with its weights.  In every step the cores take turns: core 0, then 1, ... multicasts its part of
-h in both directions and to itself, and every arriving word triggers a multiply-accumulate over the gates of every
-core.  Then each core computes its gates, special elements first of all.
+Core c stores u = width / C units: their columns of the recurrent weights (width, gates u), their state, and
+the products of the input with its weights. In every step the cores 0, 1, ... multicast their parts of h one
+after the other, in both directions and to themselves. Every arriving word triggers a multiply-accumulate over
+the gates of every core. Then each core computes its gates, beginning with the special elements.
 
-Routers of core j: receive from the low side; inject; receive from the high side.  A sender's last word is a control
-wavelet whose first command turns its own router and whose second the next one's; the last core's resets all of them.
+Routers of core j: receive from the low side; inject; receive from the high side.  A sender's last word is a
+control wavelet; its first command switches the sender's router, its second the next one. That of the last
+core resets all routers.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ STATE = 0  # color of h
 
 
 def recurrent_step(kind: str, x: Array, product: Array, h: Array, c: Array, dtype: str) -> tuple[Any, Any]:
-    """(h, c) after a step: x (batch, gates width) with all biases, product = h times the recurrent weights.
+    """Return (h, c) after a step: x (batch, gates width) with all biases, product = h times the recurrent
+    weights.
 
     Gates in the order input, forget, cell, output (lstm); reset, update, new (gru).
     """
@@ -63,7 +66,7 @@ class RecurrentRow:
 
     @property
     def n(self) -> int:
-        """Gates of a core."""
+        """Number of gates of a core."""
         return RECURRENT[self.kind][0] * self.u
 
 
@@ -80,7 +83,7 @@ class Buffers:
 
 
 def recurrent_program(row: RecurrentRow, wafer: Wafer, compute: Callable[..., Array], seed: int) -> Case:
-    """Program of `steps` steps; `compute` is the family's face."""
+    """Return the program of all steps; `compute` is the family's method."""
     b = new_builder(1, row.cores, wafer)
     held = Buffers(
         x=b.buffer("x", row.steps * row.batch * row.n),
@@ -94,7 +97,7 @@ def recurrent_program(row: RecurrentRow, wafer: Wafer, compute: Callable[..., Ar
         core = b.core_class(f"core {j}")
         with core.loop(row.steps):
             if row.cores > 1:
-                # Posted at once: the first words wait for the core's turn at its router.
+                # The send is posted at once; its first words wait until the core's router switches to them.
                 core.mov(fabric_out(STATE), held.h.dsd(), thread=1, priority="medium", start="none")
             _begin(core, row, held)
             for source in range(row.cores):
@@ -118,7 +121,8 @@ def _route(b: Builder, cores: int) -> None:
 
 
 def _begin(core: CoreClass, row: RecurrentRow, held: Buffers) -> None:
-    """Sums start from the input's products; those of a gru's new gate from zero, because reset gates scale them."""
+    """Initialise the sums with the input's products; those of a gru's new gate with zero, because reset gates
+    scale them."""
     if row.kind != "gru":
         core.mov(held.z.dsd(), held.x.dsd(0, row.batch * row.n, step=row.batch * row.n), start="loaded")
         return
@@ -150,7 +154,7 @@ def _products(core: CoreClass, row: RecurrentRow, held: Buffers, source: int, *,
 
 
 def _gates(core: CoreClass, row: RecurrentRow, held: Buffers, wafer: Wafer) -> None:
-    """The new state of every sample; special elements take the cycles of a compiled kernel."""
+    """Emit the new state of every sample; special elements take the cycles of a compiled kernel."""
     # A map of sigmoid or tanh takes two exponentials; the rest is scalar code.
     beyond = wafer.special_element_cycles - 2 * wafer.exp_cycles
     states: dict[str, Callable[[Any, RecurrentRow, Buffers], None]] = {"lstm": _lstm_state, "gru": _gru_state}
@@ -160,7 +164,7 @@ def _gates(core: CoreClass, row: RecurrentRow, held: Buffers, wafer: Wafer) -> N
 
 
 def _lstm_state(core: CoreClass, row: RecurrentRow, held: Buffers) -> None:
-    """c = f c + i g and h = o tanh(c)."""
+    """Emit c = f c + i g and h = o tanh(c)."""
     u, z = row.u, held.z
     both = z.dsd(0, 2 * u, step=row.n)
     i, f, g, o = (z.dsd(gate * u, u, step=row.n) for gate in range(4))
@@ -175,7 +179,7 @@ def _lstm_state(core: CoreClass, row: RecurrentRow, held: Buffers) -> None:
 
 
 def _gru_state(core: CoreClass, row: RecurrentRow, held: Buffers) -> None:
-    """n = tanh(x_n + r n) and h = n + z (h - n)."""
+    """Emit n = tanh(x_n + r n) and h = n + z (h - n)."""
     u, z = row.u, held.z
     both = z.dsd(0, 2 * u, step=row.n)
     reset, update, new = (z.dsd(gate * u, u, step=row.n) for gate in range(3))
@@ -190,7 +194,7 @@ def _gru_state(core: CoreClass, row: RecurrentRow, held: Buffers) -> None:
 
 
 def _plain_state(core: CoreClass, row: RecurrentRow, held: Buffers) -> None:
-    """h = tanh or relu of the sums."""
+    """Emit h = tanh or relu of the sums."""
     sums, h = held.z.dsd(0, row.u, step=row.n), held.h.dsd(0, row.u, step=row.u)
     if row.kind == "rnn_tanh":
         core.map(Fn.TANH, h, sums, start="loaded")
@@ -199,7 +203,7 @@ def _plain_state(core: CoreClass, row: RecurrentRow, held: Buffers) -> None:
 
 
 def _case(b: Builder, row: RecurrentRow, compute: Callable[..., Array], seed: int) -> Case:
-    """Small random numbers; the last h and the last c of all units."""
+    """Return a case with small random inputs, and the last h and c of all units as results."""
     rng = np.random.default_rng(seed)
     width, count = row.cores * row.u, RECURRENT[row.kind][0]
     gates = rng.normal(size=(row.steps, row.batch, count * width)).astype(np.float32)
@@ -213,7 +217,8 @@ def _case(b: Builder, row: RecurrentRow, compute: Callable[..., Array], seed: in
     wanted = compute(gates, weights, h, c, kind=row.kind, dtype=row.dtype)[-1]
 
     def by_core(values: Array, parts: int) -> Array:
-        """(..., parts width) to (1, cores, ... parts u): each core its units of every part."""
+        """Rearrange (..., parts x width) to (1, cores, ... parts x u): each core gets its units of every
+        part."""
         split = values.reshape(-1, parts, row.cores, row.u)
         return split.transpose(2, 0, 1, 3).reshape(1, row.cores, -1)
 

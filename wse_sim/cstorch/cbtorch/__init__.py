@@ -1,7 +1,7 @@
 """The oldest interface: ``initialize``, ``module``, ``optimizer``, ``dataloader``, ``Session``.
 
-The loop is ordinary Python: a step ends where the loader is requested the next batch.  Python runs at every
-step; the recorded graph is compared with those that are compiled already.
+The loop is ordinary Python: a step ends when the program requests the next batch from the loader. Python runs
+in every step, and the recorded graph is compared with those already compiled.
 """
 
 from __future__ import annotations

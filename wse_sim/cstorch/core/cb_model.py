@@ -1,4 +1,4 @@
-"""The older helper ``cm``: which machine, which worker, closures, checkpoints."""
+"""The older helper module ``cm``: device, worker, closures, checkpoints."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def device() -> torch.device:
 
 
 def mark_step() -> None:
-    """The end of a step: here the loader's next batch ends it."""
+    """Do nothing: the loader's next batch ends a step."""
 
 
 def master_print(
@@ -60,12 +60,12 @@ def master_print(
 
 
 def is_master_ordinal(local: bool = False) -> bool:
-    """Whether this process is the client."""
+    """Return whether this process is the client."""
     return True
 
 
 def is_streamer() -> bool:
-    """Whether this process is an input worker."""
+    """Return whether this process is an input worker."""
     from wse_sim.cstorch import distributed
 
     return distributed.is_streamer()

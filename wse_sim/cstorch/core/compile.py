@@ -1,4 +1,4 @@
-"""Functions around every call of a traced step."""
+"""Hooks that run before or after every call of a traced step."""
 
 from __future__ import annotations
 

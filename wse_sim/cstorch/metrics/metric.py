@@ -59,7 +59,7 @@ class Metric(ABC):
                 self.__dict__[name].copy_(value)
 
     def reset(self) -> None:
-        """Back to the first values."""
+        """Reset all state to its initial values."""
         with torch.no_grad():
             for name, value in self._first.items():
                 self.__dict__[name].copy_(value)
@@ -88,7 +88,7 @@ class Metric(ABC):
     forward = __call__
 
     def value(self) -> float:
-        """The value as a number; at the end of an execution, or in a step closure."""
+        """Value as a number; available at the end of an execution, or in a step closure."""
         with torch.no_grad(), runtime.internal():
             computed = self.compute()
             if isinstance(computed, torch.Tensor):

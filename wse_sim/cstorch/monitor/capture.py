@@ -1,7 +1,7 @@
-"""Captures of a running job: the next N whole steps, as the wafer and the client spend them.
+"""Captures of a running job: how the wafer and the client spend the next N complete steps.
 
-A capture begins and ends at step boundaries, where the loop asks for its next batch, so it holds whole steps.  The
-run only notes times meanwhile; files are written by the process that requested them.
+A capture starts and ends at step boundaries, where the loop requests its next batch, so it consists of complete steps. The run only
+records times meanwhile; the process that requested the capture writes the files.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Observer:
                 run.boundary = None
 
     def end(self) -> None:
-        """Close the capture that is on."""
+        """Close the current capture."""
         run, active = runtime.run(), self._active
         if active is None:
             return

@@ -1,4 +1,4 @@
-"""Asking a running job, from another process."""
+"""Client of a running job's server, for use in another process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Entry:
 
 
 def live() -> list[Entry]:
-    """The runs whose processes live; entries of dead ones are removed."""
+    """Return the runs whose processes are alive; entries of dead processes are removed."""
     found = []
     folder = server.registry()
     for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
@@ -44,7 +44,7 @@ def live() -> list[Entry]:
 
 
 def find(port: int | None = None) -> Entry:
-    """The run at a port, or the only one there is.
+    """Return the run at a port, or the only live run.
 
     Raises:
         WseError: there is none, or several and no port is given.
@@ -66,7 +66,7 @@ def find(port: int | None = None) -> Entry:
 
 
 def ask(entry: Entry, path: str, given: dict[str, Any] | None = None, timeout_s: float = 10.0) -> Any:
-    """A request; the answer's data.
+    """Send a request and return the data of the answer.
 
     Raises:
         WseError: the run refuses or has gone.
@@ -94,7 +94,7 @@ def captured(
     regions: tuple[str, ...] = (),
     timeout_s: float = 3600.0,
 ) -> dict[str, Any]:
-    """The next whole steps of a run, as data."""
+    """Return the next complete steps of a run, as data."""
     given: dict[str, Any] = {"regions": list(regions), "timeout": timeout_s}
     if steps is not None:
         given["steps"] = steps

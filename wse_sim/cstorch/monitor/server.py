@@ -1,4 +1,4 @@
-"""The door by which a running job can be looked at: HTTP on the loopback address, with a token.
+"""Server for the inspection of a running job: HTTP on the loopback address, with a token.
 
     GET  /status    state, step, rates, folder        GET  /log?after=N   lines from number N on
     GET  /metrics   the metrics report (text)         POST /capture       {"steps": N} -> the next N whole steps
@@ -190,7 +190,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def start(run: runtime.Run | None = None, port: int | None = None) -> int | None:
-    """Open the door of this process; the port, or None where the user wants none.
+    """Start the server of this process; return its port, or None if the user disabled it.
 
     Raises:
         ProgramError: the port is taken.
@@ -242,7 +242,7 @@ def _register(run: runtime.Run) -> None:
 
 
 def stop() -> None:
-    """Close the door and forget the entry."""
+    """Stop the server and remove its entry from the registry."""
     global _server
     capture.recorder.close()
     if _server is not None:

@@ -1,4 +1,4 @@
-"""Functions whose torch versions read values, written without a read."""
+"""Replacements for torch functions that read tensor values, written without reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optimizers that a traced step can hold: all state exists before the step, no value is read in it.
+"""Optimizers for a traced step: all state exists before the step, and the step reads no values.
 
 A subclass makes its state in :meth:`Optimizer.preinitialize` and updates it in place in ``step``.
 The learning rate of a group is a number until a scheduler takes the group; then it is a tensor, so a

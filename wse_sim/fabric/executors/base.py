@@ -36,7 +36,7 @@ class BusyBins(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What a run does and records.
+    """Options of a run: what it computes and records.
 
     ``functional``: compute and move values; False is timing only. ``strict``: two inputs of one color in one
     cycle raise an error; otherwise they are serialised. ``bins``: count busy cycles over time.
@@ -64,7 +64,7 @@ class Options:
 
 @dataclasses.dataclass(frozen=True)
 class Reason:
-    """Why an executor cannot run a program: half a sentence that begins with the executor."""
+    """Reason why an executor cannot run a program: a clause that begins with the executor's name."""
 
     text: str
 
@@ -93,7 +93,7 @@ WAITS_INPUT, WAITS_OUTPUT, WAITS_THREAD, WAITS_TASK = range(4)
 
 
 class Waits(NamedTuple):
-    """A deadlocked fabric: nothing can move, although cores have not finished."""
+    """State of a deadlocked fabric: nothing can move, although cores have not finished."""
 
     unfinished: npt.NDArray[np.bool_]  # (R,)
     wants: npt.NDArray[
@@ -131,11 +131,11 @@ class Run:
 
 
 class Executor(Protocol):
-    """Runs programs."""
+    """Interface of an executor of fabric programs."""
 
     @property
     def name(self) -> str:
-        """Name for users."""
+        """Name of the executor for users."""
 
     def can_run(self, program: Program, options: Options) -> Reason | None:
         """Return None, or why this program cannot be run with these options."""
@@ -146,8 +146,8 @@ class Executor(Protocol):
         Raises
         ------
         ProgramError
-            Undefined behaviour, access outside a buffer, or not finished within ``options.max_cycles``.  A deadlock does not
-            raise: ``waits`` of the run tells of it.
+            Undefined behaviour, access outside a buffer, or not finished within ``options.max_cycles``.  A
+            deadlock does not raise; ``waits`` of the run describes it.
         """
 
 
@@ -155,4 +155,4 @@ class SteppedExecutor(Executor, Protocol):
     """Advances all cores cycle by cycle; runs every program on every wafer."""
 
     def step(self, lowered: Lowered, memory: Memory, options: Options) -> Run:
-        """Run like ``run``, with a memory from the caller that is changed in place."""
+        """Run like ``run``, with memory from the caller, which is modified in place."""

@@ -1,4 +1,4 @@
-"""How the times of a run were found if not every cycle was stepped."""
+"""Certificate of a run: how its times were found, if not every cycle was stepped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Flag:
 
 @dataclasses.dataclass(frozen=True)
 class Component:
-    """A closed set of cores and what gave its times.
+    """A closed set of cores, and the method that gave its times.
 
     ``kind``: "clean" (max-plus times, exact by certificate), "time-ordered" (flagged routers processed in
     time order) or "wavelet" (the stepped executor); ``reason`` says why it was not clean; ``cores`` counts those with
@@ -65,7 +65,7 @@ class Certificate:
     premises: tuple[PremiseCheck, ...] = ()
 
     def sentence(self) -> str:
-        """One sentence: how the times of all cores with a program were found, by kind and reason."""
+        """Return one sentence on how the times of all cores with a program were found, by kind and reason."""
         if self.clean:
             return "clean: exact by the equations"
         found: dict[tuple[str, str], int] = {}
@@ -78,5 +78,5 @@ class Certificate:
         )
 
     def to_dict(self) -> dict[str, object]:
-        """Plain values for JSON."""
+        """Return the certificate as plain values for JSON."""
         return dataclasses.asdict(self)

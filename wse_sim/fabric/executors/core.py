@@ -3,7 +3,7 @@
 All state of a core is one int32 row of `st`: the fields below, the output ring, one input queue per slot, one
 record per thread.  `lay` (int64) holds the sizes.  Cycle order: routers move, rings pop, then cores.
 
-One file, because all of it is compiled into one loop and reads one row of state.
+All functions share one file, because they are compiled into one loop and read one row of state.
 """
 
 # Jitted functions take arrays and scalars; numba infers their types.
@@ -91,7 +91,7 @@ B_BASE, B_ROW, B_COL, B_COLS, B_LENGTH, B_DTYPE = P.B_BASE, P.B_ROW, P.B_COL, P.
 def make_state(
     program: Program, config: FabricConfig, *, functional: bool
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-    """State rows int32 (R, width) at cycle 0, and the layout."""
+    """Return the state rows, int32 (R, width), at cycle 0, and their layout."""
     depth = int(program.input_depth.max(initial=2))
     if depth > 15:
         raise ProgramError(f"an input queue of {depth} words, limit 15; bind the color to another queue")
@@ -124,7 +124,7 @@ def make_state(
 
 @inlined_kernel
 def leaf_visible(s, c, q, t):
-    """Words of the input queue at offset `q` that the core can read in cycle t."""
+    """Return the number of words in the input queue at offset `q` that the core can read in cycle t."""
     n = np.int64(s[q + Q_COUNT])
     if n > 0 and s[q + Q_LAST] == t:
         n -= 1
@@ -133,7 +133,7 @@ def leaf_visible(s, c, q, t):
 
 @inlined_kernel
 def leaf_push(s, c, slot, word, flag, t, lay):
-    """Store a word that the router hands over in cycle t; the caller has checked the room."""
+    """Store a word that the router delivers in cycle t; the caller has checked that there is space."""
     q = lay[LEAF0] + slot * lay[LEAF_WIDTH]
     n = np.int64(s[q + Q_COUNT])
     i = (np.int64(s[q + Q_HEAD]) + n) % lay[DEPTH0 + slot]
@@ -148,13 +148,13 @@ def leaf_push(s, c, slot, word, flag, t, lay):
 
 @inlined_kernel
 def leaf_flag(s, c, q):
-    """Flag of the head word."""
+    """Return the flag of the head word."""
     return (np.int64(s[q + Q_FLAGS]) >> (2 * np.int64(s[q + Q_HEAD]))) & 3
 
 
 @inlined_kernel
 def leaf_pop(s, c, slot, lay):
-    """Take the head word."""
+    """Remove and return the head word."""
     q = lay[LEAF0] + slot * lay[LEAF_WIDTH]
     head = np.int64(s[q + Q_HEAD])
     s[q + Q_HEAD] = np.int32((head + 1) % lay[DEPTH0 + slot])
@@ -180,7 +180,8 @@ def ring_push(s, c, slot, word, flag, t, lay):
 
 @inlined_kernel
 def ring_head(s, c, t, lay):
-    """Offset of the head record if it may leave in cycle t, 0 if it is too young, -1 if the ring is empty."""
+    """Return the offset of the head record if it may leave in cycle t, 0 if it is too young, -1 if the ring
+    is empty."""
     if s[RING_COUNT] == 0:
         return np.int64(-1)
     r = RING0 + RING_FIELDS * np.int64(s[RING_HEAD])
@@ -198,7 +199,8 @@ def ring_pop(s, c, lay):
 
 @helper_kernel
 def operand_start(s, c, row, place, n, outer, lay, code, buffers):
-    """Arena index of the first element of a memory operand, or FAULT_BOUNDS; `outer` = (stride, turns) of FMACV."""
+    """Return the arena index of a memory operand's first element, or FAULT_BOUNDS; `outer` = (stride, count)
+    of FMACV."""
     buf = code[row, place + BUF]
     level = code[row, LEVEL]
     offset = code[row, place + OFFSET]
@@ -257,7 +259,8 @@ def count_of(c, row, code, params):
 
 @helper_kernel
 def complete(s, c, th, t, lay, code, costs, params, buffers):
-    """Last issue cycle of a thread's instruction: launch, activate or unblock, and free the thread."""
+    """Complete a thread's instruction in its last issue cycle: launch, activate or unblock, and free the
+    thread."""
     row = np.int64(s[th + INSTR])
     s[th + INSTR] = NO_INSTR
     if row < 0 or code[row, OP] < _CONTROL:
@@ -279,7 +282,8 @@ def complete(s, c, th, t, lay, code, costs, params, buffers):
 
 @helper_kernel
 def pick_task(s, c, t, lay, tasks, class_tasks):
-    """First runnable task in table order: its entry, or -1; pops the word of a data or control task."""
+    """Return the entry of the first runnable task in table order, or -1; pops the word of a data or control
+    task."""
     first = class_tasks[s[CLASS]]
     for i in range(class_tasks[s[CLASS] + 1] - first):
         if (s[BLOCKED] >> i) & 1:
@@ -307,7 +311,7 @@ def pick_task(s, c, t, lay, tasks, class_tasks):
 
 @helper_kernel
 def threads_idle(s, c, lay):
-    """True if no microthread has an instruction."""
+    """Return whether no microthread has an instruction."""
     for k in range(1, lay[THREADS]):
         if s[lay[THREAD0] + k * THREAD_FIELDS + INSTR] != NO_INSTR:
             return False
@@ -378,7 +382,8 @@ def fetch(s, c, t, lay, code, costs, params, tasks, class_tasks, buffers):
 
 @inlined_kernel
 def element_in(s, c, th, row, place, k, i, word, half, code, arena):
-    """Element i of operand k: memory, half of a fabric word, immediate or the data task's wavelet."""
+    """Return element i of operand k, from memory, half of a fabric word, an immediate or the data task's
+    wavelet."""
     kind = code[row, place + KIND]
     if kind == _MEMORY:
         return arena[np.int64(s[th + OFF_D + k]) + i * code[row, place + STRIDE]]
@@ -394,7 +399,7 @@ def element_in(s, c, th, row, place, k, i, word, half, code, arena):
 
 @inlined_kernel
 def run_elements_row(state, c, th, row, first, n, word_a, word_b, code, buffers, arena):
-    """Values of elements first .. first + n - 1; returns the outgoing word."""
+    """Compute elements first .. first + n - 1; return the outgoing word."""
     op, fn = code[row, OP], code[row, FN]
     to_fabric = code[row, D + KIND] == _FABRIC
     narrow = not to_fabric and buffers[code[row, D + BUF], B_DTYPE] == 1
@@ -436,7 +441,8 @@ def run_elements(st, c, th, row, first, n, word_a, word_b, code, buffers, arena)
 
 @inlined_kernel
 def words_of_step(n):
-    """Wavelets that carry the `n` elements of a step: two if there are more than two."""
+    """Return the number of wavelets for the `n` elements of a step: two if there are more than two
+    elements."""
     return np.int64(2) if n > 2 else np.int64(1)
 
 
@@ -512,7 +518,7 @@ def issue(s, c, th, t, lay, code, costs, params, buffers, arena):
 
 @helper_kernel
 def core_cycle(s, c, t, lay, code, costs, params, tasks, class_tasks, buffers, arena):
-    """One cycle of one core: IDLE, BUSY, STALLED_IN, STALLED_OUT or FAULT."""
+    """Run one cycle of one core; return IDLE, BUSY, STALLED_IN, STALLED_OUT or FAULT."""
     if fetch(s, c, t, lay, code, costs, params, tasks, class_tasks, buffers) != 0:
         return FAULT
     main = lay[THREAD0]

@@ -1,11 +1,12 @@
-"""The oracle: every router and every core, every cycle, in plain loops.  The definition of correct.
+"""The oracle: steps every router and every core in every cycle, in plain loops. It is the definition of
+correct.
 
 Symbols as in :mod:`wse_sim.fabric.format.program`.  Each queue entry carries a time stamp: of a word, the first cycle in which
 it may leave; of a free cell, the first cycle in which it may be filled again.  So nothing depends on the order in which
 routers are visited: cell k of an edge of length L is filled at x(k) with stamp x(k) + L and freed at its
 pop with stamp pop + L, which is x(k) >= pop(k - q L) + L with q L cells.
 
-One file, so that the definition is read from top to bottom.
+It is one file, so that the definition can be read from top to bottom.
 """
 
 # Jitted functions take arrays and scalars; numba infers their types.
@@ -119,7 +120,7 @@ class Tally(NamedTuple):
 
 @helper_kernel
 def edge_length(core, slot, port, routes, sets):
-    """Cycles of the link that leaves `core` by `port` on `slot`."""
+    """Return the cycles of the link that leaves `core` by `port` on `slot`."""
     length = sets[HOP]
     if (routes.turns[routes.route[slot, core]] >> port) & 1:
         length += sets[TURN_COST]
@@ -159,7 +160,8 @@ def record(t, core, kind, slot, port, tx, word, flag, ident, trace, outcome):
 
 @helper_kernel
 def choose_input(t, core, slot, rx, routes, queues, tally, marks, sets, outcome):
-    """Input port whose oldest word may leave, in the order of the cycle; -1 if none, -2 if two inputs are a fault."""
+    """Return the input port whose oldest word may leave, in the cycle's order; -1 if none, -2 if two inputs
+    are a fault."""
     port = np.int64(-1)
     for k in range(5):
         p = (t + k) % 5
@@ -184,7 +186,7 @@ def choose_input(t, core, slot, rx, routes, queues, tally, marks, sets, outcome)
 
 @helper_kernel
 def has_room(t, core, slot, tx, hidden, routes, queues, cores, marks, sets):
-    """True if every output port is free and every queue behind it takes a word in cycle t."""
+    """Return whether every output port is free, and every queue behind it can accept a word, in cycle t."""
     lay, ready = cores.lay, True
     for q in range(5):
         if not (tx >> q) & 1:
@@ -207,7 +209,7 @@ def has_room(t, core, slot, tx, hidden, routes, queues, cores, marks, sets):
 
 @helper_kernel
 def move(t, core, slot, port, tx, hidden, routes, queues, cores, tally, sets, outcome):
-    """The oldest word of input `port` leaves by all ports of `tx`."""
+    """Move the oldest word of input `port` out of all ports of `tx`."""
     e = (slot * sets[ROWS] * sets[COLS] + core) * 5 + port
     head, cfg = queues.head[e], routes.route[slot, core]
     word, flag = np.int64(queues.words[e, head]), np.int64(queues.flags[e, head])
@@ -244,7 +246,7 @@ def move(t, core, slot, port, tx, hidden, routes, queues, cores, tally, sets, ou
 
 @helper_kernel
 def move_words(t, core, routes, queues, cores, tally, marks, sets, outcome):
-    """One cycle of a router: its slots take turns, every output port is given once."""
+    """Run one cycle of a router: slots in round-robin order; every output port is granted at most once."""
     taken, wanted, n_slots = np.int64(0), np.int64(0), sets[SLOTS]
     first = routes.pointer[core] if sets[ROUND_ROBIN] else np.int64(0)
     for turn in range(n_slots):
@@ -277,7 +279,7 @@ def move_words(t, core, routes, queues, cores, tally, marks, sets, outcome):
 
 @helper_kernel
 def push_ring(t, core, queues, cores, marks, sets):
-    """The oldest word of a core's ring enters its router if it is old enough and finds a cell."""
+    """Move the oldest word of a core's ring into its router if it is due and a cell is free."""
     st, lay = cores.st, cores.lay
     r = ring_head(st[core], core, t, lay)
     if r == 0:
@@ -350,12 +352,12 @@ def loop(routes, queues, cores, tally, marks, sets, outcome):
 
 
 class Oracle:
-    """The reference: slow, without tricks, and the only one that records a trace."""
+    """The plain, slow executor that defines correctness; the only one that records a trace."""
 
     name = "oracle"
 
     def can_run(self, program: Program, options: Options) -> Reason | None:
-        """Everything."""
+        """Return None: the oracle runs every program."""
         return None
 
     def run(self, lowered: Lowered, inputs: Inputs | None, options: Options) -> Run:

@@ -6,7 +6,7 @@ from wse_sim.compiling import clock
 
 
 class Parts:
-    """Seconds by the clock of the parts of a run that follow each other, compiling left out."""
+    """Wall-clock seconds of the consecutive parts of a run, without compilation."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}

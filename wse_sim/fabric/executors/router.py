@@ -18,7 +18,7 @@ ADVANCE, RESET = int(P.Command.ADVANCE), int(P.Command.RESET)
 
 @helper_kernel
 def neighbour(core, port, cols):
-    """Core on the other side of a mesh port."""
+    """Return the core on the other side of a mesh port."""
     if port == 0:
         return core - cols
     if port == 1:
@@ -30,7 +30,7 @@ def neighbour(core, port, cols):
 
 @helper_kernel
 def advanced(position, cfg, command, cfg_positions, cfg_ring):
-    """Switch position after a command."""
+    """Return the switch position after a command."""
     if command == RESET:
         return 0
     if command == ADVANCE:
@@ -42,7 +42,8 @@ def advanced(position, cfg, command, cfg_positions, cfg_ring):
 
 @helper_kernel
 def popped_payload(word, pop_mode, command):
-    """Control payload after a router has handled its first command; behind the eighth, cores ignore it as they would the eighth."""
+    """Return a control payload after a router has processed its first command; after the eighth, cores ignore
+    it."""
     if pop_mode == 0 or (pop_mode == 2 and command != ADVANCE):
         return word
     ignored = (word >> 24) & 0xFF

@@ -1,4 +1,5 @@
-"""Cores that are not stepped in every cycle: when one may sleep, and what the cycles count as that it slept through."""
+"""Cores that are not stepped in every cycle: when a core may sleep, and how the skipped cycles are
+counted."""
 
 # Jitted functions take arrays and scalars; numba infers their types.
 # mypy: allow-untyped-defs, no-check-untyped-defs

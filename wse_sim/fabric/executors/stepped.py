@@ -1,4 +1,5 @@
-"""From the state that a stepped executor leaves (:mod:`wse_sim.fabric.executors.core`) to the names of the contract."""
+"""Converts the final state of a stepped executor (:mod:`wse_sim.fabric.executors.core`) to the contract's
+result."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ class Final(NamedTuple):
 
 
 def finish(program: Program, final: Final, memory: Memory, options: Options) -> Run:
-    """The run of `program` that ended as `final`; faults of the program raise."""
+    """Return the run of `program` that ended in the state `final`; faults of the program raise an error."""
     raise_faults(program, final.outcome, options.max_cycles)
     st, lay = final.st, final.lay
     finished = finished_cores(st, lay)
@@ -86,7 +87,7 @@ def _wanted_ports(program: Program, final: Final) -> npt.NDArray[np.bool_]:
 
 
 def raise_faults(program: Program, outcome: npt.NDArray[np.int64], max_cycles: int) -> None:
-    """Raise what a loop found undefined.
+    """Raise an error for undefined behaviour that a loop found.
 
     Raises
     ------

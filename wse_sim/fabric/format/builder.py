@@ -1,4 +1,4 @@
-"""Builder of fabric programs in the words of the field: color, route, switch, task, DSD, microthread, queue.
+"""Builder of fabric programs, in terms of color, route, switch, task, DSD, microthread and queue.
 
 A place (``where``) is ``None`` (all cores), a pair of int/slice ``(rows, cols)``, or a bool mask (rows, cols); host
 columns are not part of it.  Everything per core is vectorised numpy; only distinct classes are Python objects.
@@ -186,7 +186,7 @@ class Builder:
         return buffer
 
     def param(self, values: npt.ArrayLike) -> Param:
-        """A per-core integer (rows, cols) for lengths, loop counts and busy cycles."""
+        """Declare a per-core integer (rows, cols) for lengths, loop counts and busy cycles."""
         plane = np.zeros((self.rows, self.cols + 2), np.int32)
         plane[:, 1:-1] = values
         self._params.append(plane)
@@ -272,7 +272,7 @@ class Builder:
     # ---- cores -------------------------------------------------------------------------------
 
     def core_class(self, name: str) -> CoreClass:
-        """A new class of cores; add instructions, then :meth:`place` it."""
+        """Create a class of cores; add instructions, then :meth:`place` it."""
         self._classes.append(CoreClass(name, len(self._classes) + 1))
         return self._classes[-1]
 
@@ -455,7 +455,7 @@ def _join(
 
 
 def die_edges(rows: int, config: FabricConfig) -> npt.NDArray[np.uint8]:
-    """Port mask (rows,): which of its vertical links lead over the edge of a die."""
+    """Return a port mask (rows,): the vertical links that lead over the edge of a die."""
     edges = np.zeros(rows, np.uint8)
     if config.die_crossing_cycles:
         first = np.array([row for row in config.die_edge_rows if 0 < row < rows], np.int64)

@@ -54,7 +54,8 @@ class Param:
 def memory(
     name: str, size: int, offset: int, length: int | None, stride: int, step: int, outer_step: int
 ) -> Operand:
-    """A memory DSD over buffer `name` of `size` elements; the length defaults to what is left."""
+    """Return a memory DSD over buffer `name` of `size` elements; the length defaults to the remaining
+    elements."""
     if length is None:
         length = size - offset if stride == 0 else max(0, -(-(size - offset) // abs(stride)))
     last = offset + (length - 1) * stride
@@ -67,7 +68,7 @@ def memory(
 
 
 def fabric_in(color: int) -> Operand:
-    """The core's input queue of `color`."""
+    """Return an operand that reads the core's input queue of `color`."""
     return Operand(Kind.FABRIC, color=color)
 
 
@@ -77,7 +78,7 @@ def fabric_out(color: int, advance: str | None = None) -> Operand:
 
 
 def scalar(value: float) -> Operand:
-    """An immediate scalar operand (fp32)."""
+    """Return an immediate scalar operand (fp32)."""
     return Operand(Kind.SCALAR, value=value)
 
 
@@ -99,7 +100,7 @@ class _TaskRow:
 
 
 class Travel(TypedDict, total=False):
-    """The type of the elements of an instruction, and how they travel."""
+    """Data type of the elements of an instruction, and their transport format."""
 
     dtype: str
     wire: str | None
@@ -238,7 +239,7 @@ class CoreClass:
 
     @contextlib.contextmanager
     def body(self, task: Task) -> Iterator[None]:
-        """Instructions written inside belong to `task`."""
+        """Context manager: instructions written inside it belong to `task`."""
         previous, level = self._current, self._level
         self._current, self._level = self._tasks[task.index].block, 0
         yield
@@ -342,7 +343,7 @@ class CoreClass:
         s: Operand = NOTHING,
         **how: Unpack[VectorOptions],
     ) -> None:
-        """Any vector instruction; `how` are the fields of :class:`VectorOptions`."""
+        """Add any vector instruction; `how` are the fields of :class:`VectorOptions`."""
         for key in how:
             if key not in VectorOptions.__annotations__:
                 known = ", ".join(VectorOptions.__annotations__)

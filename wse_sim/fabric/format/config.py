@@ -29,7 +29,7 @@ class FabricConfig:
     ramp_cycles: int
     forward_cycles: int
     die_crossing_cycles: int
-    die_edge_rows: tuple[int, ...]  # rows of a program that lie first on their die
+    die_edge_rows: tuple[int, ...]  # rows of a program that are the first on their die
     wavelet_milli: int
     router_queue_wavelets: int
     ring_wavelets: int
@@ -74,7 +74,7 @@ class FabricConfig:
         Raises
         ------
         ConfigError
-            If an override is no field.
+            If an override is not a field.
         """
 
         def per(rate: float) -> int:

@@ -129,7 +129,7 @@ def _vector_reads(program: Program, row: npt.NDArray[np.int64]) -> list[_Read]:
 def has_bank_conflict(program: Program, row: npt.NDArray[np.int64], config: FabricConfig) -> bool:
     """Two vector reads whose first 16-bit words are equal modulo half the banks (fp32: `fp32_bank_period_words`).
 
-    A static rule on the first turn of every loop.
+    This is a static rule for the first iteration of every loop.
     """
     period = config.sram_banks // 2 if row[P.DTYPE] == P.Dtype.FP16 else config.fp32_bank_period_words
     pairs = combinations(_vector_reads(program, row), 2)

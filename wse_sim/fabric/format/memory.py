@@ -1,4 +1,4 @@
-"""Values of all buffers of a program: one float32 array in which every buffer has its stretch."""
+"""Values of all buffers of a program: one float32 array with a contiguous range for every buffer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of a built program: every fault is one sentence with core, color and limit."""
+"""Checks of a built program; every error is one sentence with core, color and limit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.format.program import Kind, Op, Program
 
 _NEIGHBOUR = ((-1, 0), (0, 1), (1, 0), (0, -1))
-# Members of enumerations as numbers: naming one takes longer than all else that is done to an instruction.
+# Members of enumerations as integers, because looking one up takes longer than the rest of the check.
 _CONTROL, _FMACV, _INDEXED = int(Op.CONTROL), int(Op.FMACV), int(P.Each.INDEXED)
 _FABRIC, _MEMORY, _NONE = int(Kind.FABRIC), int(Kind.MEMORY), int(Kind.NONE)
 _DATA = int(P.TaskKind.DATA)
@@ -21,7 +21,7 @@ _TWO_SOURCES = {int(op) for op in (Op.ADD, Op.SUB, Op.MUL, Op.MAX, Op.MIN, Op.MA
 
 
 def validate(program: Program, config: FabricConfig) -> None:
-    """Raise :class:`ProgramError` for the first thing that cannot run."""
+    """Raise :class:`ProgramError` for the first fault of a program."""
     _limits(program, config)
     _instructions(program)
     rx = np.bitwise_or.reduce(program.cfg_rx, axis=1)

@@ -1,6 +1,6 @@
 """Generation: layers of a decoder on square or rectangular regions; tokens of requests pass through.
 
-decoder.py   a decoder as its graph states it         grid.py    how a product is laid over a grid
+decoder.py   a decoder, read from its graph           grid.py    layout of a product on a grid
 layer.py     cycles of one layer, layer_parts.py has the parts that programs measure
 steps.py     the compiler's steps                 plan.py    their plan
 joined.py    the layer for several tokens at once, memory.py has the memory of a core
@@ -84,7 +84,7 @@ class Generation:
         )
 
     def scaled(self, plan: Plan, factors: Mapping[str, float]) -> GenerationPlan:
-        """Layers with other cycles in "decode", in "prefill" and in a "chunk" of a prompt."""
+        """Return the plan with layer cycles scaled in "decode", "prefill" and a "chunk" of a prompt."""
         plan = expect(plan, GenerationPlan)
         decode, prefill = factors.get("decode", 1.0), factors.get("prefill", 1.0)
         read = factors.get("chunk", 1.0) if plan.reading.way == RESTING else prefill
@@ -111,7 +111,7 @@ class Generation:
         return plan_generation(plan.graph, wafer, cluster, plan.systems, chosen)
 
     def quick_figures(self, plan: Plan) -> dict[str, float]:
-        """The closed forms of the plan."""
+        """Return the rates by the closed forms of the plan."""
         plan = expect(plan, GenerationPlan)
         token_s = max(plan.latency_s, plan.batch * plan.stage_s)
         return {

@@ -1,9 +1,10 @@
 """Experts on separate cores: each of E experts on a square of the grid, so that the experts of a turn work in
 parallel.
 
-q = ceil(sqrt(E)) squares are along a side of the grid of P x P cores, each with a side of e = P // q (on a rectangle each
-side is divided, and distances are the longer one). A token's vector goes to the squares of its k experts and their results come back, each time along all lines of
-the grid at once; d = ceil(hidden / P) features of a token on a line::
+Each side of the grid of P x P cores has q = ceil(sqrt(E)) squares with a side of e = P // q cores. (On a
+rectangle each side is divided, and the longer distance counts.) A token's vector travels to the squares of
+its k experts and the results return, along all lines of the grid in parallel; d = ceil(hidden / P) features
+of a token are on a line::
 
     product     joined_gemv(ceil(k / e), ceil(o / e), m), tree_allreduce(m ceil(o / e)) on e cores
     dispatch    words(n k d), P hops, a handover, a start;  the same to collect the results, and their sum

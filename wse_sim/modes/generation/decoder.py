@@ -1,4 +1,4 @@
-"""A decoder as its graph states it: the products of one token, and of a prompt, in a layer.
+"""Reads a decoder from its graph: the products of one token, and of a prompt, in a layer.
 
 Everything is counted over the whole graph and divided by the number of layers (attention kernels), so blocks
 may differ: a mixture of experts in every second one, norms on heads, keys for groups of heads. Products that
@@ -28,7 +28,7 @@ from wse_sim.serialize import saved
 # Short vector instructions of a layer: the published decode kernels have two norms, rotary positions and a gated
 # network (`decode_layer_instructions` of a wafer); what other layers have more or less is counted here.
 NORM_INSTRUCTIONS = 6  # square, sum, scale, weight, and the moves around an all-reduce
-MEAN_INSTRUCTIONS = 3  # of a layer norm next to a root-mean-square norm
+MEAN_INSTRUCTIONS = 3  # that a layer norm has in addition to those of a root-mean-square norm
 ROTARY_INSTRUCTIONS = 6  # of queries or keys: two halves, two tables, a sum
 GATE_INSTRUCTIONS = 2
 
@@ -65,7 +65,7 @@ class Product:
         """Return how often its sums run along the rows: results with features of the layer return to where
         its inputs are.
 
-        Of square matrices (queries, keys, values, output) one in four does.
+        Among the square matrices (queries, keys, values, output) one in four returns.
         """
         if self.n != hidden:
             return 0.0
@@ -74,7 +74,7 @@ class Product:
 
 @dataclass(frozen=True)
 class LayerShape:
-    """Sizes of a layer as the published kernels have it: a gated network, every head with its own keys."""
+    """Sizes of a layer like that of the published kernels: a gated network; every head has its own keys."""
 
     hidden: int
     ffn: int
@@ -95,67 +95,70 @@ class LayerWork:
     """The work of a layer on one token; counts are means over the layers of a model."""
 
     hidden: int
-    query: int  # features of all heads together
-    key: int  # features of all stored heads together
+    query: int  # total features of all heads
+    key: int  # total features of all stored heads
     products: tuple[Product, ...]
     activated: float  # elements of a token with a special function
     activated_in_prompt: float
     tables: int  # weights of a layer
     norms: float = 2.0
     means: float = 0.0  # norms that also subtract a mean
-    choices: float = 0.0  # experts that are picked, one after the other
+    choices: float = 0.0  # experts that are selected, one after the other
     more_instructions: float = 0.0  # short vector instructions beyond those of the published kernels
-    bits: int = 16  # of a weight at rest
-    unpack_cycles: float = 0.0  # of a weight that is used in fp16 and rests in fewer bits
-    expert_loads: tuple[float, ...] = ()  # probability that a token takes each expert; (): all alike
-    is_identical: bool = False  # all tokens of a turn take the same experts
+    bits: int = 16  # of a stored weight
+    unpack_cycles: float = 0.0  # of a weight that is stored in fewer bits and used in fp16
+    expert_loads: tuple[float, ...] = ()  # probability that a token uses each expert; (): all equal
+    is_identical: bool = False  # all tokens of a turn use the same experts
     is_apart: bool = False  # every expert has its own cores
 
     def weights_of_core(self, grid: Sides) -> float:
-        """Elements of all weights of a layer on one core of a grid, experts of a token or not."""
+        """Return the elements of all weights of a layer on one core of a grid, including experts that a token
+        does not use."""
         tiles = ((p, float(self.tile(p, grid))) for p in self.products)
         return sum(p.times / p.share * self.tables_of_core(p) * tile for p, tile in tiles)
 
     def has_squares(self, product: Product) -> bool:
-        """Whether the matrices of a product are on their own squares."""
+        """Return whether the matrices of a product are on separate squares."""
         return self.is_apart and product.groups > 1
 
     def tables_of_core(self, product: Product) -> int:
-        """Return the number of experts of which a core stores a tile."""
+        """Return the number of experts with a tile on each core."""
         return 1 if self.has_squares(product) else product.groups
 
     def tile(self, product: Product, grid: Sides) -> Size:
-        """Return the elements of one matrix of a product on a core; of matrices in both directions the mean."""
+        """Return the elements of one matrix of a product on a core, averaged over matrices of both
+        directions."""
         own = self.expert_sides(grid) if self.has_squares(product) else grid
         ways = product.lies(self.hidden, own)
         return sum(way.times * way.k * way.n for way in ways) / product.times
 
     @property
     def experts(self) -> int:
-        """Experts of a layer; 1: it has none."""
+        """Number of experts of a layer; 1 if it has none."""
         return max((p.groups for p in self.products), default=1)
 
     @property
     def picked(self) -> tuple[tuple[float, int], ...]:
-        """Probabilities with which a token takes an expert, each with the number of experts that have it."""
+        """Probabilities that a token uses an expert, each with the number of experts that have it."""
         share = max((p.share for p in self.products if p.groups > 1), default=1.0)
         alike = share / self.experts
         return tuple(sorted(Counter(self.expert_loads).items())) or ((alike, self.experts),)
 
     def expert_sides(self, grid: Sides) -> tuple[Count, Count]:
-        """Rows and columns of cores of one expert of a grid that is cut into equal parts."""
+        """Return the rows and columns of cores of one expert, if the grid is divided into equal parts."""
         across = math.isqrt(self.experts - 1) + 1
         rows, cols = (np.maximum(1, length // across) for length in sides(grid))
         return rows, cols
 
     @property
     def widest(self) -> int:
-        """Outputs of the widest product, of all experts of a token together."""
+        """Outputs of the widest product, totalled over the experts of a token."""
         return max(round(p.n * p.share) for p in self.products)
 
     @property
     def statistics(self) -> float:
-        """All-reduces of one number: norms, means, maximum and sum of the softmax, maxima that pick experts."""
+        """Number of all-reduces of one number: norms, means, softmax maximum and sum, maxima that select
+        experts."""
         return self.norms + self.means + 2.0 + self.choices
 
     def instructions(self, wafer: Wafer) -> float:
@@ -165,12 +168,12 @@ class LayerWork:
 
     @property
     def roots(self) -> float:
-        """Square roots."""
+        """Number of square roots per token."""
         return self.norms
 
     @property
     def divisions(self) -> float:
-        """Divisions: two per norm, and that of the softmax."""
+        """Number of divisions per token: two per norm, and one in the softmax."""
         return 2.0 * self.norms + 1.0
 
 
@@ -192,7 +195,7 @@ class Decoder:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences about layers of another kind than attention."""
+        """Notes on layers that mix tokens other than by attention."""
         if not self.unpriced:
             return ()
         listed = ", ".join(f"{count} of {family}" for family, count in self.unpriced)
@@ -252,7 +255,7 @@ def decoder_of(graph: KernelGraph) -> Decoder:
 
 
 def _is_dense(kernel: Kernel) -> bool:
-    """Whether a kernel is a product with one matrix of weights."""
+    """Return whether a kernel is a product with one weight matrix."""
     return role_of(kernel) is Role.PRODUCT and "groups" not in kernel.dims
 
 
@@ -335,7 +338,8 @@ class _Reader:
         )
 
     def _unpriced(self, hidden: int) -> tuple[tuple[str, int], ...]:
-        """Mixers with results as large as the hidden states, which have no price here; smaller ones belong to a choice of experts."""
+        """Return mixers without a cost here: those with results as large as the hidden states; smaller ones
+        select experts."""
         wide = (
             kernel.family
             for kernel in self.graph.kernels
@@ -345,13 +349,13 @@ class _Reader:
         return tuple(sorted(Counter(wide).items()))
 
     def _head(self) -> Kernel | None:
-        """The product whose result is the output of the graph."""
+        """Return the product whose result is the output of the graph."""
         outputs = {t.name for t in self.graph.tensors.values() if t.kind is TensorKind.OUTPUT}
         last = [k for k in self.graph.kernels if _is_dense(k) and not outputs.isdisjoint(k.outputs)]
         return last[-1] if last else None
 
     def _hidden(self) -> int:
-        """Features of the residual stream: the width of most norms, or of the embedding."""
+        """Return the features of the residual stream: the width of most norms, or of the embedding."""
         widths = Counter(int(k.dims["cols"]) for k in self.graph.kernels if role_of(k) is Role.NORM)
         wide = {cols: count for cols, count in widths.items() if cols != int(self.attention[0].dims["d"])}
         for kernel in self.graph.kernels:
@@ -365,7 +369,7 @@ class _Reader:
         return int(kernel.dims.get(dim, 0)) == self.tokens
 
     def _products(self) -> tuple[Product, ...]:
-        """Every product with weights, the head left out; equal ones added up."""
+        """Return all products with weights except the head; equal products are merged."""
         found: dict[tuple[int, int, int, float], list[float]] = {}
         seen: set[str] = set()
         for kernel in self.graph.kernels:
@@ -384,13 +388,13 @@ class _Reader:
         )
 
     def _parts(self, n: int) -> tuple[int, ...]:
-        """One matrix for queries, keys and values is three."""
+        """Return the parts of a product: three if one matrix makes queries, keys and values."""
         dims = self.attention[0].dims
         query, key = (int(dims[name]) * int(dims["d"]) for name in ("heads", "kv_heads"))
         return (query, key, key) if n == query + 2 * key else (n,)
 
     def _activated(self) -> Iterator[float]:
-        """Elements of a token that need a special function, kernel by kernel."""
+        """Return the elements of a token that need a special function, by kernel."""
         for kernel in self.graph.kernels:
             said = {str(kernel.attrs.get(name, "")) for name in ("function", "ops", "fused")}
             names = {name for text in said for name in text.split(",")}
@@ -400,7 +404,7 @@ class _Reader:
                 yield elements / self.tokens
 
     def _is_gated(self) -> bool:
-        """Whether a chain of operators multiplies two tensors: a function and its gate in one pass."""
+        """Return whether a chain of operators multiplies two tensors: a function and its gate in one pass."""
         links = (_link(kernel) for kernel in self.graph.kernels)
         return any(link and "," in link.ops and "mul" in link.ops and link.operands > 1 for link in links)
 

@@ -1,8 +1,8 @@
-"""A grid of cores, and how the matrix of a product is laid over it.
+"""A grid of cores, and the layout of a product's matrix on it.
 
-A layer alternates between two directions.  A matrix has its inputs over the rows of cores and its outputs over the
-columns, and its sums are all-reduced down the columns; the results then lie over the columns, as the inputs of a matrix
-in the other direction, whose sums are all-reduced along the rows.
+A layer alternates between two directions. A matrix has its inputs over the rows of cores and its outputs over
+the columns, and its sums are all-reduced down the columns. The results are then spread over the columns, as
+the inputs of a matrix in the other direction, whose sums are all-reduced along the rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Sides = Count | tuple[Count, Count]
 
 
 def sides(grid: Sides) -> tuple[Count, Count]:
-    """Rows and columns of a grid.
+    """Return the rows and columns of a grid.
 
     Example
     -------

@@ -1,15 +1,15 @@
 """The joined layer: n tokens pass a decoder layer together while its weights are stationary.
 
-Decode pays starts, hops and handovers for each token, n joined tokens pay them once; words and arithmetic n
-times. Symbols as in :mod:`wse_sim.kernels.blocks.mesh`; k x o the tile of a product, e exponentials of a
-token, I short vector instructions of a layer, P the rows of the grid or, where a term is of both directions, its shorter
-side, d = ceil(hidden / P)::
+Decode pays for starts, hops and handovers once per token; n joined tokens pay for them once, and n times for
+words and arithmetic. Symbols as in :mod:`wse_sim.kernels.blocks.mesh`; k x o the tile of a product, e
+exponentials of a token, I short vector instructions of a layer, P the rows of the grid or, where a term is of
+both directions, its shorter side, d = ceil(hidden / P)::
 
     product      the faster of n gemv(k, o), a row of weights at a time, and
                  S + k (L + o (o_map(n) + v(n))), one weight times a column of n tokens
     all-reduce   tree_allreduce(n o); of a statistic tree_allreduce(n)
     attention    n (gemv(q, 1) + gemv(1, q)), tree_allreduce(n), tree_allreduce(n q)
-    special      ceil(n / P) times those of one token; for n > 1 their n e words go along a line once more
+    special      ceil(n / P) times those of one token; for n > 1 their n e words travel along a line once more
     short        I o once; for n > 1 also I n d / rate
 
 All contexts are one slot (up to P tokens) long; :func:`deep_cycles` gives the cost of longer ones. Experts:
@@ -40,8 +40,10 @@ from wse_sim.modes.generation.packed import unpacked_cycles
 def joined_layer_cycles(
     shape: LayerShape | LayerWork, tokens: Count, grid: Sides, wafer: Wafer, *, groups: int | None = None
 ) -> Cost:
-    """Cycles of one layer for `tokens` tokens at once, with a token of context per row of cores at most; for one token
-    that of decode.
+    """Return the cost of one layer for `tokens` joined tokens, with at most one token of context per row of
+    cores.
+
+    For one token this is the cost of decode.
 
     Example
     -------
@@ -83,7 +85,7 @@ def met(work: LayerWork, product: Product, tokens: Count) -> tuple[Size, Count]:
     """Return the number of distinct matrices that `tokens` tokens use, relative to one token, and the tokens
     per matrix.
 
-    With experts on separate cores, those of the fullest one: one matrix, as for a single token.
+    With experts on separate cores, the fullest expert counts: one matrix, as for a single token.
     """
     if work.has_squares(product):
         return 1.0, fullest_tokens(work, tokens)
@@ -102,7 +104,7 @@ def met(work: LayerWork, product: Product, tokens: Count) -> tuple[Size, Count]:
 
 
 def unpacking(work: LayerWork, tokens: Count, grid: Sides) -> Size:
-    """Return the cycles in which a core unpacks the weights that `tokens` tokens use, each of them once."""
+    """Return the cycles in which a core unpacks the weights that `tokens` tokens use, each weight once."""
     return sum(met(work, p, tokens)[0] * unpacked_cycles(work, p, grid) for p in work.products)
 
 

@@ -1,18 +1,20 @@
-"""One layer of a language model on a grid of P x Q cores, as WaferLLM runs it on squares: prefill and decode.
+"""Cost of one layer of a language model on a grid of P x Q cores, as in WaferLLM (on squares): prefill and
+decode.
 
-Built from the kernels of :mod:`wse_sim.kernels.blocks.mesh`.  As published (:class:`LayerShape`):
-every head is treated as full (keys and values are hidden x hidden, nothing is saved for grouped queries), fp16
+Built from the kernels of :mod:`wse_sim.kernels.blocks.mesh`.  As published (:class:`LayerShape`): heads are
+treated as one wide head (keys and values are hidden x hidden, without savings for grouped queries), fp16
 throughout, every dimension is padded to a multiple of the line, no embedding, no output head, no sampling::
 
     prefill  nine products: q k v o, score, score x value, up, gate, down; softmax s^2 E; silu 2 s f E;
              four short row all-reduces (norms, softmax)
     decode   nine gemv and thirteen all-reduces; `fused` joins q k v and up gate: ten all-reduces
 
-Other layers (:class:`LayerWork`, read from a graph) are sums of the same terms: every product with its all-reduce, an
-all-reduce for every statistic, E for every special function.  Scores and values keep the width of all queries: keys of a
-group are multiplied with every query of the group.  Heads lie over whole lines, as published.  The published grids are
-squares; on a rectangle decode keeps its terms, each on the line that it runs along
-(:mod:`wse_sim.modes.generation.grid`), and prefill has no form, since the tiles of a square cannot shift on it.
+Other layers (:class:`LayerWork`, read from a graph) are sums of the same terms: every product with its
+all-reduce, an all-reduce for every statistic, E for every special function.  Scores and values have the width
+of all queries: the keys of a group are multiplied by every query of the group. Heads are spread over whole
+lines, as published. The published grids are squares. On a rectangle decode has the same terms, each for the
+line along which it runs (:mod:`wse_sim.modes.generation.grid`); prefill has no closed form there, because
+tiles cannot shift on a rectangle.
 
 Source: calibration 1.3 and 1.4; the published points agree within 1 % (tests).
 """
@@ -38,7 +40,7 @@ from wse_sim.units import cycles_to_s
 
 
 def prefill_layer_cycles(shape: LayerShape | LayerWork, tokens: Count, grid: Count, wafer: Wafer) -> Cost:
-    """Cycles of one layer over `tokens` tokens on `grid` x `grid` cores.
+    """Return the cost of one layer over `tokens` tokens on `grid` x `grid` cores.
 
     Example
     -------
@@ -62,29 +64,30 @@ def prefill_layer_cycles(shape: LayerShape | LayerWork, tokens: Count, grid: Cou
             later = p.times - p.operands
             cost = cost + p.operands * product(*tile, skewed=True) + later * product(*tile, skewed=False)
             continue
-        # Experts take turns on the whole grid, each with its share of the tokens.
+        # Experts run one after the other on the whole grid, each with its part of the tokens.
         rows = ceil_div(ceil_div(int(p.share * tokens), p.groups), grid)
         cost = cost + p.times / p.share * p.groups * product(rows, *tile[1:], skewed=True)
     elements = ceil_div(work.activated_in_prompt, grid)
-    # A weight is unpacked once, before its tile moves; experts of the prompt are all met.
+    # A weight is unpacked once, before its tile moves; a prompt uses all experts.
     unpacking = sum(p.groups / p.share * unpacked_cycles(work, p, grid) for p in work.products)
     scalar = Cost(compute=unpacking, special=(s * s + 2.0 * s * elements) * wafer.exp_cycles)
     return cost + scalar + (work.norms + work.means + 2.0) * _row_allreduce(s, grid, wafer)
 
 
 def reduced(n: Size, line: Count, groups: Size | None, wafer: Wafer, *, vertical: bool = False) -> Cost:
-    """All-reduce of n elements along lines of `line` cores, by default in about sqrt(line) groups."""
+    """Return the cost of an all-reduce of n elements along lines of `line` cores, by default in about
+    sqrt(line) groups."""
     lines = best_groups(line) if groups is None else np.minimum(groups, line)
     return tree_allreduce(n, line, lines, wafer, vertical=vertical)
 
 
 def work_of(shape: LayerShape | LayerWork) -> LayerWork:
-    """A layer as a list of products."""
+    """Return a layer as a list of products."""
     return shape.work() if isinstance(shape, LayerShape) else shape
 
 
 def _row_allreduce(n: Size, grid: Count, wafer: Wafer) -> Cost:
-    """Chain to the middle of the row from both sides, multicast back."""
+    """Return the cost of a row all-reduce: chains from both ends to the middle, then a multicast back."""
     half = grid // 2
     return Cost(
         fabric=2.0 * n * wafer.wavelet_cycles,
@@ -102,7 +105,8 @@ def decode_layer_cycles(
     groups: Size | None = None,
     fused: bool = False,
 ) -> Cost:
-    """Cycles of one layer for one token with `context` keys on `grid` x `grid`, or (rows, cols), cores.
+    """Return the cost of one layer for one token with `context` keys on `grid` x `grid`, or (rows, cols),
+    cores.
 
     `groups` of the K-tree (default about the root of a line); `fused` all-reduces q k v and up gate together.
     """
@@ -163,7 +167,7 @@ class GridRate:
 
 
 def prefill(model: Mapping[str, Any], wafer: Wafer, *, grid: int, tokens: int) -> GridRate:
-    """Prefill rate of a model stated by `layers` and the sizes of :func:`stated_layer`."""
+    """Return the prefill rate of a model with `layers` layers of the sizes of :func:`stated_layer`."""
     shape = stated_layer(model)
     cost = prefill_layer_cycles(shape, tokens, grid, wafer)
     return _rate(cost, tokens, int(model["layers"]), wafer)
@@ -172,7 +176,7 @@ def prefill(model: Mapping[str, Any], wafer: Wafer, *, grid: int, tokens: int) -
 def decode(
     model: Mapping[str, Any], wafer: Wafer, *, grid: int, context: int, groups: int | None = None
 ) -> GridRate:
-    """Decode rate of a model stated by `layers` and the sizes of :func:`stated_layer`."""
+    """Return the decode rate of a model with `layers` layers of the sizes of :func:`stated_layer`."""
     shape = stated_layer(model)
     cost = decode_layer_cycles(shape, context, grid, wafer, groups=groups)
     return _rate(cost, 1, int(model["layers"]), wafer)

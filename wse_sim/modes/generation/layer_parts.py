@@ -1,15 +1,16 @@
 """Parts of a layer on a grid (:mod:`wse_sim.modes.generation.layer`) as runs of fabric programs.
 
-Decode is measured at its own size: a matrix-vector product and its K-tree on one line of cores (all parallel lines
-do the same), so the program's cycles are instead of the formula's.  Prefill is measured on a grid of
-STEPS x STEPS cores with the tile of the plan: P steps are like STEPS of them.  Scalar work (exponentials, roots,
+Decode is measured at full size: a matrix-vector product and its K-tree on one line of cores (all parallel
+lines are equal), so the program's cycles replace those of the formula. Prefill is measured on a grid of STEPS
+x STEPS cores with the tile of the plan; its STEPS steps represent P steps.  Scalar work (exponentials, roots,
 starts of short vectors) is measured on one core.
 
-A layer for several tokens at once (:mod:`wse_sim.modes.generation.joined`) is measured like decode, at its own size: a
-product of n vectors with its K-tree, statistics of n words.  Its products, all-reduces and scalar work are programs of their
-own that follow each other.  A whole layer as one program, on fewer cores, takes 96 to 105 % of their sum (docs/generation.md).
+A layer for several tokens at once (:mod:`wse_sim.modes.generation.joined`) is measured like decode, at full
+size: a product of n vectors with its K-tree, and statistics of n words. Its products, all-reduces and scalar
+work are separate programs that run one after the other.  A whole layer as one program, on fewer cores, takes
+96 to 105 % of their sum (docs/generation.md).
 
-The skew before the products of prefill and its row all-reduces (0.2 % of a layer) keep their formula.
+No program measures the skew before the products of prefill and its row all-reduces (0.2 % of a layer).
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ ROWS = 4  # rows of the first run of a norm
 def decode_parts(
     shape: LayerShape | LayerWork, context: int, grid: Sides, wafer: Wafer, groups: int | None = None
 ) -> tuple[Part, ...]:
-    """Parts of one layer for one token with `context` keys on `grid` x `grid`, or (rows, cols), cores."""
+    """Return the parts of one layer for one token with `context` keys on `grid` x `grid`, or (rows, cols),
+    cores."""
     work, (rows, cols) = work_of(shape), _counts(grid)
     s, q, d = _tile(context, rows), _tile(work.query, cols), _tile(work.hidden, min(rows, cols))
     # Scores and values, and the products of the layer: each with an all-reduce of its outputs.
@@ -65,7 +67,8 @@ def decode_parts(
 def joined_parts(
     shape: LayerShape | LayerWork, tokens: int, grid: Sides, wafer: Wafer, groups: int | None = None
 ) -> tuple[Part, ...]:
-    """Parts of one layer for `tokens` tokens at once, contexts of one slot, on `grid` x `grid`, or (rows, cols), cores."""
+    """Return the parts of one layer for `tokens` joined tokens with contexts of one slot, on `grid` x `grid`,
+    or (rows, cols), cores."""
     n, work, (rows, cols) = tokens, work_of(shape), _counts(grid)
     short_side = min(rows, cols)
     q, d, f = _tile(work.query, cols), _tile(work.hidden, short_side), _tile(int(work.activated), cols)
@@ -75,7 +78,7 @@ def joined_parts(
     ]
     for p in work.products:
         if work.has_squares(p):
-            continue  # experts on cores of their own keep their formula
+            continue  # no program measures experts on separate cores
         more, vectors = met(work, p, n)
         products += [
             _joined(
@@ -99,10 +102,10 @@ def joined_parts(
 
 
 def prefill_parts(shape: LayerShape | LayerWork, tokens: int, grid: int, wafer: Wafer) -> tuple[Part, ...]:
-    """Parts of one layer over `tokens` tokens on `grid` x `grid` cores."""
+    """Return the parts of one layer over `tokens` tokens on `grid` x `grid` cores."""
     work = work_of(shape)
     s, q, f = (int(ceil_div(int(size), grid)) for size in (tokens, work.query, work.activated_in_prompt))
-    # Experts keep their formula: their fraction of the tokens is a mean.
+    # No program measures experts, because their fraction of the tokens is a mean.
     products = [
         _shifted((s, _tile(p.k, grid), _tile(p.n, grid)), p.times, grid, wafer)
         for p in work.products
@@ -123,7 +126,8 @@ def _tile(size: int, grid: int) -> int:
 def _joined(
     k: int, n: int, vectors: int, runs: float, grid: int, groups: int | None, wafer: Wafer, column: str = ""
 ) -> Part:
-    """`vectors` vectors with a (k, n) tile and the all-reduce of their sums on a line of `grid` cores, `runs` times."""
+    """Return the part for products of `vectors` vectors with a (k, n) tile, and the all-reduce of their sums
+    on a line."""
     sums, groups = n * vectors, min(groups or int(best_groups(grid)), grid)
     local = joined_gemv(k, n, vectors, wafer, column=column)
     cost = runs * (local + tree_allreduce(sums, grid, groups, wafer))
@@ -197,7 +201,8 @@ def _shifted(tile: tuple[int, int, int], times: float, grid: int, wafer: Wafer) 
 
 
 def _attention(s: int, d: int, grid: int, wafer: Wafer) -> Part:
-    """Scores, softmax and values of a layer, by the program of attention on a grid of STEPS x STEPS cores."""
+    """Return the part for scores, softmax and values: the program of attention on a grid of STEPS x STEPS
+    cores."""
     scores = mesh_product((s, d, s), grid, wafer, skewed=False, left_moves=False, reduce_rows=True)
     cost = (
         scores + mesh_product((s, s, d), grid, wafer, skewed=False) + Cost(special=s * s * wafer.exp_cycles)
@@ -210,7 +215,7 @@ def _attention(s: int, d: int, grid: int, wafer: Wafer) -> Part:
 def decoded_layer(
     shape: LayerShape | LayerWork, context: int, grid: Sides, wafer: Wafer, groups: int | None = None
 ) -> Layer:
-    """A layer for one token with `context` keys, with the parts that programs measure."""
+    """Return the layer for one token with `context` keys, with the parts that programs measure."""
     cost = decode_layer_cycles(shape, context, grid, wafer, groups=groups)
     return Layer("decode", cost, decode_parts(shape, context, grid, wafer, groups))
 
@@ -218,7 +223,7 @@ def decoded_layer(
 def joined_layer(
     shape: LayerShape | LayerWork, tokens: int, grid: Sides, wafer: Wafer, groups: int | None = None
 ) -> Layer:
-    """A layer for a chunk of `tokens` tokens of a prompt, with the parts that programs measure."""
+    """Return the layer for a chunk of `tokens` tokens of a prompt, with the parts that programs measure."""
     return Layer(
         "chunk",
         joined_layer_cycles(shape, tokens, grid, wafer, groups=groups),
@@ -228,7 +233,7 @@ def joined_layer(
 
 
 def prefilled_layer(shape: LayerShape | LayerWork, tokens: int, grid: int, wafer: Wafer) -> Layer:
-    """A layer over a prompt, with the parts that programs measure."""
+    """Return the layer over a prompt, with the parts that programs measure."""
     return Layer(
         "prefill",
         prefill_layer_cycles(shape, tokens, grid, wafer),

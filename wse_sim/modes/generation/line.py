@@ -1,11 +1,11 @@
-"""A flow line in closed form: turns pass regions in order, without overtaking.
+"""Closed form of a flow line, in which turns pass regions in order without overtaking.
 
-Turn after turn, with t_r the time of region r and c_r when it is free again::
+For one turn after the other, with t_r the time of region r and c_r the time at which it is free again::
 
     c_r = max(c_r of the turn before, c_(r-1)) + t_r
 
-m equal turns are a longest path through a lattice of turns and regions: it enters at some region j, visits
-every one from there to r, and m - 1 more times one of them, the slowest::
+The time of m equal turns is a longest path through a lattice of turns and regions. It enters at some region
+j, visits every region from there to r, and visits the slowest of them m - 1 more times::
 
     c_r after m turns = max over j <= r of [ c_j + sum of t_j .. t_r + (m - 1) max of t_j .. t_r ]
 

@@ -1,13 +1,13 @@
 """Memory of a core in generation: weights, cache, and the room for the tokens of a prompt.
 
-Symbols as at the top of :mod:`wse_sim.modes.generation.steps`; n tokens of a chunk, d = ceil(hidden / P), q, f =
-ceil(queries, widest / Q).  A prompt passes a layer in one of two ways, and both use the same room, one at a time; on a
-rectangle it passes in chunks only::
+Symbols as at the top of :mod:`wse_sim.modes.generation.steps`; n tokens of a chunk, d = ceil(hidden / P), q,
+f = ceil(queries, widest / Q).  A prompt passes a layer in one of two ways, which share the same memory; on a
+rectangle it passes only in chunks::
 
     as one block of moving tiles   s = ceil(p / P) rows, w = max(d, q):    2 (5 s w + s^2 + 2 s f + 2 largest tile)
     in chunks, resident weights     stream, its update, queries and head outputs or gate and up, sums:
-                                   2 n (2 d + 2 max(q, f) + f), and for experts on cores of their own 2 m (d' + 3 f')
-                                   more, m tokens of the fullest, d', f' of its square
+                                   2 n (2 d + 2 max(q, f) + f), and for experts on separate cores 2 m (d' + 3
+                                   f') more: m tokens of the fullest expert, d', f' of its square
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ ELEMENT_BYTES = 2  # fp16 weights, activations and cache
 
 @dataclass(frozen=True)
 class Split:
-    """A grid, and how layers, cache and ends are on it; d, v as at the top of :mod:`wse_sim.modes.generation.steps`."""
+    """Distribution of layers, cache, embedding and head on a grid; d, v as in
+    :mod:`wse_sim.modes.generation.steps`."""
 
     rows: int  # P of a region
     cols: int  # Q
@@ -38,8 +39,8 @@ class Split:
     layer: LayerWork
     last: int  # layers of the last region
     ends: float  # elements of embedding and head on a core
-    has_own_ends: bool  # in their own region
-    ends_at: Region | None = None  # cores next to the squares, if the ends lie there
+    has_own_ends: bool  # in a separate region
+    ends_at: Region | None = None  # cores next to the squares, if embedding and head are there
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -48,7 +49,7 @@ class Split:
 
     @property
     def ends_grid(self) -> tuple[int, int]:
-        """Rows and columns of the cores that hold embedding and head."""
+        """Rows and columns of the cores that store embedding and head."""
         return (self.ends_at.rows, self.ends_at.cols) if self.ends_at else self.grid
 
     @property
@@ -58,12 +59,12 @@ class Split:
 
     @property
     def kinds(self) -> tuple[tuple[int, float], ...]:
-        """Layers, and elements of embedding and head, of the regions that may be the fullest."""
+        """Numbers of layers and of embedding and head elements, for the regions that may be the fullest."""
         return (self.layers, 0.0), ((0 if self.has_own_ends else self.last), self.ends)
 
 
 def split_of(decoder: Decoder, wafer: Wafer, systems: int, grid: tuple[int, int]) -> Split:
-    """The layers on regions of `grid`, (rows, cols), cores."""
+    """Return the distribution of the layers on regions of `grid`, (rows, cols), cores."""
     rows, cols = grid
     per_wafer = (wafer.program_rows // rows) * (wafer.program_cols // cols)
     slots = per_wafer * systems
@@ -121,7 +122,8 @@ def core_memory(
 
 
 def _buffers(split: Split, prompt: int, chunk: int) -> float:
-    """Room for a prompt as one block or, on a rectangle, for a token of it; and for a requested chunk."""
+    """Return the bytes for a prompt as one block (on a rectangle: for one of its tokens), and for a requested
+    chunk."""
     return max(tiles_bytes(split, prompt), rows_bytes(split, chunk or (0 if split.is_square else 1)))
 
 
@@ -136,7 +138,7 @@ def _memory(
     buffers: float,
 ) -> CoreMemory:
     code = float(wafer.kernel_code_bytes)
-    if split.ends_at and not layers:  # rows of a prompt on their way, and the place that they go to
+    if split.ends_at and not layers:  # rows of a prompt in transit, and their destination
         side = split.ends_at.rows
         rows = -(-prompt // side) * -(-split.hidden // side)
         return CoreMemory(ELEMENT_BYTES * ends, 0.0, 2.0 * ELEMENT_BYTES * rows, code)
@@ -153,7 +155,8 @@ def _memory(
 
 
 def max_context(split: Split, wafer: Wafer, *, prompt: int, batch: int, chunk: int = 0) -> int:
-    """Longest context whose cache fits together with weights and buffers, in tokens; 0 if none does."""
+    """Return the longest context, in tokens, whose cache fits together with weights and buffers; 0 if none
+    does."""
     return _longest(split, wafer, prompt, batch, _buffers(split, prompt, chunk))
 
 

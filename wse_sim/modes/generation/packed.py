@@ -5,8 +5,8 @@ of a core's tile. It is converted to fp16 once per turn, for any number of token
 time is measured: ``unpack/pe.csl`` runs on this project's CSL machine, for the given wafer. Embedding and
 head are stored in fp16.
 
-Assumed: groups of 128, which is usual; the tile's product starts when its weights are unpacked, nothing
-overlaps.
+Assumed: groups of 128, which is usual; the tile's product starts after its weights are unpacked, without
+overlap.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from wse_sim.modes.generation.grid import Sides
 
 GROUP = 128  # weights with one scale
 SOURCES = Path(__file__).parent / "unpack"
-ARCH = "wse2"  # which names the language has; cycles are those of the wafer's constants
+ARCH = "wse2"  # an architecture name of the language; cycles come from the wafer's constants
 FULL_BITS, ELEMENT_BYTES, WORD_BYTES = 16, 2, 2
 
 
@@ -48,7 +48,7 @@ def unpacked_bytes(bits: int) -> float:
 
 
 def packed(work: LayerWork, bits: int, wafer: Wafer) -> LayerWork:
-    """The layer with its weights in `bits` bits."""
+    """Return the layer with its weights stored in `bits` bits."""
     if bits == FULL_BITS:
         return work
     return dataclasses.replace(work, bits=bits, unpack_cycles=group_cycles(bits, wafer) / GROUP)
@@ -58,19 +58,19 @@ def unpacked_cycles(work: LayerWork, product: Product, grid: Sides) -> Size:
     """Return the cycles in which a core unpacks the matrices of a product for one token, rounded up to whole groups."""
     if not work.unpack_cycles:
         return 0.0
-    # Of experts on cores of their own a core has one; others are all on it.
+    # With experts on separate cores, a core has one expert; otherwise it has tiles of all.
     times = product.times / product.share if work.has_squares(product) else product.times
     return times * ceil_div(work.tile(product, grid), GROUP) * GROUP * work.unpack_cycles
 
 
 def group_cycles(bits: int, wafer: Wafer) -> float:
-    """Cycles of one group, measured by the program; once for a wafer."""
+    """Return the cycles to unpack one group, measured by the program once per wafer."""
     return _measured(bits, _Machine(wafer, wafer.model_dump_json(exclude={"provenance"})))
 
 
 @dataclasses.dataclass(frozen=True)
 class _Machine:
-    """A wafer that can be looked up by its constants."""
+    """A wafer as a cache key that compares by its constants."""
 
     wafer: Wafer = dataclasses.field(compare=False)
     constants: str
@@ -99,7 +99,7 @@ def loaded(work: LayerWork, experts: str, layout: str = "spread") -> LayerWork:
     Raises
     ------
     ModelError
-        If that is none, or the layer has no experts to be unlike.
+        If the distribution or layout is unknown, or the layer has no experts.
     """
     if layout == "apart":
         if work.experts == 1:
@@ -119,7 +119,7 @@ def loaded(work: LayerWork, experts: str, layout: str = "spread") -> LayerWork:
 
 
 def read_loads(name: str, groups: int) -> tuple[float, ...]:
-    """Relative loads of experts from a JSON list of numbers.
+    """Return relative loads of experts from a JSON list of numbers.
 
     Raises
     ------

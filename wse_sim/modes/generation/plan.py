@@ -24,7 +24,7 @@ class LayerRegion:
     layers: int
     region: Region
     token_handover_s: float  # to the next region, or from the last back to the first
-    leaves: str  # where a prompt goes next: "inside" the wafer, "between" two; "" from the last, for it does not go back
+    leaves: str  # where a prompt goes next: "inside" the wafer, "between" two wafers, "" from the last region
     has_ends: bool = False  # embedding, head and sampling
 
 
@@ -38,7 +38,7 @@ class PromptTurn:
     tokens: int
     layer_cycles: float
     end_cycles: float
-    inside_s: float  # to hand the tokens to the next region
+    inside_s: float  # to send the tokens to the next region
     between_s: float
 
 
@@ -79,14 +79,14 @@ class GenerationPlan(DisplayedPlan):
     decode_cycles: float
     decode_parts: Mapping[str, float]  # by cause
     prefill_cycles: float | None  # of a prompt as one block; None on rectangles, where its tiles cannot move
-    end_cycles: float  # of a token before the first and behind the last layer
+    end_cycles: float  # of a token before the first and after the last layer
     end_parts: Mapping[str, float]
     prompt_end_cycles: float
     memory: CoreMemory
     max_context: int  # of each request, in the regions in use
-    max_context_wafer: int  # the same if every core of the systems could hold cache
+    max_context_wafer: int  # the same if every core of the systems could store cache
     cache_bytes_per_token: int
-    widest_prompt_handover_s: float  # the slowest way to hand a whole prompt on
+    widest_prompt_handover_s: float  # the slowest transfer of a whole prompt to the next region
     reading: Reading
     notes: tuple[str, ...] = ()
     mode: str = "generation"
@@ -132,7 +132,8 @@ class GenerationPlan(DisplayedPlan):
         return item.layers * self.layer_s + ends
 
     def prompt_work_s(self, item: LayerRegion) -> float:
-        """Seconds that a region works on a prompt that follows others: as one block, or on rectangles in chunks."""
+        """Seconds that a region works on a prompt in a sequence of prompts: as one block, or on rectangles in
+        chunks."""
         if self.prefill_cycles is None:
             return sum(turn.count * sum(self.turn_s(turn, item)) for turn in self.reading.turns)
         cycles = item.layers * self.prefill_cycles + self.prompt_end_cycles * item.has_ends
@@ -155,7 +156,7 @@ class GenerationPlan(DisplayedPlan):
 
     @property
     def stage_s(self) -> float:
-        """Seconds that a token takes the slowest region."""
+        """Seconds that a token occupies the slowest region."""
         return max(self.token_work_s(item) + item.token_handover_s for item in self.regions)
 
     @property

@@ -1,4 +1,4 @@
-"""How a prompt is read: in chunks that follow each other through the regions, or as one block.
+"""Reading of a prompt: in chunks that follow each other through the regions, or as one block.
 
 A block keeps R - 1 of R regions idle. Blocks of moving tiles take the P steps of the grid for any length, so
 smaller ones gain nothing; on a rectangle tiles cannot move at all. With stationary weights (:mod:`wse_sim.modes.generation.joined`) a chunk of n
@@ -9,9 +9,9 @@ tokens takes about a + b n in a region, and ceil(p / n) chunks are in the line a
                  for equal ones (turns - 1) max t + sum t, shortest near n = sqrt(p a / ((R - 1) b))
 
 e_r applies to the region of embedding and head: the embedding for every chunk, the head for the last one. h_r
-is the time to send n d elements over every line. The default is the chunk with the earliest first token among
-those that fit and leave at least half of the cache that chunks of :data:`SHORT` leave. (No chunk sizes of a
-wafer are published: the half is a choice, not a measurement.)
+is the time to send n d elements over every line. The default is the chunk size with the earliest first token
+among those that fit and leave at least half of the cache that chunks of :data:`SHORT` tokens leave. (Chunk
+sizes on a wafer are not published; the half is a choice, not a measurement.)
 """
 
 from __future__ import annotations
@@ -40,16 +40,18 @@ from wse_sim.modes.generation.plan import MOVING, RESTING, GenerationPlan, Promp
 from wse_sim.options import GenerationChoice
 from wse_sim.units import cycles_to_s
 
-SHORT = 4  # tokens of a chunk whose cache others are compared with
+SHORT = 4  # tokens of the chunk whose cache is the reference for other chunks
 LEAST_CACHE = 0.5  # of the cache next to that chunk
 
 
 def handover_s(
     split: Split, tokens: int, wafer: Wafer, cluster: Cluster, *, at_rest: bool = False
 ) -> tuple[float, float]:
-    """Seconds to hand the hidden state of `tokens` tokens to the next region, on a wafer and between two.
+    """Return the seconds to send the hidden state of `tokens` tokens to the next region, on one wafer and
+    between two.
 
-    Tiles of a block lie over rows and columns; `at_rest` every line has the elements of all tokens.
+    Tiles of a block are spread over rows and columns; with `at_rest` every line has the elements of all
+    tokens.
     """
     rows = tokens if at_rest else -(-tokens // split.rows)
     hops = max(split.grid) * wafer.hop_cycles
@@ -83,7 +85,7 @@ class ChunkPrices:
         """Return chunks of `chunk` tokens with stationary weights, the last one with the rest."""
         plan, prompt = self.plan, self.plan.prompt
         last = (prompt - 1) % chunk + 1
-        # Chunks that end in the same slot of the context cost the same.
+        # Chunks that end in the same slot of the context have equal costs.
         ends = np.arange(chunk, prompt - last + 1, chunk)
         slots, counts = np.unique(-(-ends // plan.grid), return_counts=True)
         turns: list[PromptTurn] = []
@@ -117,15 +119,16 @@ class ChunkPrices:
         )
 
     def fits(self, chunk: int) -> bool:
-        """Whether the rows of `chunk` tokens fit together with weights and cache."""
+        """Return whether the rows of `chunk` tokens fit together with weights and cache."""
         return self.memory(chunk).total_bytes <= self.plan.wafer.sram_usable_bytes
 
     def cache(self, chunk: int) -> int:
-        """Tokens of context that fit together with the rows of a chunk alone."""
+        """Return the tokens of context that fit if memory has room for the rows of a chunk, but not for a
+        whole prompt."""
         return context_beside_rows(self.split, self.plan.wafer, batch=self.plan.batch, chunk=chunk)
 
     def first_token_s(self, reading: Reading) -> float:
-        """Seconds to the first token of a lone prompt."""
+        """Return the seconds to the first token of a single prompt."""
         return dataclasses.replace(self.plan, reading=reading).first_token_s
 
 
@@ -137,7 +140,7 @@ def with_reading(
     Raises
     ------
     ModelError
-        If the rows of the chunk that is requested do not fit a core.
+        If the rows of the requested chunk do not fit in a core.
     """
     prices = ChunkPrices(plan, split, decoder)
     reading, why = _asked(prices, options.chunk) if options.chunk else _chosen(prices)
@@ -146,7 +149,8 @@ def with_reading(
 
 
 def chunk_rows(options: GenerationChoice, prompt: int) -> int:
-    """Tokens of a chunk that memory must have room for because it is requested; a whole prompt may pass as a block."""
+    """Return the tokens for which memory needs room because of a requested chunk; a whole prompt may pass as
+    one block."""
     return options.chunk if options.chunk and options.chunk < prompt else 0
 
 
@@ -179,7 +183,7 @@ def _most_that_fits(prices: ChunkPrices, chunk: int) -> int:
 
 
 def _block(plan: GenerationPlan) -> list[Reading]:
-    """The prompt as one block, where it can pass so."""
+    """Return the reading of the prompt as one block, if that is possible."""
     return [plan.reading] if plan.is_square else []
 
 
@@ -190,9 +194,10 @@ def _faster(best: Reading, ways: int) -> str:
 
 
 def _chosen(prices: ChunkPrices) -> tuple[Reading, str]:
-    """The earliest first token among chunks that fit and leave cache; of equally many chunks the shortest."""
+    """Return the reading with the earliest first token among chunks that fit and leave enough cache; ties:
+    shortest chunk."""
     prompt, least = prices.plan.prompt, LEAST_CACHE * prices.cache(SHORT)
-    # All lengths up to the root of the prompt, then those that save a whole chunk.
+    # All lengths up to the square root of the prompt, then those that need one chunk less.
     lengths = sorted({-(-prompt // -(-prompt // n)) for n in range(1, prompt + 1)})
     chunks = list(
         itertools.takewhile(lambda chunk: prices.fits(chunk) and prices.cache(chunk) >= least, lengths)

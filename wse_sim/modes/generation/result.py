@@ -1,12 +1,12 @@
-"""From a run of generation to a result: a sample is a token, a step is one token of every request.
+"""Makes the result of a generation run: a sample is a token, a step is one token of every request.
 
-The map of links holds what decoding adds up.  In a layer each all-reduce of n words crosses every link of its line
-twice to the middle (inside groups, then between their roots) and once back::
+The link map counts the words of decoding's all-reduces. In a layer each all-reduce of n words crosses every
+link of its line twice toward the middle (inside groups, then between their roots) and once back::
 
     down the columns   statistics, values, and the products of the residual stream (q, k, v; gate, up)
     along the rows     scores; attention output, down projection
 
-The words that go from region to region (hidden x 2 bytes a token) are left out of the map.
+The map leaves out the words that travel between regions (hidden x 2 bytes per token).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TOKEN_BYTES = 4  # number of a token, from and to the host
 
 
 def collect(run: GenerationRun) -> Result:
-    """Make the result of a run."""
+    """Return the result of a run."""
     plan, step_s = run.plan, run.round_s
     kernels = tuple(_use(plan, item, step_s) for item in plan.regions)
     here = [item for item in plan.regions if item.wafer == 0]
@@ -88,7 +88,8 @@ def collect(run: GenerationRun) -> Result:
 
 
 def _use(plan: GenerationPlan, item: LayerRegion, step_s: float) -> KernelUse:
-    """A region: busy with its layers, stalled while a token travels on, else waiting for one."""
+    """Return the time use of a region: busy with its layers, stalled while a token leaves, else waiting for
+    one."""
     busy = plan.batch * plan.token_work_s(item)
     away = plan.batch * item.token_handover_s
     times = plan.batch * item.layers / plan.wafer.clock_hz
@@ -130,19 +131,19 @@ def _flops(plan: GenerationPlan, item: LayerRegion) -> float:
 
 
 def _flops_per_token(plan: GenerationPlan) -> float:
-    """FLOPs of one token that sees the whole context, the head included."""
+    """Return the FLOPs of one token that attends to the whole context, including the head."""
     return sum(kernel.flops for kernel in plan.graph.kernels) / plan.context
 
 
 def _wavelets(plan: GenerationPlan, regions: list[LayerRegion]) -> NDArray[np.float32]:
-    """(rows, cols, 4) wavelets per step of the first system."""
+    """Return the wavelets (rows, cols, 4) per step of the first system."""
     out = np.zeros((plan.wafer.rows, plan.wafer.cols, 4), np.float32)
     work, s = plan.layer, -(-plan.context // plan.grid)
     d, values = -(-plan.hidden // plan.grid), -(-work.query // plan.cols)
     across = sum(p.times * d for p in work.products if p.n == plan.hidden and p.k != plan.hidden)
     square = sum(p.times for p in work.products if p.n == p.k == plan.hidden)
     down = sum(p.times * -(-p.n // plan.cols) for p in work.products if p.n != plan.hidden)
-    # Of square products one is the projection of attention's result, where that is as wide as the stream.
+    # One of the square products is the projection of attention's result, if that is as wide as the stream.
     output = 1.0 if square and work.query == plan.hidden else 0.0
     down += (square - output) * -(-plan.hidden // plan.cols)
     for item in regions:

@@ -1,13 +1,13 @@
-"""The schedule of generation: requests take turns in the regions, one token each.
+"""The schedule of generation: requests alternate in the regions, one token each.
 
 Symbols as in :mod:`wse_sim.modes.generation.steps`.  The first prompt runs alone through all regions, chunk
-after chunk; then B requests, whose prompts are taken as done, send token after token around::
+after chunk; then B requests, whose prompts count as already read, send one token after the other around::
 
-    a region holds a token for      l c_d / f + h        its layers, and the way to the next region
+    a region holds a token for      l c_d / f + h        its layers, and the transfer to the next region
     a request sends its next token  when the last one is back at the first region
 
-Round k of a request is its k-th token.  After the first rounds the requests are spaced by the slowest region, and
-a round takes max(latency, B stage): the closed form of the plan.
+Round k of a request is its k-th token.  After the first rounds the slowest region sets the distance of
+requests, and a round takes max(latency, B stage): the closed form of the plan.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class GenerationRun:
         return ends[-1] - before
 
     def execute(self) -> None:
-        """Run the prompt and all rounds."""
+        """Simulate the prompt and all rounds."""
         self.env.process(self._prompt())
         self.env.run()
 

@@ -6,18 +6,19 @@ ceil(L / R) layers of a region, B requests, C tokens of context, c_p and c_d cyc
 and in decode (:mod:`wse_sim.modes.generation.layer`), f clock, h seconds to hand a token to the next region::
 
     stage         T = l c_d / f + h
-    latency       t = L c_d / f + R h           the way through all regions, and back to the first
+    latency       t = L c_d / f + R h           through all regions, and back to the first
     token         max(t, B T)                   seconds between two tokens of one request
     per user      1 / token                     total B / token
     first token   c_R of the last chunk         one prompt, alone in the pipeline (:mod:`wse_sim.modes.generation.reading`)
 
-Requests take turns in a region, one token each; they are not joined into one product (no joined kernel
-is published).  Embedding, head and sampling have a region of their own if one is free, else they are in the last
-one; where that is too full, they are on the largest square E x E of cores that the regions leave next to them.  Memory of a core, with tiles of the products (:mod:`wse_sim.modes.generation.grid`), v = ceil(key width / Q), s = ceil(C / P)::
+Requests alternate in a region, one token each; they are not joined into one product (no joined kernel is
+published). Embedding, head and sampling have a separate region if one is free, otherwise the last region. If
+that is too full, they use the largest square of E x E cores outside the regions.  Memory of a core, with
+tiles of the products (:mod:`wse_sim.modes.generation.grid`), v = ceil(key width / Q), s = ceil(C / P)::
 
     weights   2 l (sum of the tiles, all experts)      bytes, fp16; in the region of the ends 2 (tables / E^2)
     cache     2 l B s 2 v                              bytes, fp16; the cache is kept even over all cores
-    buffers   the prompt as one block, or the rows of a chunk, whichever is more (:mod:`wse_sim.modes.generation.memory`)
+    buffers   the prompt as one block, or the rows of a chunk, whichever is larger (:mod:`wse_sim.modes.generation.memory`)
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def _plan_of(values: dict[str, object] | Infeasible) -> GenerationPlan | Infeasi
     if isinstance(values, Infeasible):
         return values
     plan = values["plan"]
-    assert isinstance(plan, GenerationPlan)  # of the lists below; not of a user
+    assert isinstance(plan, GenerationPlan)  # of the lists below; not a user option
     return plan
 
 
@@ -107,7 +108,7 @@ def read_decoder(graph: KernelGraph, wafer: Wafer, options: GenerationChoice) ->
 def check_request(
     wafer: Wafer, cluster: Cluster, systems: int, options: GenerationChoice, decoder: Decoder
 ) -> int:
-    """Reject impossible requests; by default the prompt is the whole context."""
+    """Check that the options are in range; by default the prompt is the whole context."""
     _check(options, decoder.context, wafer, cluster, systems)
     return options.prompt or decoder.context
 
@@ -122,7 +123,8 @@ def try_grids(
     decoder: Decoder,
     prompt: int,
 ) -> tuple[GenerationPlan, Split] | Infeasible:
-    """Run :data:`ATTEMPT` on every grid; take the fastest for one user, or the misfit that is closest."""
+    """Run :data:`ATTEMPT` on every grid; return the plan that is fastest for one user, or the closest
+    misfit."""
     given = {
         "graph": graph, "wafer": wafer, "cluster": cluster, "systems": systems, "options": options,
         "decoder": decoder, "prompt": prompt,
@@ -156,7 +158,7 @@ def split_layers(
             way, wafer, context=decoder.context, prompt=prompt, batch=options.batch, chunk=chunk
         ).total_bytes
 
-    # A chunk that fits in none is a fault of its own, said of the way with the most room.
+    # A chunk that fits in no placement is a separate error, reported for the placement with the most room.
     fitting = [way for way in ways if need(way, rows) <= limit]
     fitting = fitting or sorted(
         (way for way in ways if need(way, 0) <= limit), key=lambda way: need(way, rows)
@@ -187,7 +189,8 @@ def split_of_plan(plan: GenerationPlan) -> Split:
 
 
 def _square_left(wafer: Wafer, grid: tuple[int, int]) -> Region | None:
-    """The largest square of cores east or south of the regions of `grid` cores; None where they fill the wafer."""
+    """Return the largest square of cores east or south of the regions of `grid` cores; None if they fill the
+    wafer."""
     lengths = wafer.program_rows, wafer.program_cols
     row, col = (length // side * side for length, side in zip(lengths, grid, strict=True))
     east, south = (
@@ -253,7 +256,7 @@ def place_regions(wafer: Wafer, cluster: Cluster, decoder: Decoder, split: Split
 
 
 def _place(split: Split, wafer: Wafer, number: int) -> tuple[int, Region]:
-    """Wafer and cores of a region: rows of regions, walked back and forth."""
+    """Return the wafer and the cores of a region; regions are in rows, in serpentine order."""
     across = wafer.program_cols // split.cols
     system, place = divmod(number, split.per_wafer)
     row, col = divmod(place, across)
@@ -277,7 +280,7 @@ def price_layers(
     memory: CoreMemory,
     regions: tuple[LayerRegion, ...],
 ) -> GenerationPlan:
-    """Price a layer for a token and for a prompt; put the plan together."""
+    """Compute the cost of a layer for a token and for a prompt; assemble the plan."""
     wafer, options = machine.wafer, machine.options
     decode = decode_layer_cycles(decoder.layer, decoder.context, split.grid, wafer, groups=options.groups)
     ends = ends_cycles(decoder, split.ends_grid, wafer, groups=options.groups)

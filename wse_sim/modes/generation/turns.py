@@ -26,11 +26,11 @@ class TurnPrices:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences about kernels without a price."""
+        """Notes on kernels without a cost."""
         return self._decoder.notes
 
     def layer_cycles(self, tokens: int) -> float:
-        """A layer for `tokens` tokens whose contexts fit one slot."""
+        """Return the cycles of a layer for `tokens` tokens whose contexts fit in one slot."""
         plan = self.plan
         cost = joined_layer_cycles(plan.layer, tokens, plan.sides, plan.wafer, groups=plan.groups)
         return float(np.asarray(cost.total))
@@ -42,16 +42,17 @@ class TurnPrices:
         return deep_cycles(plan.layer, np.arange(1, slots + 1), plan.sides, plan.wafer, groups=plan.groups)
 
     def embedding_cycles(self, tokens: int) -> float:
-        """The rows of `tokens` tokens out of the table."""
+        """Return the cycles to look up the table rows of `tokens` tokens."""
         return self._ends(tokens, has_head=False)
 
     @property
     def head_cycles(self) -> float:
-        """Head and largest output for one token."""
+        """Return the cycles of the head and of the argmax, for one token."""
         return self._ends(1, has_head=True) - self._ends(1, has_head=False)
 
     def handover_s(self, item: LayerRegion, tokens: int) -> float:
-        """Seconds of `tokens` tokens from a region to the next; from the last, a token back to the first."""
+        """Return the seconds to send `tokens` tokens to the next region; from the last region, one token to
+        the first."""
         if not item.leaves:
             return item.token_handover_s
         inside, between = handover_s(self._split, tokens, self.plan.wafer, self.plan.cluster, at_rest=True)

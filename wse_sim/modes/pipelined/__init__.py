@@ -80,7 +80,7 @@ class Pipelined:
         run = PipelinedRun(plan, options, path, log)  # build: regions, streams, host
         run.execute()  # run: every region is a process
         free = run
-        if run.waited_for_input:  # what the wafer could do alone needs its own run
+        if run.waited_for_input:  # the rate of the wafer alone needs a separate run
             free = PipelinedRun(plan, options, None, log.off())
             free.execute()
         return collect(run, free, path)
@@ -96,7 +96,7 @@ class Pipelined:
         )
 
     def scaled(self, plan: Plan, factors: Mapping[str, float]) -> PipelinedPlan:
-        """Stages with other cycles."""
+        """Return the plan with scaled cycles of the named stages."""
         plan = expect(plan, PipelinedPlan)
         stages = tuple(_scaled(stage, factors.get(stage.name, 1.0)) for stage in plan.stages)
         return dataclasses.replace(plan, stages=stages)
@@ -114,7 +114,8 @@ class Pipelined:
     def drawn_figures(
         self, plan: Plan, machines: Sequence[tuple[Wafer, Cluster]]
     ) -> Sequence[Mapping[str, float]] | None:
-        """`quick_figures` of the plan on every machine in one pass; a derived mode with its own prices has none."""
+        """Return `quick_figures` of the plan on every machine in one pass; None for a derived mode with other
+        costs."""
         own = type(self)
         if own.repriced is not Pipelined.repriced or own.quick_figures is not Pipelined.quick_figures:
             return None
@@ -124,7 +125,7 @@ class Pipelined:
         return [{"samples_per_s": rate} for rate in found]
 
     def work(self, plan: Plan) -> Iterator[Placed | Layer]:
-        """The kernels of all stages; updates run once a batch and are left out."""
+        """Yield the kernels of all stages, except updates, which run once per batch."""
         plan = expect(plan, PipelinedPlan)
         prices = Prices(plan.wafer)
         for stage in plan.stages:

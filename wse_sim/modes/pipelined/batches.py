@@ -1,29 +1,31 @@
 """Pipeline layouts for batches whose time depends on fill, drain and update as well as on the pace.
 
-Stages of the least cores that keep the pace of the slowest are right for endless batches.  In a short one the
-fill, latency and update of the others count as well: cores that the pace leaves over shorten them, and a large
+For endless batches, every stage should have the fewest cores that keep the pace of the slowest. In a short
+batch, fill, latency and update of the other stages count as well: unused cores can shorten these, and a large
 region may take longer to fill than it saves.
 
-**Better hardware is never slower.**  A search that is steered by the constants of a wafer finds other layouts when one
-of them changes, and better hardware can lose by that: neighbouring layouts differ by several percent.  So the search
-is steered by *reference machines* (:func:`reference_wafers`): the size, SRAM and defects of the wafer at hand with
-constants that are always the same.  The layouts that come out are a function of the model, the batch and the size of
-the wafer alone, and the constants only choose among them: with C the layouts and t(L, c) cycles of a batch,
+**Better hardware is never slower.** If the constants of a wafer controlled the search, it would find
+different layouts whenever a constant changes, and better hardware could become slower, because neighbouring
+layouts differ by several percent. So the search uses *reference machines* (:func:`reference_wafers`): the
+size, SRAM and defects of the given wafer, with fixed constants. The resulting layouts depend only on the
+model, the batch and the size of the wafer; the constants only choose among them. With C the set of layouts
+and t(L, c) the cycles of a batch,
 
     T(c) = min over L in C of t(L, c)     falls with c if every t(L, c) does.
 
-The price is a layout that is now and then a little slower than one made for its machine.  Several references of other
-character (slow arithmetic, slow starts and hops) keep that small.
+The disadvantage is that a layout is occasionally slightly slower than one optimized for its machine. Several different references
+(slow arithmetic, slow starts and hops) keep this small.
 
-A search tries, with the update's share in the time of a stage (:meth:`wse_sim.compiler.sizing.Sizer.amortised`):
+A search tries, with the update's part in the time of a stage (:meth:`wse_sim.compiler.sizing.Sizer.amortised`):
 
-equal     all stages as fast as each other, on a number of cores
+equal     all stages equally fast, on a number of cores
 unequal   the slowest stage within a *slack* of that; the cores go where they shorten the path of a sample most
 narrow    the same on a part of the columns: regions nearer to a square, and to each other
 
-Cores and columns are those of fixed ladders, not fractions of the wafer: what a small wafer tries a larger one tries
-too.  Then the best continues by single steps and by random ones (of a fixed seed): some kinds of stages get other cores,
-or all of them, or other columns, and what helps is kept.
+Numbers of cores and columns come from fixed lists instead of fractions of the wafer, so that a larger wafer
+tries all layouts of a smaller one. Then the best layout is improved by single steps and by random steps (with
+a fixed seed): some or all kinds of stages get other numbers of cores, or the columns change. Improvements are
+kept.
 """
 
 from __future__ import annotations
@@ -57,12 +59,15 @@ FRACTION_MOVED, TOGETHER, WIDTH_MOVED = (
     0.2,
 )  # kinds that a step moves, part of it for all, other columns
 TRIED_STAGES = 10_000  # stages times trials of the last part
-MANY_STAGES, PATIENCE = 60, 0.33  # beyond so many stages this part of the random trials in vain ends them
+MANY_STAGES, PATIENCE = (
+    60,
+    0.33,
+)  # with more stages, the search ends after this part of the random trials without improvement
 LEAST_PATIENCE = 12
 MOST_TRIALS = 100  # random ones; half as many single steps
 KEPT = 200  # layouts of a search
-REMEMBERED = 8  # questions of one process
-PACE_STEP = 1.005  # within which the shelves of a trial keep the asked cycles
+REMEMBERED = 8  # cached results per process
+PACE_STEP = 1.005  # within which the shelves of a trial keep the requested cycles
 FINE = STEPS[-2:]  # of the single steps after the random ones
 
 
@@ -97,7 +102,8 @@ STARTS = ("vector_start_cycles", "loop_cycles", "step_cycles", "task_start_cycle
 
 
 def reference_wafers(wafer: Wafer) -> tuple[Wafer, ...]:
-    """Machines of the size of `wafer` by whose constants layouts are searched: a WSE-2, and two of other character."""
+    """Return the machines for the search of layouts: with the size of `wafer`, and constants of a WSE-2 and
+    two variants."""
     own = load_wafer("wse2").model_copy(update={name: getattr(wafer, name) for name in GEOMETRY})
     slow = {name: getattr(own, name) / 2 for name in ARITHMETIC}
     late = {name: getattr(own, name) * 2 for name in STARTS}
@@ -135,7 +141,7 @@ class LayoutSearch:
         self._kind_of = np.array([kinds.setdefault(one, len(kinds)) for one in alike], np.int64)
 
     def layouts(self, to_beat: float) -> list[tuple[float, Layout]]:
-        """(cycles, layout), the best first."""
+        """Return pairs (cycles, layout), the best first."""
         top = len(self.cols) - 1
         paces = {k: pace for k, cores in enumerate(self.cores) if (pace := self.sizer.pace_for(cores))}
         if not paces:
@@ -173,7 +179,8 @@ class LayoutSearch:
         return sorted(found.items(), key=lambda one: one[0])
 
     def _refine(self, best: Trial) -> None:
-        """From the best trial on by single steps, then by random ones, then by fine single steps: each fails where others help."""
+        """Improve the best trial by single steps, then random steps, then fine single steps; each kind finds
+        what others miss."""
         trials = self.trials
         self._descend(best, trials // 2)
         self._wander(best, trials)
@@ -202,7 +209,8 @@ class LayoutSearch:
                         return
 
     def _wander(self, best: Trial, trials: int) -> None:
-        """Random steps: neighbouring layouts differ by chance, as shelves break at other stages."""
+        """Try random steps, because the cycles of neighbouring layouts vary irregularly: shelves end at other
+        stages."""
         draw = np.random.default_rng(0)
         kinds = int(self._kind_of.max()) + 1
         spread, in_vain = SPREAD, 0

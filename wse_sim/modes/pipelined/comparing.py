@@ -1,4 +1,4 @@
-"""Comparison of placements of one model: what the placer minimized, in its units.
+"""Comparison of placements of one model by the objectives that placers minimize, in their units.
 
 Symbols: T cycles per sample of the slowest stage; B least T by area
 (:attr:`PipelinedPlan.lower_bound_cycles`); wire in cores, |dx| + |dy| between the middles of producer and
@@ -25,7 +25,7 @@ class PlanScore:
     slowest_cycles: float
     bound_cycles: float
     wire_l1: float  # cores
-    byte_hops: float  # bytes per sample x links, all streams and the way back
+    byte_hops: float  # bytes per sample x links, over all streams, including gradients
     region_fraction: float  # of the program rectangle's cores
     latency_cycles: float  # of one sample alone, forward
     link_cycles: float  # per sample, of the busiest link
@@ -33,12 +33,12 @@ class PlanScore:
 
     @property
     def ratio(self) -> float:
-        """Slowest stage over the least by area."""
+        """Cycles of the slowest stage divided by the area bound."""
         return self.slowest_cycles / self.bound_cycles
 
     @property
     def time_and_wire(self) -> float:
-        """The objective ``delta-t+wire``: slowest stage (cycles) + wire (cores)."""
+        """The objective ``delta-t+wire``: cycles of the slowest stage plus wire length in cores."""
         return self.slowest_cycles + self.wire_l1
 
     @property
@@ -48,7 +48,7 @@ class PlanScore:
 
 
 def score(plan: PipelinedPlan, wall_s: float) -> PlanScore:
-    """The objectives of a plan; `wall_s` seconds were spent on it."""
+    """Return the objectives of a plan; the placer took `wall_s` seconds."""
     slowest = max(plan.stages, key=lambda stage: stage.cycles_per_sample)
     middles = {stage.name: stage.region.center for stage in plan.stages}
     wire = sum(
@@ -72,7 +72,7 @@ def score(plan: PipelinedPlan, wall_s: float) -> PlanScore:
 
 
 def verdict(scores: Sequence[PlanScore], rates: Sequence[float]) -> str:
-    """Whether the shortest wire was also the highest throughput (`rates`, samples/s), in one sentence."""
+    """Return one sentence on whether the shortest wire has the highest throughput (`rates`, samples/s)."""
     if len(scores) < 2:
         return "One placement: nothing to compare."
     fastest = int(np.argmax(rates))

@@ -26,7 +26,8 @@ def rates(
     machines: Sequence[tuple[Wafer, Cluster]],
     path_of: Callable[[PipelinedPlan], InputPath],
 ) -> list[float]:
-    """Samples per second of the plan on each machine; all wafers have the geometry of the plan's."""
+    """Return the samples per second of the plan on each machine; all wafers must have the geometry of the
+    plan's."""
     wafers = DrawnWafers.of([wafer for wafer, _ in machines])
     pace = _pace(plan, wafers)
     found = []
@@ -38,7 +39,7 @@ def rates(
 
 
 def _pace(plan: PipelinedPlan, wafers: DrawnWafers) -> FloatArray:
-    """(draws,) cycles per sample of the slowest stage."""
+    """Return the cycles per sample of the slowest stage, (draws,)."""
     own = sizer_of(plan, plan.wafer)
     groups = {group.name: group for group in own.groups}
     sizers: dict[int, tuple[Sizer, dict[str, Group]]] = {}

@@ -21,8 +21,8 @@ backward pass and E_k the end of that, samples follow each other at the pace of 
     step = R E' + (N - R) max(max f_k + max b_k, link) + max u_k       training in R rounds; E' is E without updates
     step = N T                                                inference: batches follow without a gap
 
-The formula ignores conflicts of forward and backward passes in a region; the simulation includes them and is
-decisive.
+The formula ignores conflicts of forward and backward passes in a region. The simulation includes them and
+determines the result.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class LoneSample:
     backward_end: dict[str, float]
 
     def hold_cycles(self, stage: str) -> float:
-        """From the begin of the forward pass to the end of the backward pass."""
+        """Cycles from the start of the forward pass to the end of the backward pass, by stage."""
         return self.backward_end[stage] - self.forward_begin[stage]
 
     def loop_cycles(self) -> float:
-        """Least cycles between two samples that the room of stages and streams allows."""
+        """Least cycles between two samples that the buffers of stages and streams allow."""
         forward, backward = self.forward_begin, self.backward_begin
         held = (self.hold_cycles(stage.name) / stage.in_flight for stage in self.stages)
         there = ((forward[b] - forward[a]) / room for a, b, _, room in self.links)
@@ -71,7 +71,7 @@ class LoneSample:
         return rounds * end + (samples - rounds) * max(forward + backward, link_cycles) + update
 
     def batch_cycles(self, samples: int, sample_cycles: float) -> float:
-        """Cycles of a training batch of `samples` that follow each other at best every `sample_cycles`."""
+        """Return the cycles of a training batch of `samples` samples, at least `sample_cycles` apart."""
         updates = {stage.name: stage.drain_cycles + stage.update_cycles for stage in self.stages}
         end = max(self.backward_end[name] + update for name, update in updates.items())
         loop = self.loop_cycles()
@@ -87,12 +87,13 @@ class LoneSample:
 
 
 def links_of(plan: PipelinedPlan) -> list[Link]:
-    """The streams of a plan with their travel and their room."""
+    """Return the streams of a plan with their travel times and buffer sizes."""
     return [(s.producer, s.consumer, s.travel_cycles(plan.wafer), s.capacity_samples) for s in plan.streams]
 
 
 def sample_latency(plan: PipelinedPlan) -> float:
-    """Cycles from the first row of a lone sample to its last result, forward: the longest path."""
+    """Return the forward latency of a single sample, from its first row to its last result: the longest
+    path."""
     _, ends = _forward(plan.stages, links_of(plan))
     return max((ends[stage.name] + stage.latency_cycles for stage in plan.stages), default=0.0)
 
@@ -116,7 +117,7 @@ def step_cycles(plan: PipelinedPlan) -> float:
 def batch_cycles(
     stages: Sequence[Stage], links: Sequence[Link], samples: int, sample_cycles: float, training: bool
 ) -> float:
-    """Cycles of a batch of `samples` per replica that follow each other at best every `sample_cycles`."""
+    """Return the cycles of a batch of `samples` samples per replica, at least `sample_cycles` apart."""
     if not training:
         return samples * sample_cycles
     return lone_sample(stages, links).batch_cycles(samples, sample_cycles)
@@ -131,7 +132,7 @@ def _forward(stages: Sequence[Stage], links: Iterable[Link]) -> Times:
 
 
 def _backward(stages: Sequence[Stage], links: Sequence[Link], ends: dict[str, float]) -> Times:
-    """Gradients of a lone sample; the last stages start when its forward pass ends."""
+    """Return the backward passes of a single sample; the last stages start when its forward pass ends."""
     producers = {link[0] for link in links}
     begins = {
         stage.name: (0.0, 0.0) if stage.name in producers else (ends[stage.name] + stage.latency_cycles,) * 2

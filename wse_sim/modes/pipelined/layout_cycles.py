@@ -3,8 +3,8 @@
 Prices of boxes come from the tables of the shelf placer; the rest is one compiled function: a single sample,
 the number of samples that fit in SRAM, and the schedule of two batches
 (:mod:`wse_sim.modes.pipelined.quick`), or the formula of :mod:`wse_sim.modes.pipelined.estimate` if the
-schedule would take long. Symbols as there. Streams go straight from middle to middle; the router and the
-event simulation are decisive.
+schedule would take long. Symbols as there. Streams are assumed to run straight from middle to middle; the
+router and the event simulation determine the result.
 """
 
 # mypy: disable-error-code="assignment"
@@ -30,7 +30,7 @@ Ints = NDArray[np.int64]
 
 
 class LayoutCycles:
-    """Cycles of one training batch of `samples` on one replica, for any boxes."""
+    """Function that returns the cycles of one training batch of `samples` on one replica, for any boxes."""
 
     def __init__(self, sizer: Sizer, samples: int, placer: ShelfPlacer | None = None) -> None:
         self.sizer, self.samples = sizer, samples
@@ -88,7 +88,8 @@ class LayoutCycles:
 def _passes(
     cycles: Floats, fill: Floats, flow: Floats, links: Ints, travel: Floats, first: Floats, last: Floats
 ) -> tuple[Floats, Floats]:
-    """Begin and end of a lone sample's pass through all stages; `first`, `last` are rows known before, and change."""
+    """Return start and end of a single sample's pass through all stages; updates the row times `first` and
+    `last`."""
     count = cycles.shape[0]
     begin, end = np.zeros(count), np.zeros(count)
     backward = links.shape[0] > 0 and links[0, 0] > links[0, 1]
@@ -147,7 +148,7 @@ def _batch_cycles(
             wanted = min(wanted, np.floor((limit - memory[k]) / each))
         depth[k] += max(wanted, 0.0)
     wide = room.copy()
-    for e in range(streams):  # samples on their way take no room at the reader
+    for e in range(streams):  # samples in transit take no memory at the reader
         wide[e] += int((min(fill[links[e, 0]], fill[links[e, 1]]) + travel[e]) / pace)
     if quick:
         stages = np.empty((count, 8))

@@ -1,8 +1,8 @@
-"""Traffic on the links of a pipelined run: what the busiest link allows, wavelets per step, queues.
+"""Traffic on the links of a pipelined run: limit of the busiest link, wavelets per step, queues.
 
-The timeline of a pipelined run shows the bundles of links that streams take longest.  A slice is the time
-in which the words of one sample leave the producer, from its first row to its last; at least the time the
-bundle needs for them::
+The timeline of a pipelined run shows the bundles of links that streams occupy longest. A slice is the time in
+which the words of one sample leave the producer, from its first row to its last, but at least the time that
+the bundle needs for them::
 
     end      max(begin + s, max over inputs of (their end + h) + s / n) + fill      (as in the region)
     start    min(start of the pass + (end of the pass - start) / n + fill, end - bytes / (width B))
@@ -30,20 +30,20 @@ MAX_BUNDLES = 8  # streams whose links the timeline of a pipelined run shows
 
 
 def busiest_link_s(plan: PipelinedPlan) -> float:
-    """Seconds per sample of the whole model that the busiest link of the fabric is taken."""
+    """Return the seconds per sample that the busiest link of the fabric is occupied."""
     return cycles_to_s(plan.link_cycles, plan.wafer.clock_hz) / plan.replicas
 
 
 def pipelined_wavelets(plan: PipelinedPlan) -> NDArray[np.float32]:
-    """(rows, cols, 4) wavelets per step: every sample crosses the links of its replica."""
+    """Return the wavelets (rows, cols, 4) per step; every sample crosses the links of its replica."""
     samples = plan.batch / plan.replicas
     return (plan.link_bytes_per_sample * np.float32(samples / BYTES_PER_WAVELET)).astype(np.float32)
 
 
 def queue_uses(run: PipelinedRun) -> tuple[QueueUse, ...]:
-    """High water in front of every region, from the starts of all passes.
+    """Return the largest queue in front of every region, from the starts of all passes.
 
-    A reader that starts a sample in the same cycle as the producer starts another has taken it before.
+    If reader and producer start samples in the same cycle, the reader counts as first.
     """
     fullest: dict[str, tuple[int, int]] = {}
     moves: dict[str, list[tuple[float, float]]] = defaultdict(list)  # time, bytes
@@ -69,7 +69,7 @@ def queue_uses(run: PipelinedRun) -> tuple[QueueUse, ...]:
 
 
 def add_link_spans(run: PipelinedRun) -> None:
-    """Write the busiest streams' bundles of links into the timeline."""
+    """Add the link bundles of the busiest streams to the timeline."""
     plan, trace = run.plan, run.trace
     begins: dict[tuple[str, str], list[float]] = defaultdict(list)
     for span in trace.spans():
@@ -120,7 +120,8 @@ def _starts(lane: Lane) -> list[float]:
 
 
 def _pass_ends(run: PipelinedRun, begins: dict[tuple[str, str], list[float]]) -> dict[Lane, list[float]]:
-    """When every pass in the timeline ended, from when its cycles began and when its inputs ended."""
+    """Return the end of every pass in the timeline, from the start of its cycles and the end of its
+    inputs."""
     before = {lane: {link.other for link in lane.before} for region in run.regions for lane in region.lanes}
     for region in run.regions:
         if run.training and region.is_sink:

@@ -1,16 +1,17 @@
-"""A loss over the outputs of a model that has none, as a stage at the end of the pipeline.
+"""Adds a loss to a model that returns its outputs, as a stage at the end of the pipeline.
 
-A graph that returns its loss has a kernel for it and is priced as any other.  Where a module returns its outputs, the
-loss is left to the one who trains, and the plan counts none: this adds it.
+If a graph returns its loss, the loss is a kernel like any other. If a module returns its outputs, its plan
+has no loss; this module adds one.
 
-Symbols: T rows (tokens) a sample of n logits, L cores that take rows in turn, t = ceil(T / L) of one; o start of a vector
-instruction, r rate of an fp32 sum (elements per cycle).  Cycles of a core per row, counted from its program::
+Symbols: T rows (tokens) per sample with n logits each, L cores that receive rows in rotation, t = ceil(T / L)
+rows of one core; o start of a vector instruction, r rate of an fp32 sum (elements per cycle).  Cycles of a
+core per row, counted from its program::
 
-    squared error   n / 2 + 2 (o + n)                      words in, difference, sum of squares; operands meet in a bank
+    squared error   n / 2 + 2 (o + n)                      words in, difference, sum of squares; operands share a bank
     cross entropy   n (e + 5.5 + 1 / r) + 12 o + e + d + 4 words in, maximum, exponentials, sums, logarithm, quotient;
                                                            e an exponential or a logarithm, d a division
     gradients out   n / 2 + 1                              in the backward pass
-    not its own     n / 2                                  words of a row for a core that takes samples in turn with it
+    other rows      n / 2                                  words of a row for another core that alternates with it by sample
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def with_loss(plan: PipelinedPlan, loss: str, cores: int | None = None, in_turn:
         streams.append(_between(stream, last, stage, plan))
         held = waiting_bytes(streams[-1:])[stage.name] / stage.region.cores
         stages[-1] = dataclasses.replace(stage, memory=dataclasses.replace(stage.memory, streams_bytes=held))
-    # Stages follow each other copy by copy.
+    # Stages are ordered copy by copy.
     stages.sort(key=lambda stage: stage.replica)
     return dataclasses.replace(plan, stages=tuple(stages), streams=tuple(streams))
 
@@ -93,8 +94,8 @@ def _stage(
     moving = place.cols - place.compute_cores // place.rows
     region = Region(place.row + place.rows - count, max(place.col, place.col + moving - 1), count, 1, count)
     rows_of_core = ceil_div(rows, count)
-    each = rows_of_core / in_turn  # a region is known by the cycles of its busiest core per sample
-    # The words of samples for other cores pass beside: n / 2 cycles each.
+    each = rows_of_core / in_turn  # a region is described by the cycles per sample of its busiest core
+    # The words of samples for other cores also pass: n / 2 cycles each.
     passing = rows * (in_turn - 1) / in_turn * logits / 2
     forward, backward = (each * cycles for cycles in loss_cycles(loss, logits, wafer))
     forward += passing
@@ -128,7 +129,7 @@ def _stage(
 def _between(leaving: Stream, last: Stage, stage: Stage, plan: PipelinedPlan) -> Stream:
     """Return the stream from the outputs to the loss and back: words fork on their route to the host.
 
-    Like every stream it has room for the samples in flight.
+    Like every stream it can buffer the samples in flight.
     """
     point = (stage.region.row, stage.region.col)
     start = (last.region.row + last.region.rows - 1, last.region.col + last.region.cols - 1)

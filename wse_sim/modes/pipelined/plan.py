@@ -28,8 +28,9 @@ class PipelinedPlan(DisplayedPlan):
     link_bytes_per_sample: NDArray[np.float32]  # (rows, cols, 4), directions N, E, S, W
     input_bytes_per_sample: float
     in_flight: int
-    binding: str  # what sets the pace: "cores", "sram" or "links"
-    # Least pace at which the stages' least areas, with the cores that regions set aside, sum to the living cores.
+    binding: str  # limit of the pace: "cores", "sram" or "links"
+    # Smallest pace at which the least areas of the stages, including cores set aside, fit on the working
+    # cores.
     lower_bound_cycles: float
     notes: tuple[str, ...] = ()
     result_bytes_per_sample: float = 0.0  # that go back to the host
@@ -52,7 +53,7 @@ class PipelinedPlan(DisplayedPlan):
 
     @property
     def link_cycles(self) -> float:
-        """Cycles per sample that the busiest link of the fabric is taken."""
+        """Cycles per sample that the busiest link of the fabric is occupied."""
         load = float(self.link_bytes_per_sample.max()) if self.link_bytes_per_sample.size else 0.0
         return load / self.wafer.link_bytes_per_cycle * self.wafer.wavelet_cycles
 

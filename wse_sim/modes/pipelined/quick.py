@@ -1,10 +1,11 @@
-"""Two batches through a pipeline without a host, compiled: the schedule of region.py, without its books.
+"""Compiled schedule of two batches through a pipeline without a host: that of region.py, without time
+accounting.
 
-Symbols as in :mod:`wse_sim.modes.pipelined.region`.  Every stage k has two lanes, forward k and backward K + k.  A
-pass starts at the latest of what it waits for: its rows, the pass before it in its lane, room in the streams out of
-it and in its stage, and the update between two batches.  All these times are known once the passes that they belong
-to have started, so the lane whose next pass may start first starts it.  The compiler compares layouts by this; the
-discrete events have the last word.
+Symbols as in :mod:`wse_sim.modes.pipelined.region`.  Every stage k has two lanes, forward k and backward K +
+k.  A pass starts when everything that it waits for is available: its rows, the previous pass of its lane,
+space in its output streams and in its stage, and the update between two batches. All these times are known
+once the corresponding passes have started, so the lane whose next pass can start first starts it. The
+compiler compares layouts with this schedule; the event simulation determines the result.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from wse_sim.modes.pipelined.estimate import Link
 
 
 def quick_step_cycles(stages: Sequence[Stage], links: Sequence[Link], samples: int) -> float:
-    """Cycles of the second of two training batches of `samples` on one replica, from end to end."""
+    """Return the cycles between the ends of two training batches of `samples` on one replica."""
     index = {stage.name: k for k, stage in enumerate(stages)}
     count = len(stages)
     forward = [(index[a], index[b], travel, room) for a, b, travel, room in links]
@@ -73,7 +74,7 @@ def two_batches(
     for lane in range(2 * count):
         missing[lane, :] = inputs[lane]
     for k in range(count):
-        if outputs[k] == 0:  # a last stage: its own forward pass starts the way back
+        if outputs[k] == 0:  # a last stage: its forward pass starts the backward pass
             missing[count + k, :] = 1
     first = np.zeros((2 * count, total))
     last = np.zeros((2 * count, total))
@@ -100,7 +101,7 @@ def two_batches(
         )
     updated = np.zeros(2)
     while True:
-        # Backward first where both may start: it frees a sample.
+        # If both may start, backward is first, because it frees a sample.
         lane, now = -1, np.inf
         for k in range(count):
             if following[count + k] < now:
@@ -131,7 +132,7 @@ def two_batches(
             updated[i // samples] = max(updated[i // samples], over)
             free[k] = over
             taken[k] = over
-        # Whom this pass concerns: both lanes of its stage, the lanes at the other ends of its streams, all sources.
+        # Lanes affected by this pass: both of its stage, those at the other ends of its streams, all sources.
         ends = out[lane + 1] - out[lane]
         starts = into[lane + 1] - into[lane]
         is_end = lane >= count and inputs[k] == 0

@@ -28,10 +28,10 @@ obeys the same equations, with every stream reversed.
 Time of a region: busy (charged) + stalled on input (a pass is open or has partly arrived, and rows are
 missing) + stalled on output (no room) + idle (no work) = total time.
 
-A price may state that of the s cycles of a pass its cores wait w (:attr:`Stage.forward_stalls`).  They occupy the
-region like all others, and are booked as stalled, spread evenly over the rest of the work.  If passes overlap (the
-price states the fill of a backward pass, :attr:`Stage.passes_overlap`), the cores wait only for inlets and links of
-this pass: the other pass uses the cores meanwhile, and a pass takes at least its s cycles.
+A cost may state that the cores wait w of the s cycles of a pass (:attr:`Stage.forward_stalls`). These cycles
+occupy the region like all others, and count as stalled, spread evenly over the work.  If passes overlap (the
+cost includes the fill of a backward pass, :attr:`Stage.passes_overlap`), the cores wait only for inlets and
+links of this pass: the other pass uses the cores meanwhile, and a pass takes at least its s cycles.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Events = Generator[simpy.Event, object, None]
 
 @dataclass(slots=True)
 class Arrival:
-    """Announcements for one sample: streams still missing, first and last row (cycles)."""
+    """State of one sample's arrival: streams still missing, and times of first and last row (cycles)."""
 
     missing: int
     first: float = 0.0
@@ -62,7 +62,7 @@ class Arrival:
 
 @dataclass(slots=True)
 class StreamEnd:
-    """One end of a stream: the pass at the other end, travel time (cycles), room, samples carried."""
+    """One end of a stream: the pass at the other end, travel time (cycles), buffer size, samples carried."""
 
     other: Lane
     travel: float
@@ -91,10 +91,10 @@ class Lane:
     partial_since: float = inf
     _last_start: float = -inf
     _arrivals: dict[int, Arrival] = field(default_factory=dict)
-    _alarm: Alarm | None = None  # set while the lane sleeps
+    _alarm: Alarm | None = None  # set while the lane waits
 
     def run(self) -> Events:
-        """Work through all batches."""
+        """Process all batches."""
         region, env, pipeline = self.region, self.region.env, self.region.pipeline
         for step in range(pipeline.steps):
             self.starts.append([])
@@ -120,11 +120,11 @@ class Lane:
 
     @property
     def step_finished(self) -> int:
-        """Passes of this batch that are over."""
+        """Return the number of completed passes of this batch."""
         return self.finished - (self.started - self.step_started)
 
     def wake(self) -> None:
-        """Look again for work."""
+        """Wake the lane, so that it checks again for work."""
         if self._alarm is not None:
             self._alarm.ring()
 
@@ -149,13 +149,13 @@ class Lane:
                 self.partial_since = first
 
     def lacks(self) -> list[StreamEnd]:
-        """The streams that keep the next sample from starting: rows missing, or no room."""
+        """Return the streams that keep the next sample from starting: missing rows, or full buffers."""
         sample = self.started
         missing = [link for link in self.before if link.other.started <= sample]
         return missing or [link for link in self.after if link.other.started <= sample - link.capacity]
 
     def _delay(self, now: float) -> float:
-        """Cycles until the next sample can start; infinite if something must happen first."""
+        """Return the cycles until the next sample can start; infinite if it waits for another event."""
         sample = self.started
         arrival = self._arrivals.get(sample)
         self.is_blocked, self.partial_since = False, inf
@@ -185,7 +185,7 @@ class Lane:
     def _input_delay(self, now: float) -> float:
         pipeline = self.region.pipeline
         if not pipeline.has_input(self.started):
-            self.partial_since = now  # there is room, and the host is late
+            self.partial_since = now  # there is space, and the host is late
             return inf
         delay = max(self._last_start + pipeline.link_cycles - now, 0.0)
         self.is_blocked = delay > 0.0  # the busiest link still carries the sample before
@@ -210,7 +210,7 @@ class Lane:
         self.starts[self.step].append(now)
         self.open_until = end
         self.partial_since = inf
-        fill = self.fill  # delays the rows, takes no cycles of the cores
+        fill = self.fill  # delays the rows without using cycles of the cores
         first = now + (end - now) / stage.rows_per_sample
         for link in self.after:
             link.samples += 1
@@ -238,12 +238,12 @@ class Surroundings(Protocol):
 
     @property
     def env(self) -> simpy.Environment:
-        """The clock."""
+        """Simulation environment with the clock."""
         ...
 
     @property
     def trace(self) -> RunTrace:
-        """Where slices go."""
+        """Recorder of timeline slices."""
         ...
 
     def size(self, step: int) -> int:
@@ -252,12 +252,13 @@ class Surroundings(Protocol):
 
     @property
     def round_samples(self) -> int:
-        """Samples of a round of forward passes before their backward passes; 0 if both alternate."""
+        """Number of samples whose forward passes precede their backward passes; 0 if both alternate."""
         ...
 
     @property
     def link_cycles(self) -> float:
-        """Least cycles between two samples that enter: of the busiest link if it is slower than every region, else 0."""
+        """Least cycles between two entering samples: those of the busiest link if it is slower than every
+        region, else 0."""
         ...
 
     def has_input(self, sample: int) -> bool:
@@ -269,7 +270,7 @@ class Surroundings(Protocol):
         ...
 
     def admits(self, sample: int) -> bool:
-        """Whether another sample may enter."""
+        """Return whether another sample may enter."""
         ...
 
     def end_passed(self) -> None:
@@ -277,11 +278,11 @@ class Surroundings(Protocol):
         ...
 
     def synchronise(self, region: RegionProcess) -> simpy.Event | None:
-        """The sum of a stage's gradients over the replicas, if it takes time."""
+        """Return the process that sums a stage's gradients over the replicas, if it takes time."""
         ...
 
     def part_done(self, step: int) -> None:
-        """The region has finished a batch."""
+        """Record that the region has finished a batch."""
         ...
 
 
@@ -296,7 +297,7 @@ class RegionProcess:
         self.forward = Lane(self, "forward", stage.forward_cycles, stage.forward_stalls, there)
         self.backward = Lane(self, "backward", stage.backward_cycles, stage.backward_stalls, back)
         self.taken_until = 0.0
-        self._stalls = (0.0, 0.0)  # cycles until then in which the cores wait: for input, for output
+        self._stalls = (0.0, 0.0)  # cycles of scheduled work in which the cores wait for input, for output
         self.times = [0.0, 0.0, 0.0, 0.0]  # cycles: busy, stalled on input, stalled on output, idle
         self.ends: list[float] = []  # per batch of a training, cycles at which its update is over
         self.input_wait = 0.0  # cycles that a source waited for the host
@@ -319,7 +320,7 @@ class RegionProcess:
         return (self.backward, self.forward) if self.pipeline.training else (self.forward,)
 
     def settle(self, now: float) -> None:
-        """Book the time since the last call."""
+        """Account for the time since the last call."""
         since = self._since
         if now <= since:
             return
@@ -345,13 +346,13 @@ class RegionProcess:
             self.input_wait += partial
 
     def add_stalls(self, stalls: tuple[float, float]) -> None:
-        """A pass has been charged in which the cores wait for that many cycles, for input and for output."""
+        """Record the cycles of a scheduled pass in which the cores wait for input and for output."""
         on_input, on_output = stalls
         if on_input or on_output:
             self._stalls = self._stalls[0] + on_input, self._stalls[1] + on_output
 
     def _book_work(self, cycles: float, left: float) -> None:
-        """Book `cycles` of the `left` ones that the region is taken for."""
+        """Account for `cycles` of the `left` cycles for which the region is occupied."""
         on_input, on_output = self._stalls
         if left > 0.0 and (on_input or on_output):
             part = cycles / left
@@ -363,7 +364,7 @@ class RegionProcess:
         self.times[BUSY] += cycles
 
     def takes_input(self, lane: Lane) -> bool:
-        """Whether a lane is fed by the host."""
+        """Return whether the host feeds a lane."""
         return lane is self.forward and self.is_source
 
     def in_turn(self, lane: Lane) -> bool:
@@ -378,7 +379,7 @@ class RegionProcess:
         return self.backward.step_finished >= position // size * size
 
     def has_room(self, lane: Lane) -> bool:
-        """Whether the store of activations, and the pipeline, take another sample."""
+        """Return whether the activation store and the pipeline have space for another sample."""
         if lane is self.backward:
             return True
         sample = lane.started
@@ -389,7 +390,7 @@ class RegionProcess:
         return not self.is_source or self.pipeline.admits(sample)
 
     def pass_started(self, lane: Lane, sample: int, end: float) -> None:
-        """A pass has started; it will be over at `end`."""
+        """Record that a pass has started, which ends at `end`."""
         if lane is self.backward:
             return
         if self.is_source:
@@ -398,7 +399,8 @@ class RegionProcess:
             self.backward.announce(sample, end, end)
 
     def pass_ended(self, lane: Lane) -> None:
-        """A pass is over: its activations are free, perhaps the sample has left the pipeline."""
+        """Record that a pass has ended: its activations are free, and the sample may have left the
+        pipeline."""
         if lane is self.backward and self.forward.is_blocked:
             self.forward.wake()
         if self.pipeline.round_samples:
@@ -407,7 +409,8 @@ class RegionProcess:
             self.pipeline.end_passed()
 
     def end_step(self, lane: Lane) -> Events:
-        """After the last pass of a batch: backward updates the weights, forward waits for that."""
+        """Finish a batch after its last pass: the backward lane updates the weights, the forward lane waits
+        for this."""
         pipeline = self.pipeline
         env = self.env
         if not pipeline.training:

@@ -1,9 +1,9 @@
 """Stages on their rectangles: times, memory, and samples in flight.
 
-Sizing gives a stage room for the samples between its passes at the steady pace, if a sample needs one period
-at every barrier (:func:`wse_sim.compiler.sizing.samples_in_flight`). If fill and travel are long compared
-with the pace, a sample is in flight for longer, and that room would limit the pace. So the remaining SRAM of
-a region takes more samples (:func:`deepened`)::
+Sizing reserves memory for the samples between the two passes of a stage at the steady pace, with one period
+per barrier (:func:`wse_sim.compiler.sizing.samples_in_flight`). If fill and travel are long compared with the
+pace, a sample is in flight for longer, and that room would limit the pace. So the remaining SRAM of a region
+takes more samples (:func:`deepened`)::
 
     F = ceil(hold / T) + 3,  at most the samples of a batch and what fits,  at least the result of sizing
 
@@ -31,14 +31,14 @@ WAITING = 3  # samples that wait for passes of the other direction; more gain no
 
 
 class StageMaker:
-    """Makes stages of boxes; equal stages on equal boxes are priced once."""
+    """Creates stages from boxes; equal stages on equal boxes are priced once."""
 
     def __init__(self, sizer: Sizer) -> None:
         self.sizer = sizer
         self._known: dict[tuple[Hashable, int, int, int], Stage] = {}
 
     def stages(self, boxes: Sequence[Box], replicas: int = 1) -> tuple[Stage, ...]:
-        """The stages of the first `replicas` copies of the model, in dataflow order, copy by copy."""
+        """Return the stages of the first `replicas` copies of the model, in dataflow order, copy by copy."""
         groups = self.sizer.groups
         return tuple(
             self.stage(group, box, copy)
@@ -47,7 +47,7 @@ class StageMaker:
         )
 
     def stage(self, group: Group, box: Box, replica: int) -> Stage:
-        """One stage on its box."""
+        """Return one stage on its box."""
         key = (self.sizer.kind(group), box.rows * box.cols, box.compute_rows, box.compute_cols)
         like = self._known.get(key)
         if like is None:

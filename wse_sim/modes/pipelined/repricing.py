@@ -32,7 +32,7 @@ def sizer_of(plan: PipelinedPlan, wafer: Wafer) -> Sizer:
 
 
 def shape_of(stage: Stage) -> tuple[int, int]:
-    """Rows and columns of the cores that compute, as a stage is priced."""
+    """Return the rows and columns of compute cores for which a stage is priced."""
     rows = stage.region.rows
     return rows, max(1, stage.region.compute_cores // rows)
 
@@ -42,7 +42,8 @@ def reprice(plan: PipelinedPlan, wafer: Wafer, cluster: Cluster) -> PipelinedPla
     the plan's own."""
     sizer = sizer_of(plan, wafer)
     groups = {group.name: group for group in sizer.groups}
-    # Whole columns would jump by a third on narrow regions; a compiler that knew it would place them again.
+    # Rounding to whole columns would change narrow regions by a third; a compiler with the new value would
+    # re-place them.
     slower = plan.wafer.pipeline_efficiency / wafer.pipeline_efficiency
     stages = tuple(_stage(sizer, groups[stage.kernels[0]], stage, slower) for stage in plan.stages)
     return dataclasses.replace(plan, wafer=wafer, cluster=cluster, stages=stages)

@@ -1,4 +1,4 @@
-"""From a pipelined run to a result: rates, the bottleneck, time per region, conservation.
+"""Makes the result of a pipelined run: rates, the bottleneck, time per region, conservation of bytes.
 
 Symbols: N samples of a batch over R replicas, P cycles per sample and replica at the steady state, T
 cycles of the measured batch (the last one, with the samples that were added)::
@@ -29,7 +29,9 @@ from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.run import PipelinedRun, allreduce_cycles
 from wse_sim.units import cycles_to_s, s_to_cycles
 
-BACK_PRESSURE_TOLERANCE = 0.02  # of the slowest stage: less is the swing of unequal regions
+BACK_PRESSURE_TOLERANCE = (
+    0.02  # of the slowest stage; smaller differences are fluctuations of unequal regions
+)
 
 
 class PipelinedMeasure:
@@ -56,7 +58,7 @@ class PipelinedMeasure:
         self.period_cycles = period if self.skipped else self._measured_period(samples)
 
     def _measured_period(self, samples: int) -> float:
-        """Cycles per sample from the slowest region's own rhythm in the second half of the batch."""
+        """Cycles per sample, measured on the slowest region in the second half of the batch."""
         rows = [r.forward.starts[-1] for r in self.run.regions if r.forward.starts[-1]]
         half = samples // 2
         spans = [(row[-1] - row[half]) / (len(row) - 1 - half) for row in rows if len(row) - 1 > half]
@@ -65,11 +67,11 @@ class PipelinedMeasure:
         return max(float(np.median(spans)), *(s.cycles_per_sample for s in self.plan.stages))
 
     def seconds(self, cycles: float) -> float:
-        """Seconds of `cycles`."""
+        """Return the seconds of `cycles`."""
         return cycles_to_s(cycles, self.plan.wafer.clock_hz)
 
     def add_input_wait(self, time_s: float) -> None:
-        """Lengthen the batch: all regions wait for input."""
+        """Lengthen the batch by a time in which all regions wait for input."""
         cycles = s_to_cycles(time_s, self.plan.wafer.clock_hz)
         self.step_cycles += cycles
         self.books = self.books + np.asarray([0.0, cycles, 0.0, 0.0])
@@ -81,7 +83,7 @@ class PipelinedMeasure:
 
 
 def collect(run: PipelinedRun, free: PipelinedRun, path: InputPath) -> Result:
-    """Make the result from the run with the host and the run with free input (perhaps the same)."""
+    """Return the result, from the run with the host and the run with free input (which may be the same)."""
     plan, measure = run.plan, PipelinedMeasure(run)
     compute = PipelinedMeasure(free)
     steady = compute.period_cycles
@@ -90,7 +92,7 @@ def collect(run: PipelinedRun, free: PipelinedRun, path: InputPath) -> Result:
     one_replica = [stage for stage in plan.stages if stage.replica == 0]
     flops = float(sum(stage.flops_per_sample for stage in one_replica)) * plan.batch
     bindings = _bindings(plan, measure, compute, path)
-    # Unequal regions swing by parts of a percent; waiting for input must never look like a gain.
+    # Unequal regions fluctuate by fractions of a percent; waiting for input must never look like a gain.
     step_s = max(measure.step_s, compute.step_s, plan.batch / path.samples_per_s)
     measure.add_input_wait(step_s - measure.step_s)
     if run.trace.is_on:
@@ -143,12 +145,12 @@ def _part(stage: Stage, cause: str) -> float:
 def _bindings(
     plan: PipelinedPlan, measure: PipelinedMeasure, compute: PipelinedMeasure, path: InputPath
 ) -> dict[str, float]:
-    """Seconds of the batch that each resource alone would take."""
+    """Return the seconds of the batch that each resource alone would need."""
     slowest = max(plan.stages, key=lambda stage: stage.cycles_per_sample)
     steady = slowest.cycles_per_sample * measure.samples
     bindings = {
         "compute": measure.seconds(steady),
-        # What the batch takes beyond its slowest stage although the input is free.
+        # Time of the batch beyond its slowest stage with free input.
         "fill_drain": measure.seconds(
             max(0.0, compute.step_cycles - compute.period_cycles * measure.samples)
         ),
@@ -213,7 +215,7 @@ def _block(stage: Stage, names: Mapping[str, str], replicas: int) -> str:
 
 
 def _roofline(plan: PipelinedPlan, stage: Stage) -> Mapping[str, float]:
-    """Cycles per sample that each resource of the region needs at least."""
+    """Return the least cycles per sample that each resource of the region needs."""
     wafer = plan.wafer
     macs = stage.flops_per_sample / 2 / max(1, stage.region.compute_cores)
     streams = [s for s in plan.streams if stage.name in (s.producer, s.consumer)]
@@ -232,7 +234,8 @@ def _roofline(plan: PipelinedPlan, stage: Stage) -> Mapping[str, float]:
 
 
 def _conservation(run: PipelinedRun) -> dict[str, float]:
-    """Bytes of all simulated batches, counted at both ends of every stream, added samples included."""
+    """Return the bytes of all simulated batches, counted at both ends of every stream, including added
+    samples."""
     added = sum(run.skipped)
     sums = {"activations_sent_bytes": 0.0, "activations_received_bytes": 0.0}
     if run.training:
@@ -253,7 +256,7 @@ def _conservation(run: PipelinedRun) -> dict[str, float]:
 
 
 def _add_host_spans(run: PipelinedRun, path: InputPath) -> None:
-    """Write the wafer's input into the timeline: the host again, with samples taken when they were taken."""
+    """Add the wafer's input to the timeline, by replaying the host with the recorded times of samples."""
     if run.host is None:
         return
     replicas = run.plan.replicas

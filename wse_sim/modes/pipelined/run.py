@@ -8,7 +8,7 @@ gradients are summed over its copies before the update: a chain over the replica
 of the region's shorter side w::
 
     all-reduce = 2 P / (w B) + 2 d h      P gradient bytes, B link bytes per cycle, d hops between the
-                                          farthest copies, h cycles a hop
+                                          farthest copies, h cycles per hop
 
 Inference: batches follow each other without a gap; a step is the time between the last samples of two.
 """
@@ -36,7 +36,7 @@ MIN_LEFT = 16  # fewer samples are not worth skipping
 
 
 class PipelineDeadlockError(DeadlockError):
-    """A pipelined plan stopped with stages that wait for each other."""
+    """A pipelined plan stopped because stages wait for each other."""
 
 
 @dataclass(eq=False)
@@ -62,7 +62,7 @@ class Pipeline:
 
     @property
     def trace(self) -> RunTrace:
-        """Where slices go."""
+        """Recorder of timeline slices."""
         return self.run.trace
 
     def size(self, step: int) -> int:
@@ -89,7 +89,7 @@ class Pipeline:
             run.trace.count("samples in flight", self.env.now, run.in_flight)
 
     def admits(self, sample: int) -> bool:
-        """Whether another sample may enter; without gradients only buffers limit the number."""
+        """Return whether another sample may enter; without gradients only buffers limit the number."""
         return not self.training or sample - self.completed < self.in_flight
 
     def end_passed(self) -> None:
@@ -120,7 +120,7 @@ class Pipeline:
         return self.run.synchronise(self.regions.index(region)) if self.run.plan.replicas > 1 else None
 
     def part_done(self, step: int) -> None:
-        """A region (training), or this replica (inference), has finished a batch."""
+        """Record that a region (training) or this replica (inference) has finished a batch."""
         self.run.part_done(step)
 
     def _global(self, sample: int) -> int:
@@ -136,7 +136,7 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class StepRecord:
-    """When a batch ended (cycles) and the time books of all regions since the start."""
+    """End of a batch (cycles), and the accumulated time use of all regions since the start."""
 
     end: float
     books: Books
@@ -162,7 +162,8 @@ class PipelinedRun:
         self.sizes = [list(share) for _ in range(options.steps)]
         self.samples = options.steps * plan.batch
         if self.training and options.extrapolate:
-            # Batches before the measured one only have to leave the pipeline as a full batch does.
+            # Batches before the measured one only have to leave the pipeline in the state that a full batch
+            # leaves.
             enough = WARM_UP_DEPTHS * plan.in_flight + MIN_LEFT
             self.sizes[:-1] = [[min(size, enough) for size in share] for _ in self.sizes[:-1]]
         if not self.training:
@@ -243,7 +244,7 @@ class PipelinedRun:
     # batches
 
     def part_done(self, step: int) -> None:
-        """One region (training) or one replica (inference) has finished a batch."""
+        """Record that one region (training) or one replica (inference) has finished a batch."""
         self._parts[step] += 1
         if self._parts[step] < (len(self.regions) if self.training else len(self.pipelines)):
             return
@@ -253,7 +254,7 @@ class PipelinedRun:
             self._close()
 
     def _close(self) -> None:
-        """The measured batch is complete: take no more samples, let those inside leave."""
+        """End the measured batch: admit no more samples, and let those inside leave."""
         self.sizes[-1] = [
             max(s.forward.step_started if s.forward.step == self.batches - 1 else 0 for s in line.sources)
             for line in self.pipelines
@@ -301,7 +302,7 @@ class PipelinedRun:
             self._shorten(step, found)
 
     def _shorten(self, step: int, found: Steady) -> None:
-        """Take samples out of the batch that would continue like the last ones."""
+        """Remove samples from the batch that would repeat the steady pattern."""
         skipped = self._left(step) // found.cycle * found.cycle
         self.steady[step] = found
         self.skipped[step] = skipped
@@ -312,7 +313,7 @@ class PipelinedRun:
             region.forward.wake()
             region.backward.wake()
         for line in self.pipelines:
-            line.end_batch()  # a replica whose last sample has already left gets no other occasion
+            line.end_batch()  # a replica whose last sample has already left has no later event to do this
 
     def _left(self, step: int) -> int:
         """Return the samples of the batch that no source has taken yet, in the replica with the fewest."""
@@ -323,7 +324,7 @@ class PipelinedRun:
         )
 
     def _deadlock(self) -> str:
-        import networkx as nx  # long to load, and only for this sentence
+        import networkx as nx  # slow to import, and needed only for this message
 
         waits: nx.DiGraph = nx.DiGraph()
         stuck = []
@@ -358,7 +359,7 @@ class PipelinedRun:
 
 
 def free_step_cycles(plan: PipelinedPlan) -> float:
-    """Cycles of one batch that no host delays, simulated."""
+    """Return the simulated cycles of one batch without delays by the host."""
     run = PipelinedRun(plan, Options(steps=2), None, RunTrace(is_on=False, unit_s=1.0 / plan.wafer.clock_hz))
     run.execute()
     steady = run.steady[1]
@@ -379,7 +380,7 @@ def _join(sender: Lane, receiver: Lane, travel: float, stream: Stream) -> tuple[
 
 
 def allreduce_cycles(plan: PipelinedPlan, copies: list[Stage]) -> float:
-    """Cycles to sum the gradients of one stage over its copies and bring the sum back."""
+    """Return the cycles to sum the gradients of one stage over its copies and to return the sum."""
     wafer, stage = plan.wafer, copies[0]
     known = {kernel.name: kernel for kernel in plan.graph.kernels}
     names = {p for name in stage.kernels if name in known for p in known[name].parameters}

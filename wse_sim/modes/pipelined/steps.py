@@ -1,10 +1,8 @@
 """The pipelined compiler: stages, sizes, places, routes -> :class:`PipelinedPlan`.
 
-Everything of the network rests on one wafer: weights with gradient and optimizer state, activations of
-every sample in flight.  If that does not fit, attention scores are not kept but recomputed, then
-whole blocks; if the sum still exceeds the SRAM the answer is :class:`Infeasible`.
+One wafer stores the whole network: weights with gradient and optimizer state, and the activations of all samples in flight. If these do not fit, attention scores are recomputed instead of kept, then whole blocks. If the total still exceeds the SRAM, the result is :class:`Infeasible`.
 
-One file, because the steps of the compiler are read here in their order.
+The steps share one file, so that they can be read in order.
 """
 
 from __future__ import annotations
@@ -51,18 +49,19 @@ NO_MOMENTS = OPTIMIZERS["sgd"]  # a training graph without updates keeps weights
 RECOMPUTE = ("none", "attention", "full")
 SMALL_FRACTION = 0.5  # of the wafer: a model below it, at its best pace, may be replicated
 GPIPE = "gpipe"
-FILL = 0.9  # of the wafer that replicas together plan to use: the rest is lost between rectangles
+FILL = 0.9  # of the wafer that all replicas may use; the rest is lost between rectangles
 
 
 def compile_pipelined(
     graph: KernelGraph, wafer: Wafer, cluster: Cluster, *, batch: int, **options: Any
 ) -> PipelinedPlan | Infeasible:
-    """Plan the pipeline for `graph`, which is restated for one sample; `options` of :class:`PipelinedOptions`.
+    """Plan the pipeline for `graph`, which is converted to one sample; `options` are
+    :class:`PipelinedOptions`.
 
     Raises
     ------
     ModelError
-        If batch or replicas are impossible, or no placement honours a pin.
+        If batch or replicas are out of range, or no placement satisfies a pin.
     ConfigError
         If the placer or the objective is unknown.
     """
@@ -85,7 +84,7 @@ def _plan_of(values: dict[str, object] | Infeasible) -> PipelinedPlan | Infeasib
     if isinstance(values, Infeasible):
         return values
     plan = values["plan"]
-    assert isinstance(plan, PipelinedPlan)  # of the lists below; not of a user
+    assert isinstance(plan, PipelinedPlan)  # of the lists below; not a user option
     return plan
 
 
@@ -94,7 +93,7 @@ def _plan_of(values: dict[str, object] | Infeasible) -> PipelinedPlan | Infeasib
 
 @step("replicas")
 def check_request(graph: KernelGraph, wafer: Wafer, options: PipelinedOptions) -> int | None:
-    """Reject impossible requests; a pin may fix the number of replicas."""
+    """Check that the options are in range; a pin may fix the number of replicas."""
     replicas = pinned_replicas(graph, options.replicas)
     if replicas is not None and not 1 <= replicas <= options.batch:
         raise ModelError(
@@ -113,7 +112,7 @@ def repair_wafer(wafer: Wafer) -> tuple[Repair, Wafer]:
 
 @step("sample_graph")
 def state_one_sample(graph: KernelGraph) -> KernelGraph:
-    """State the graph for one sample."""
+    """Convert the graph to one sample."""
     return graph.with_samples(1)
 
 
@@ -128,8 +127,8 @@ def try_what_is_kept(
     """Run :data:`ATTEMPT` with all activations stored, and with fewer of them as long as memory is the
     bottleneck.
 
-    If memory limits the pace, room for stored activations may cost more than recomputing them: without this
-    choice a wafer with more SRAM could be slower than one that has to recompute.
+    If memory limits the pace, storing activations may cost more than recomputing them. Without this choice a
+    wafer with more SRAM could be slower than one that must recompute.
     """
     given = {"wafer": whole_wafer, "cluster": cluster, "replicas": replicas}
 
@@ -141,7 +140,7 @@ def try_what_is_kept(
             return found
         return dataclasses.replace(found, notes=(*found.notes, NOTE))
 
-    # A placer that searches for seconds searches once: quick shelves without a search say what is kept.
+    # A placer that searches for seconds runs only once: quick shelves without a search decide what is kept.
     quick = options.replace(placer=SHELVES, layouts=False)
     return least_kept(
         sample_graph,
@@ -195,13 +194,13 @@ def least_kept(
 
 @step("plan")
 def add_detours(plan: PipelinedPlan, mended: Repair) -> PipelinedPlan:
-    """Words on a repaired wafer take extra hops over the shifted rows; elsewhere they pass over dead cores or go round them."""
+    """Add extra hops: over shifted rows on a repaired wafer, otherwise over or around dead cores."""
     return with_detours(plan, mended)
 
 
 @step("weights_bytes")
 def fit_weights(graph: KernelGraph, wafer: Wafer, replicas: int | None) -> float | Infeasible:
-    """Weights with gradients and optimizer state must fit the wafer."""
+    """Check that weights with gradients and optimizer state fit on the wafer."""
     capacity, weights = (
         _capacity(wafer),
         stored_bytes(graph, bytes_per_weight(graph), frozen=2) * (replicas or 1),
@@ -213,14 +212,14 @@ def fit_weights(graph: KernelGraph, wafer: Wafer, replicas: int | None) -> float
 
 @step("sizer")
 def group_kernels(graph: KernelGraph, wafer: Wafer, again: BlockRecompute | None) -> Sizer:
-    """Join every forward kernel with its gradients and its update; price them when they are requested."""
+    """Group every forward kernel with its gradients and its update; costs are computed on request."""
     name = (optimizer_of(graph) or NO_MOMENTS).name
     return Sizer(graph, wafer, Prices(wafer, {"training": graph.training, "optimizer": name}), again=again)
 
 
 @step()
 def count_replicas(sizer: Sizer, cluster: Cluster, options: PipelinedOptions, replicas: int | None) -> None:
-    """Choose the copies of the model: as requested, or as many as the host feeds and the wafer has room for."""
+    """Choose the number of replicas: as requested, or as many as the host can feed and the wafer can hold."""
     in_rounds = options.schedule == GPIPE and sizer.graph.training
     if in_rounds:
         sizer.in_flight = dict.fromkeys(sizer.in_flight, options.batch)
@@ -231,7 +230,8 @@ def count_replicas(sizer: Sizer, cluster: Cluster, options: PipelinedOptions, re
 
 @step()
 def fit_samples(sizer: Sizer, weights_bytes: float) -> Infeasible | None:
-    """Activations of all samples in flight, and samples that wait in streams, must fit together with the weights."""
+    """Check that activations of all samples in flight, and samples in streams, fit together with the
+    weights."""
     capacity = _capacity(sizer.wafer)
     activations = sizer.replicas * sum(sizer.activation_bytes(group) for group in sizer.groups)
     streams = sizer.replicas * sum(sizer.stream_bytes(group) for group in sizer.groups)
@@ -250,13 +250,13 @@ def fit_samples(sizer: Sizer, weights_bytes: float) -> Infeasible | None:
 
 @step("plan")
 def place_and_route(sizer: Sizer, cluster: Cluster, options: PipelinedOptions) -> PipelinedPlan | Infeasible:
-    """Place the stages, route and color their streams; take the next placement where links bind."""
+    """Place the stages, route and color their streams; try the next placement if links are the bottleneck."""
     return _best_routed(sizer, cluster, options)
 
 
 @step("plan")
 def add_loss(plan: PipelinedPlan, options: PipelinedOptions) -> PipelinedPlan | Infeasible:
-    """A stage for the loss, if one is requested."""
+    """Add a stage for the loss, if one is requested."""
     if options.loss is None:
         return plan
     plan = with_loss(plan, options.loss)
@@ -276,9 +276,9 @@ def _capacity(wafer: Wafer) -> float:
 
 
 def _best_routed(sizer: Sizer, cluster: Cluster, options: PipelinedOptions) -> PipelinedPlan | Infeasible:
-    """The first placement whose streams have colors and links enough, else the one of the best rate.
+    """Return the first placement with enough colors and links for its streams, else the one with the best rate.
 
-    For the objective "latency" the placement in which a lone sample leaves first.
+    For the objective "latency", return the placement in which a single sample leaves first.
     """
     for_latency = options.objective == LATENCY
     merit: Callable[[PipelinedPlan], float] = (
@@ -308,7 +308,7 @@ def _best_routed(sizer: Sizer, cluster: Cluster, options: PipelinedOptions) -> P
 
 
 NOTICEABLE = 0.02  # of a step that is fill, drain and update: below it, throughput alone decides
-GAIN = 0.0005  # of the cycles of a batch; for less no layout is routed
+GAIN = 0.0005  # of the cycles of a batch; layouts with a smaller gain are not routed
 MOST_ROUTED, ROUTED_STAGES = (
     24,
     400,
@@ -319,10 +319,12 @@ SCHEDULED = 40_000  # stages times samples up to which a plan's batch is schedul
 def _fastest_batch(
     sizer: Sizer, cluster: Cluster, options: PipelinedOptions, plan: PipelinedPlan
 ) -> PipelinedPlan:
-    """A plan with which this batch takes fewer cycles than with `plan`, which is made for endless ones; or `plan`.
+    """Return a plan that is faster for this batch than `plan`, which is made for endless batches; or `plan`
+    itself.
 
-    The layouts are the same for all constants of the wafer (:mod:`wse_sim.modes.pipelined.batches`).  Straight
-    streams bound what each can reach, so the layouts are routed and scheduled in that order until none can win.
+    The layouts are the same for all constants of the wafer (:mod:`wse_sim.modes.pipelined.batches`). Straight
+    streams bound the time of each layout from below, so layouts are routed and scheduled in that order until
+    no other can be faster.
     """
     samples = ceil(plan.batch / plan.replicas)
     step = step_cycles(plan)
@@ -361,7 +363,7 @@ def _batch_cycles(plan: PipelinedPlan) -> float:
 
 
 def _round(graph: KernelGraph, sizer: Sizer, options: PipelinedOptions) -> int:
-    """Return the samples that go forward before the first comes back: those of a batch, or 0."""
+    """Return the samples whose forward passes precede the first backward pass: those of a batch, or 0."""
     return ceil(options.batch / sizer.replicas) if options.schedule == GPIPE and graph.training else 0
 
 
@@ -442,11 +444,11 @@ def _replicas(sizer: Sizer, cluster: Cluster, options: PipelinedOptions) -> int:
     most = max(1, min(wanted, int(FILL * cores / float(least.sum())), options.batch))
     return ceil(
         options.batch / ceil(options.batch / most)
-    )  # the fewest whose largest share is as small as with `most`
+    )  # the fewest with which the largest part of the batch is as small as with `most`
 
 
 def _fed_per_s(sizer: Sizer, cluster: Cluster, options: PipelinedOptions) -> float:
-    """Samples per second that the host feeds, and whose results it takes."""
+    """Return the samples per second that the host can send, and whose results it can receive."""
     size = max(float(sizer.graph.input_bytes), 1e-9)
     worker = min(cluster.worker_samples_per_s, cluster.worker_bytes_per_s / size)
     sent = sent_bytes(sizer.graph, what_is_sent(sizer.graph, options.send))
@@ -472,7 +474,7 @@ def _sram(graph: KernelGraph, need: float, limit: float, what: str) -> Infeasibl
 
 
 def _no_rectangles(sizer: Sizer) -> Infeasible:
-    """Why no placement exists at any pace: a stage larger than any rectangle, or too many rows."""
+    """Return why no placement exists at any pace: a stage larger than any rectangle, or too many rows."""
     graph, wafer = sizer.graph, sizer.wafer
     worst = sizer.worst_memory()
     if worst is not None:

@@ -1,5 +1,5 @@
-"""The pipelined mode over several systems: consecutive blocks on every wafer, activations travel from wafer
-to wafer.
+"""The pipelined mode over several systems: consecutive blocks on each wafer; activations travel from wafer to
+wafer.
 
     options.py   options of the user
     steps.py     where the chain is cut, and every part as a separate pipeline
@@ -65,7 +65,8 @@ class PipelinedSystems:
         return over_systems(plan, ONE.simulate(plan.line, options, trace=trace))
 
     def describe(self, plan: Plan) -> tuple[tuple[str, str], ...]:
-        """Wafers in use; the blocks, the pace and the bytes that continue of each."""
+        """Return the wafers in use, each with its blocks, its pace and the bytes that continue to the next
+        one."""
         plan = expect(plan, PipelinedSystemsPlan)
         facts = [("systems in use", f"{len(plan.parts)} of {plan.systems}")]
         for number, part in enumerate(plan.parts):
@@ -79,7 +80,7 @@ class PipelinedSystems:
         return (*facts, ("samples in flight", str(plan.line.in_flight)))
 
     def scaled(self, plan: Plan, factors: Mapping[str, float]) -> PipelinedSystemsPlan:
-        """Stages with other cycles."""
+        """Return the plan with scaled cycles of the named stages."""
         plan = expect(plan, PipelinedSystemsPlan)
         return dataclasses.replace(plan, parts=tuple(ONE.scaled(part, factors) for part in plan.parts))
 
@@ -94,6 +95,6 @@ class PipelinedSystems:
         return ONE.quick_figures(expect(plan, PipelinedSystemsPlan).line)
 
     def work(self, plan: Plan) -> Iterator[Placed | Layer]:
-        """The kernels of all stages on all wafers."""
+        """Yield the kernels of all stages on all wafers."""
         for part in expect(plan, PipelinedSystemsPlan).parts:
             yield from ONE.work(part)

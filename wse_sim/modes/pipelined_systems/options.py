@@ -16,7 +16,7 @@ class SystemsOptions(PlacedOptions):
         """Options of each wafer's part, without a search for short batches, because its fill differs from
         that of the chain.
 
-        The outputs of a part are no results of the model.
+        The outputs of a part are not results of the model.
         """
         own = {name: getattr(self, name) for name in type(self).model_fields} | {"send": EVERYTHING}
         return PipelinedOptions(**own, replicas=1, layouts=False)

@@ -25,13 +25,15 @@ class Crossing:
     """A tensor that leaves a wafer at a cut, with the stage names at its ends; "" at another cut."""
 
     tensor: str
-    producer: str  # the stage that makes it, "" if it came over the cut before
+    producer: str  # the stage that makes it, "" if it arrived over the previous cut
     consumers: tuple[str, ...]  # its readers on the next wafer
     goes_on: bool  # whether a later wafer reads it too
     bytes_per_sample: float
     backward_bytes_per_sample: float
-    hops: tuple[int, ...]  # of its ways: from the producer to the edge, then from the edge to each reader
-    room: tuple[int, ...]  # samples that wait on these ways
+    hops: tuple[
+        int, ...
+    ]  # hops of its routes: from the producer to the edge, then from the edge to each reader
+    room: tuple[int, ...]  # samples that wait on these routes
 
 
 @saved
@@ -40,7 +42,7 @@ class Cut:
     """The cut between two wafers of the chain: the tensors that cross it."""
 
     crossings: tuple[Crossing, ...]
-    rows_per_sample: int  # in which the tensors stream: those of the coarsest producer
+    rows_per_sample: int  # rows in which the tensors stream: those of the coarsest producer
 
     @property
     def bytes_per_sample(self) -> float:
@@ -56,7 +58,7 @@ class Cut:
 @saved
 @dataclass(frozen=True, repr=False)
 class PipelinedSystemsPlan(DisplayedPlan):
-    """A run of blocks on every wafer; equal wafers, a chain of lines between them."""
+    """Consecutive blocks on each of several equal wafers, which a chain of lines connects."""
 
     graph: KernelGraph  # stated for one sample
     wafer: Wafer
@@ -79,7 +81,7 @@ class PipelinedSystemsPlan(DisplayedPlan):
 
     @cached_property
     def line(self) -> PipelinedPlan:
-        """The whole chain as one pipeline: a stage for every region, one for the lines at every cut.
+        """The whole chain as one pipeline: one stage per region, and one for the lines at each cut.
 
         Regions of different wafers overlap; the links are those of the slowest wafer.
         """
@@ -112,7 +114,8 @@ class PipelinedSystemsPlan(DisplayedPlan):
         return paces.index(max(paces))
 
     def link_stage(self, number: int) -> Stage:
-        """The lines between wafers `number` and `number + 1`: bytes over the rate of a wafer's I/O, and a hop."""
+        """Return the stage of the lines between wafers `number` and `number + 1`: bytes over I/O rate, plus a
+        hop."""
         cut, clock = self.cuts[number], self.wafer.clock_hz
         forward = s_to_cycles(cut.bytes_per_sample / self.wafer.io_bytes_per_s, clock)
         backward = s_to_cycles(cut.backward_bytes_per_sample / self.wafer.io_bytes_per_s, clock)
@@ -172,5 +175,5 @@ class PipelinedSystemsPlan(DisplayedPlan):
 
 
 def link_name(number: int) -> str:
-    """Name of the stage of a cut."""
+    """Return the name of the stage of a cut."""
     return f"{LINK} {number + 1}-{number + 2}"

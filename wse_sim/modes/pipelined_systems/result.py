@@ -1,4 +1,5 @@
-"""The result of a chain: that of its line as one pipeline, with fractions over all systems and the lines by name."""
+"""Result of a chain: that of the chain as one pipeline, with fractions over all systems, and the lines by
+name."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ def over_systems(plan: PipelinedSystemsPlan, line: Result) -> Result:
 
 
 def _bindings(plan: PipelinedSystemsPlan, line: Result) -> dict[str, float]:
-    """Seconds of the batch that each resource alone would take; the slowest line is not a kernel."""
+    """Return the seconds of the batch that each resource alone would need; the slowest line is not a
+    kernel."""
     stages = [stage for stage in plan.line.stages if stage.family != LINK]
     lines = [stage for stage in plan.line.stages if stage.family == LINK]
 

@@ -6,9 +6,9 @@ compute, x_c bytes (activations and gradients of one sample) over cut c, B bytes
     pace     the least T with which the stages, in order, fill at most S wafers:
              sum of A_i(T) on a wafer <= C,   x_c / B <= T at every cut
 
-A wafer takes stages in dataflow order as long as they fit, and ends between blocks; so no cut gives a lower T.  Samples
-in flight are counted to the end of the chain, not of the wafer.  Every part is then placed and routed as a pipeline
-of its own, and samples in flight are deepened over the whole chain.
+Each wafer gets stages in dataflow order as long as they fit, and ends between blocks, so no other cut has a
+lower T. Samples in flight are counted to the end of the chain, not of the wafer. Every part is then placed
+and routed as a separate pipeline, and buffers for samples in flight are enlarged over the whole chain.
 """
 
 from __future__ import annotations
@@ -52,8 +52,17 @@ from wse_sim.modes.pipelined.steps import (
 from wse_sim.modes.pipelined_systems.options import NAME, SystemsOptions
 from wse_sim.modes.pipelined_systems.plan import Crossing, Cut, PipelinedSystemsPlan
 
-FILLS = (1.0, 0.94, 0.86, 0.75)  # shares of a wafer that parts may fill: less where rectangles leave gaps
-KEPT = (1.0, 0.5, 0.25)  # fraction of the samples in flight that keep the pace: fewer where they do not fit
+FILLS = (
+    1.0,
+    0.94,
+    0.86,
+    0.75,
+)  # fractions of a wafer that parts may fill; smaller ones allow for gaps between rectangles
+KEPT = (
+    1.0,
+    0.5,
+    0.25,
+)  # fractions of the samples in flight that keep the pace; smaller ones if they do not fit
 GRADIENT_BYTES = 4  # as over replicas: fp32
 
 
@@ -71,13 +80,13 @@ def plan_chain(
     if isinstance(values, Infeasible):
         return values
     plan = values["plan"]
-    assert isinstance(plan, PipelinedSystemsPlan)  # of the list below; not of a user
+    assert isinstance(plan, PipelinedSystemsPlan)  # of the list below; not a user option
     return plan
 
 
 @step()
 def check_request(system: System, options: SystemsOptions) -> None:
-    """Reject impossible requests."""
+    """Check that the options are in range."""
     if system.systems > system.cluster.max_systems:
         raise ModelError(
             f"{system.systems} systems are more than the {system.cluster.max_systems} of cluster "
@@ -126,7 +135,8 @@ STEPS = [check_request, repair_wafer, state_one_sample, keep_the_least]
 
 
 def _pace_cycles(plan: PipelinedSystemsPlan) -> float:
-    """Cycles between two samples: the slowest stage or link, or the room for samples in flight."""
+    """Return the cycles between two samples, limited by the slowest stage or link, or by samples in
+    flight."""
     line = plan.line
     if not plan.graph.training:
         return line.sample_cycles
@@ -134,7 +144,8 @@ def _pace_cycles(plan: PipelinedSystemsPlan) -> float:
 
 
 def cut_graph(sizer: Sizer, systems: int, fill: float) -> list[KernelGraph] | None:
-    """The graph in at most that many parts, each filling at most `fill` of a wafer, at the least pace; None if none is."""
+    """Return the graph in parts for the systems, each on at most a fraction `fill` of a wafer, with the least
+    pace; or None."""
     wafer, graph = sizer.wafer, sizer.graph
     cores = fill * usable_cores(wafer) * wafer.pipeline_efficiency
     names = [group.name for group in sizer.groups]
@@ -182,7 +193,8 @@ def _filled(
 
 
 def _ends_between_blocks(graph: KernelGraph, names: Sequence[str]) -> list[bool]:
-    """For every stage whether a wafer may end behind it: no repeated block has stages on both sides."""
+    """Return, for every stage, whether a wafer may end after it: no repeated block may have stages on both
+    sides."""
     numbers = block_numbers(graph)
     last = {numbers[name]: i for i, name in enumerate(names) if name in numbers}
     out, open_until = [], 0
@@ -212,7 +224,7 @@ def _bytes_over(graph: KernelGraph, names: Sequence[str]) -> list[float]:
 
 
 def _part(graph: KernelGraph, stages: set[str], sizer: Sizer) -> KernelGraph:
-    """The kernels of some stages as a graph; tensors made elsewhere are inputs."""
+    """Return the kernels of some stages as a graph; tensors from other stages are inputs."""
     names = {kernel.name for group in sizer.groups if group.name in stages for kernel in group.kernels}
     kernels = tuple(kernel for kernel in graph.kernels if kernel.name in names)
     made = {tensor for kernel in kernels for tensor in kernel.outputs}
@@ -302,7 +314,7 @@ def _cuts(sizer: Sizer, parts: Sequence[PipelinedPlan]) -> tuple[Cut, ...]:
 
 
 def _edge_hops(part: PipelinedPlan, producer: str, consumer: str, tensor: str) -> int:
-    """Hops between a stage and the edge of its wafer, on the route that the part has for the tensor."""
+    """Return the hops between a stage and the edge of its wafer, on the part's route for the tensor."""
     return next(
         (
             s.hops
@@ -314,7 +326,8 @@ def _edge_hops(part: PipelinedPlan, producer: str, consumer: str, tensor: str) -
 
 
 def _tied(sizer: Sizer, parts: Sequence[PipelinedPlan]) -> tuple[tuple[str, float, int], ...]:
-    """Trained weights that stages of several wafers read: (stage that updates them, bytes, wafers between)."""
+    """Return trained weights that stages of several wafers read: (stage that updates them, bytes, wafers
+    between)."""
     graph = sizer.graph
     if not graph.training:
         return ()
@@ -357,7 +370,7 @@ def _notes(plan: PipelinedSystemsPlan) -> tuple[str, ...]:
 
 
 def _too_large(sizer: Sizer, systems: int) -> Infeasible:
-    """Why no cut exists: too many bytes or cores for all systems, or a block too large for one."""
+    """Return why no cut exists: too many bytes or cores for all systems, or a block too large for one."""
     graph, wafer = sizer.graph, sizer.wafer
     cores, room = usable_cores(wafer), wafer.sram_usable_bytes
     samples = sum(sizer.held_bytes(group) for group in sizer.groups)

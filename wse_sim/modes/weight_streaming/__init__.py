@@ -91,7 +91,7 @@ class WeightStreaming:
         )
 
     def scaled(self, plan: Plan, factors: Mapping[str, float]) -> WeightStreamingPlan:
-        """Phases with other cycles."""
+        """Return the plan with scaled cycles of the named phases."""
         plan = expect(plan, WeightStreamingPlan)
         phases = tuple(_scaled(phase, factors.get(phase.name, 1.0)) for phase in plan.phases)
         return dataclasses.replace(plan, phases=phases)
@@ -101,7 +101,8 @@ class WeightStreaming:
         return _planned_again(expect(plan, WeightStreamingPlan), wafer, cluster)
 
     def with_batch(self, plan: Plan, batch: int) -> WeightStreamingPlan | Infeasible:
-        """The faster of two plans: the micro-batch as it is, or larger by the ratio of the batches."""
+        """Return the faster of two plans: with the same micro-batch, or with one scaled by the ratio of the
+        batches."""
         plan = expect(plan, WeightStreamingPlan)
         same = _planned_again(plan, plan.wafer, plan.cluster, batch=batch)
         larger = max(1, plan.micro_batch * batch // plan.batch)
@@ -110,7 +111,7 @@ class WeightStreaming:
         return max(fits, key=lambda one: self.quick_figures(one)["samples_per_s"]) if fits else same
 
     def quick_figures(self, plan: Plan) -> dict[str, float]:
-        """The recurrence of the schedule."""
+        """Return the rates by the recurrence of the schedule."""
         from wse_sim.modes.weight_streaming.recurrence import step_seconds
 
         plan = expect(plan, WeightStreamingPlan)
@@ -120,7 +121,8 @@ class WeightStreaming:
     def drawn_figures(
         self, plan: Plan, machines: Sequence[tuple[Wafer, Cluster]]
     ) -> Sequence[Mapping[str, float]] | None:
-        """`quick_figures` of the plan on every machine in one pass; a derived mode with its own prices has none."""
+        """Return `quick_figures` of the plan on every machine in one pass; None for a derived mode with other
+        costs."""
         own = type(self)
         if (
             own.repriced is not WeightStreaming.repriced
@@ -135,7 +137,7 @@ class WeightStreaming:
         return [{} if rate is None else {"samples_per_s": rate} for rate in found]
 
     def work(self, plan: Plan) -> Iterator[Placed | Layer]:
-        """The kernels of all phases."""
+        """Yield the kernels of all phases."""
         plan = expect(plan, WeightStreamingPlan)
         rows, cols = plan.used.program_rows, plan.used.program_cols
         tiling = Tiling(rows, cols, "streamed", lanes=plan.lanes)
@@ -156,7 +158,7 @@ def _planned_again(
     batch: int | None = None,
     micro_batch: int | None = None,
 ) -> WeightStreamingPlan | Infeasible:
-    """The plan for another machine or batch; choices that are not given stay."""
+    """Return the plan for another machine or batch; choices that are not given stay the same."""
     from wse_sim.modes.weight_streaming.rectangle import rectangle_of
     from wse_sim.modes.weight_streaming.steps import plan_streaming
 

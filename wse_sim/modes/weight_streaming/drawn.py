@@ -45,7 +45,7 @@ def rates(
     path_of: Callable[[Cluster, Wafer], InputPath],
     simulated_steps: int,
 ) -> list[float | None]:
-    """Samples per second of the plan on each machine; None where it does not fit.
+    """Return the samples per second of the plan on each machine; None where it does not fit.
 
     All wafers have the geometry of the plan's.
     """
@@ -78,7 +78,7 @@ def rates(
 
 
 def _compute_cycles(plan: WeightStreamingPlan, wafers: DrawnWafers) -> FloatArray:
-    """(phases, draws) cycles of every phase."""
+    """Return the cycles of every phase, (phases, draws)."""
     graph = graph_kept(plan.graph, plan.recompute)
     rows, cols = plan.used.program_rows, plan.used.program_cols
     known: dict[object, FloatArray] = {}
@@ -104,7 +104,7 @@ def _compute_cycles(plan: WeightStreamingPlan, wafers: DrawnWafers) -> FloatArra
 
 
 def is_thinned(plan: WeightStreamingPlan, fact: Fact) -> bool:
-    """Whether weights of a phase that are zero cost no cycles: they are not sent."""
+    """Return whether zero weights of a phase cost no cycles because they are not sent."""
     kernel = fact.item.kernel
     is_gradient = kernel.phase is Phase.WEIGHT_GRADIENT
     return plan.weight_density < 1 and fact.skips_zero_weights and not is_gradient and bool(kernel.parameters)
@@ -155,7 +155,8 @@ def _spilled(plan: WeightStreamingPlan, wafer: Wafer, cluster: Cluster, fixed: C
 
 
 def spill_column(graph: KernelGraph, facts: Sequence[Fact], spilled: float) -> FloatArray:
-    """(phases,) bytes that move with the first phase of a block in each direction."""
+    """Return the bytes, (phases,), that are spilled or restored with the first phase of a block in each
+    direction."""
     column = np.zeros(len(facts))
     if spilled <= 0:
         return column
@@ -173,7 +174,7 @@ def spill_column(graph: KernelGraph, facts: Sequence[Fact], spilled: float) -> F
 
 
 def ahead_column(facts: Sequence[Fact], wafer: Wafer, lanes: int) -> FloatArray:
-    """(phases,) bytes between the edge and the cores when a phase begins."""
+    """Return the bytes between the edge and the cores when a phase begins, (phases,)."""
     known: dict[object, float] = {}
     column = np.zeros(len(facts))
     for i, fact in enumerate(facts):

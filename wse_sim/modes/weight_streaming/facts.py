@@ -26,9 +26,9 @@ INDEX_BYTES = 2  # a sparse weight carries its 16-bit index in the other half of
 
 
 def _summed_outputs(graph: KernelGraph, item: Work) -> int:
-    """Elements that a product of streamed weights adds up over the columns of a lane: all of its results.
+    """Return the elements that a product of streamed weights sums over the columns of a lane: all of its results.
 
-    Parallel products have a result each; their input gradients are one product with one result.
+    Parallel products have separate results; their input gradients are one product with one result.
     """
     kernel = item.kernel
     if not kernel.flops or kernel.phase not in (Phase.FORWARD, Phase.INPUT_GRADIENT):
@@ -44,24 +44,25 @@ def streamed_bytes(sizes: Iterable[tuple[int, int]], density: float) -> float:
 
 
 def whole_words(kernel: Kernel, columns: int) -> float:
-    """Elements of a round of weights in whole words over those that there are: a column takes ``2 ceil(ceil(K / c) / 2)``."""
+    """Return the ratio of a round's weights in whole words to its weights: a column takes ``2 ceil(ceil(K /
+    c) / 2)``."""
     rest = int(family(kernel.family).at_rest(kernel.dims, kernel.phase))
     return columns * 2 * ceil(ceil(rest / columns) / 2) / rest if rest else 1.0
 
 
 def _size_of(weight: Tensor) -> tuple[int, int]:
-    """Elements of a weight, and bytes of each as it streams: 16-bit or int8 words."""
+    """Return the elements of a weight, and the bytes per element in the stream (16 bits or int8)."""
     return weight.elements, min(STREAMED_WEIGHT_BYTES, BYTES_PER_DTYPE[weight.dtype])
 
 
 def _weights(graph: KernelGraph, item: Work) -> list[Tensor]:
-    """Weights that stream in for a kernel, or whose gradients stream out."""
+    """Return the weights that stream in for a kernel, or whose gradients stream out."""
     names: dict[str, None] = {}
     for member in item.members:
         kernel = graph.kernel(member)
         owner = graph.kernel(kernel.forward) if kernel.forward else kernel
         if kernel.phase is Phase.INPUT_GRADIENT and kernel.family != owner.family:
-            continue  # a sum of gradients, which stands where its forward kernel's gradient ends, reads no weight
+            continue  # a sum of gradients is named after its forward kernel, but reads no weight
         names.update(dict.fromkeys(owner.parameters))
     weights = (graph.tensors[name] for name in names if name in graph.tensors)
     gradient = item.kernel.phase is Phase.WEIGHT_GRADIENT
@@ -76,7 +77,7 @@ class Fact:
     name: str
     number: int | None  # of its block
     sizes: tuple[tuple[int, int], ...]  # of weights that stream: elements, bytes of each
-    dense_bytes: float  # of them all
+    dense_bytes: float  # total of all these weights
     elements: int
     matmul_phases: int
     skips_zero_weights: bool
@@ -84,17 +85,18 @@ class Fact:
 
 
 def work_of(graph: KernelGraph, recompute: str) -> Sequence[Work]:
-    """Kernels of a step in order, parallel products merged, with those that a policy of recomputation repeats."""
+    """Return the kernels of a step in order, with parallel products merged and recomputed kernels
+    repeated."""
     return graph.remembered(("work", recompute), lambda: with_recompute(graph, recompute))
 
 
 def need_of(graph: KernelGraph) -> MemoryNeed:
-    """Bytes that the passes keep and use."""
+    """Return the bytes that the passes keep and use."""
     return graph.remembered("memory need", lambda: memory_need(graph))
 
 
 def graph_without_scores(graph: KernelGraph) -> KernelGraph:
-    """The graph with scores of attention recomputed."""
+    """Return the graph with attention scores recomputed."""
     return graph.remembered("without scores", lambda: without_scores(graph))
 
 
@@ -116,7 +118,7 @@ def least_recompute(graph: KernelGraph, capacity: float) -> str:
 
 
 def facts_of(graph: KernelGraph, recompute: str) -> Sequence[Fact]:
-    """The facts of every phase of a step, in order."""
+    """Return the facts of every phase of a step, in order."""
     return graph.remembered(
         ("facts", recompute), lambda: tuple(_read_facts(graph, work_of(graph, recompute)))
     )

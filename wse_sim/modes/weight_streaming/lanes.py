@@ -39,7 +39,7 @@ class LaneTable:
         return [int(n) for n in lanes[np.argsort(seconds, kind="stable")]]
 
     def cycles(self, kernel: Kernel, number: int, lanes: int) -> dict[str, float] | None:
-        """Cycles of a kernel by cause; None if it is not in the table."""
+        """Return the cycles of a kernel by cause; None if it is not in the table."""
         cost = self.costs.get(kernel.signature)
         if cost is None:
             return None
@@ -53,8 +53,8 @@ class LaneTable:
 def lane_table(
     work: Iterable[Work], prices: Prices, wafer: Wafer, rectangles: Sequence[Rectangle]
 ) -> LaneTable:
-    """Prices of a step on all lanes of the rectangles."""
-    # Every lane has a column of its own at least.
+    """Return the costs of a step for all numbers of lanes on the rectangles."""
+    # Every lane has at least one column.
     each = tuple(np.arange(1, min(MAX_LANES, cols) + 1) for _, cols in rectangles)
     counts = [len(lanes) for lanes in each]
     rows = np.repeat([rows for rows, _ in rectangles], counts)
@@ -89,7 +89,7 @@ def chosen_lanes(
 
 
 def left_bytes(work: Sequence[Work], prices: Prices, wafer: Wafer, lanes: int) -> float:
-    """Bytes for activations: buffers and code of the largest kernel are on every core."""
+    """Return the bytes left for activations; every core has buffers and code of the largest kernel."""
     fixed = core_memory(work, prices, wafer, lanes, 0.0)
     return max(0.0, wafer.program_cores * (wafer.sram_usable_bytes - fixed.total_bytes))
 
@@ -97,7 +97,8 @@ def left_bytes(work: Sequence[Work], prices: Prices, wafer: Wafer, lanes: int) -
 def core_memory(
     work: Sequence[Work], prices: Prices, wafer: Wafer, lanes: int, activations_bytes: float
 ) -> CoreMemory:
-    """Bytes of the fullest core: activations spread over all cores, buffers of the largest kernel."""
+    """Return the memory of the fullest core: activations spread over all cores, buffers of the largest
+    kernel."""
     buffers = code = weights = 0.0
     seen: set[object] = set()
     for item in work:

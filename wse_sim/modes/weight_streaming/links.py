@@ -1,7 +1,7 @@
 """Maps of wavelets per step for weight streaming.
 
-Weight streaming has no routes in its plan; its traffic follows from the mapping (hidden over columns,
-tokens over rows, L lanes of ``c = C // L`` columns on R rows) and is stated here, per step and system:
+Weight streaming has no routes in its plan; its traffic follows from the mapping (hidden over columns, tokens
+over rows, L lanes of ``c = C // L`` columns on R rows). Per step and system:
 
 * Weights: W bytes enter half at the west and half at the east edge, evenly over the rows.  Every weight belongs to one
   column j of all lanes, enters once, from the west if ``j < h = c // 2``, and continues to the farthest lane.  So column x of C
@@ -31,7 +31,7 @@ FP32_OVER_16_BITS = 2
 
 
 def program_region(wafer: Wafer, lanes: int) -> Region:
-    """The rectangle of cores that weight streaming uses: whole lanes only, in the middle of the fabric."""
+    """Return the rectangle of cores that weight streaming uses: whole lanes, in the middle of the fabric."""
     cols = lanes * (wafer.program_cols // lanes)
     return Region(
         (wafer.rows - wafer.program_rows) // 2,
@@ -43,7 +43,7 @@ def program_region(wafer: Wafer, lanes: int) -> Region:
 
 
 def streaming_wavelets(plan: WeightStreamingPlan, input_bytes: float) -> NDArray[np.float32]:
-    """(rows, cols, 4) wavelets per step of one system; `input_bytes` enter per step."""
+    """Return the wavelets (rows, cols, 4) per step of one system; `input_bytes` enter per step."""
     wafer = plan.wafer
     area = program_region(plan.used, plan.lanes)
     times = plan.micro_batches

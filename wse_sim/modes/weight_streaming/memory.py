@@ -13,7 +13,8 @@ from wse_sim.kernels import family
 class MemoryNeed:
     """Bytes of activations of one micro-batch.
 
-    All that backward needs; block inputs; one block at work; operands and results of one kernel.
+    Fields: tensors for the backward pass; block inputs; working memory of one block; operands and results of
+    one kernel.
     """
 
     kept: float
@@ -23,10 +24,9 @@ class MemoryNeed:
 
 
 def memory_need(graph: KernelGraph) -> MemoryNeed:
-    """Bytes at the fullest moment: a block at work, or the head between forward and backward.
+    """Return the bytes at the fullest moment: while a block runs, or the head between forward and backward.
 
-    What is outside the blocks behind the last one (head, loss) is in use when no block is, so the
-    larger of the two counts.
+    Kernels after the last block (head, loss) run when no block does, so the larger of the two counts.
     """
     blocks = block_numbers(graph)
     forward = [k for k in graph.kernels if k.phase is Phase.FORWARD]
@@ -68,7 +68,8 @@ def _working_bytes(graph: KernelGraph, kernel: Kernel) -> float:
 
 
 def spilled_by_block(graph: KernelGraph, blocks: dict[str, int], spilled: float) -> dict[int, float]:
-    """Spilled bytes of each block: the earliest blocks are needed last, so they go first."""
+    """Return the spilled bytes of each block; the earliest blocks are needed last, so they are spilled
+    first."""
     fractions: dict[int, float] = {}
     left = spilled
     for number, size in sorted(block_input_bytes(graph, blocks).items()):

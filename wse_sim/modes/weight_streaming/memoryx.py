@@ -1,4 +1,4 @@
-"""MemoryX: holds the weights, streams them in layer order, takes gradients, runs the optimizer.
+"""MemoryX: stores the weights, streams them in layer order, receives gradients, runs the optimizer.
 
 Symbols: for a phase of W weight bytes, G gradient bytes, M bytes/s out of MemoryX, U bytes/s of
 optimizer traffic, a bytes of traffic per parameter, D phases of prefetch, d latency of SwarmX::
@@ -9,10 +9,10 @@ optimizer traffic, a bytes of traffic per parameter, D phases of prefetch, d lat
     update                       (G / 2) a / U       gradients cross the edge in 16 bits
     sum of a micro-batch         2 G / U             all but the last: read, add, write
 
-* Prefetched weights wait in MemoryX and SwarmX, not on the wafer: there a weight is used as it comes.
-* The forward weights of a step wait for their update in the step before: the iteration boundary.
-* Gradients of every micro-batch leave the wafer, which has no room to add them up; at most D phases of
-  them wait for MemoryX, then the wafer stalls.
+* Prefetched weights wait in MemoryX and SwarmX, not on the wafer, which uses a weight on arrival.
+* The forward weights of a step wait for their update in the previous step: the iteration boundary.
+* Gradients of every micro-batch leave the wafer, which has no memory to sum them. At most D phases of gradients
+  wait for MemoryX; then the wafer stalls.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class MemoryX:
         return times
 
     def release(self) -> None:
-        """The wafer has used up a stream: another may be prefetched."""
+        """Record that the wafer has used a stream, so that another one may be prefetched."""
         self._free += 1
         if self._slot is not None:
             self._slot.succeed()
@@ -150,8 +150,8 @@ def updates_of(plan: WeightStreamingPlan) -> dict[int, list[int]]:
     """Return the forward phases that stream weights which a weight-gradient phase changes, by index of the
     phase.
 
-    A phase may comprise several parallel products of which it names the first: a product that names no
-    forward phase belongs to the one that starts last before it.
+    A phase may comprise several parallel products and is named after the first. A product whose name is not
+    that of a forward phase belongs to the last forward phase that starts before it.
     """
     known = {kernel.name: kernel for kernel in plan.graph.kernels}
     order = {kernel.name: i for i, kernel in enumerate(plan.graph.kernels)}

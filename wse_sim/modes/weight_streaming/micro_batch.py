@@ -1,4 +1,4 @@
-"""The number of samples that pass the wafer at a time.
+"""Choice of the micro-batch: the number of samples that are processed together.
 
 A larger micro-batch pays launch floors and streams of weights less often. If its activations do not fit on
 the wafer, they are sent to the servers and back, which takes up to twice the arithmetic. So the rate has one
@@ -26,18 +26,19 @@ from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
 from wse_sim.modes.weight_streaming.rectangle import free_seconds
 
 Attempted = WeightStreamingPlan | Infeasible
-LEAST_GAIN = 5e-3  # of the time of a step, for which a smaller micro-batch is taken
+LEAST_GAIN = 5e-3  # least gain, as a fraction of the step time, for which a smaller micro-batch is chosen
 
 
 def with_micro_batch(
     attempt: Callable[[int], Attempted], options: StreamingChoice, per_system: int
 ) -> Attempted:
-    """The plan of the given micro-batch, or of the one that :attr:`StreamingChoice.choose_micro_batch` finds."""
+    """Return the plan with the given micro-batch, or with the one that
+    :attr:`StreamingChoice.choose_micro_batch` selects."""
     if options.micro_batch is not None:
         return attempt(min(options.micro_batch, per_system))
     if options.choose_micro_batch == "search":
         divisors = [d for d in range(1, per_system + 1) if per_system % d == 0][-12:]
-        # The largest of equally fast ones.
+        # Ties: the largest.
         return min((attempt(d) for d in reversed(divisors)), key=_seconds)
     largest, passes = _largest(attempt, per_system)
     if options.choose_micro_batch == "largest" or isinstance(largest, Infeasible):
@@ -74,7 +75,7 @@ def _without_spill(
     low, high = (passes, 2 * passes) if largest.spilled_bytes else (passes // 2, passes)
     while high > passes and high < 2 * per_system and not rests(high):
         low, high = high, 2 * high
-    while high - low > 1 and high < 2 * per_system:  # at low they do not rest, at high they do
+    while high - low > 1 and high < 2 * per_system:  # at low the activations do not fit, at high they do
         middle = (low + high) // 2
         low, high = (low, middle) if rests(middle) else (middle, high)
     best = min(tried.values(), key=_seconds)

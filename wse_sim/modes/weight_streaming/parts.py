@@ -112,7 +112,7 @@ class PartTimes:
         return step_seconds(plan, FREE_INPUT, columns=columns, wafer=wafer)
 
     def _cycles(self, table: LaneTable, number: int, rectangle: Rectangle, lanes: int) -> FloatArray:
-        """(phases,) cycles."""
+        """Return the cycles of every phase, (phases,)."""
         found = []
         for kernel, thinned in self.kinds:
             parts = table.cycles(kernel, number, lanes)
@@ -124,7 +124,8 @@ class PartTimes:
         return np.array(found)[self.kind_of]
 
     def _filled(self, columns: int) -> FloatArray:
-        """(phases,) bytes in whole words over those that there are; a weight that is sent with its index needs no filling up."""
+        """Return the ratio of bytes in whole words to bytes, (phases,); a weight that is sent with its index
+        needs no padding."""
         if self.plan.weight_density != 1:
             return np.ones(len(self.facts))
         each = np.array([whole_words(kernel, columns) for kernel, _ in self.kinds])

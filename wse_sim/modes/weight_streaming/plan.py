@@ -14,7 +14,8 @@ STREAMED_WEIGHT_BYTES = 2  # weights and gradients cross the wafer's edge in a 1
 
 
 def on_rectangle(wafer: Wafer, rectangle: tuple[int, int] | None) -> Wafer:
-    """The wafer with a program rectangle of at most `rectangle` (rows, columns); as it is for None."""
+    """Return the wafer with a program rectangle of at most `rectangle` (rows, columns); unchanged for
+    None."""
     if rectangle is None:
         return wafer
     rows, cols = min(rectangle[0], wafer.program_rows), min(rectangle[1], wafer.program_cols)
@@ -26,11 +27,12 @@ def on_rectangle(wafer: Wafer, rectangle: tuple[int, int] | None) -> Wafer:
 class StreamedPhase:
     """One kernel on the whole wafer for one micro-batch.
 
-    Its time is ``max(compute_cycles / clock, I/O of edge_weight_bytes and edge_gradient_bytes + way_cycles / clock, floor_s)``
-    plus the spill traffic, which is not overlapped.  A column takes its part of a round of weights in whole words, so `filled`
-    times the bytes that there are cross the edge.  The last weights still have a way of `way_cycles` when they have crossed it:
-    over the wafer, and with their sums through the lane.  The first gradients have one before they cross it.
-    `ahead_bytes` of weights wait between the edge and the cores when the phase begins, if the edge was free before.
+    Its time is ``max(compute_cycles / clock, I/O of edge_weight_bytes and edge_gradient_bytes + way_cycles /
+    clock, floor_s)`` plus the spill traffic, which is not overlapped.  A column receives its part of a round
+    of weights in whole words, so `filled` times the bytes cross the edge. After the last weights have crossed
+    it, they need `way_cycles` more: over the wafer, and with their sums through the lane. The first gradients
+    need as long before they cross it. `ahead_bytes` of weights wait between the edge and the cores when the
+    phase starts, if the edge was free before.
     """
 
     name: str
@@ -46,7 +48,7 @@ class StreamedPhase:
     spill_bytes: float
     floor_s: float
     flops: int
-    output_elements: int = 0  # of all products with streamed weights: what their partial sums add up to
+    output_elements: int = 0  # elements of the results of all products with streamed weights
     filled: float = 1.0
     way_cycles: float = 0.0
     ahead_bytes: float = 0.0

@@ -1,7 +1,7 @@
-"""Part of the wafer: fewer rows or columns where long routes cost more than the cores gain.
+"""Choice of a part of the wafer: fewer rows or columns if long routes cost more time than the additional cores save.
 
-A phase takes at least the latency of its routes, which grows with rows and columns.  A short step (a small batch, a small
-model) needs few cores, so the compiler may leave rows and columns idle.  Symbols: R rows, C columns::
+A phase takes at least the latency of its routes, which grows with rows and columns. A short step (small batch or small model) needs few
+cores, so the compiler may leave rows and columns unused.  Symbols: R rows, C columns::
 
     candidates  R, C, and all of 2, 3, 4, 6, 8, 12, ... below them, whatever the wafer
     search      rows, then columns, from large to small; it ends after PATIENCE sizes that gain less than STEP_GAIN
@@ -30,13 +30,13 @@ SIZES = tuple(sorted({2 << n for n in range(20)} | {3 << n for n in range(20)}))
 LEAST_GAIN = 2e-3
 """Least gain, as a fraction of the step time, for which rows or columns are left out."""
 
-STEP_GAIN = 5e-4  # of the time, for which one size is taken after another
+STEP_GAIN = 5e-4  # least gain of one size over another, as a fraction of the time
 PATIENCE = 4  # sizes in a row that gain less, after which smaller ones are not tried
 FREE_INPUT = InputPath(workers=1, worker_s=1e-15, io_s=1e-15, link_s=1e-15)
 
 
 def rectangle_of(plan: WeightStreamingPlan) -> Rectangle:
-    """Rows and columns that kernels of a plan use."""
+    """Return the rows and columns that the kernels of a plan use."""
     return plan.used.program_rows, plan.used.program_cols
 
 
@@ -68,7 +68,7 @@ def on_fewer_cores(
     if gain < LEAST_GAIN:
         return plan
     best = attempt(fastest)
-    assert isinstance(best, WeightStreamingPlan)  # it was timed
+    assert isinstance(best, WeightStreamingPlan)  # `timer` has found that it fits
     (rows, cols), (all_rows, all_cols) = fastest, whole
     note = (
         f"kernels use {rows} x {cols} of {all_rows} x {all_cols} cores: routes are shorter, so a step takes "
@@ -84,7 +84,7 @@ def _ahead(seconds: Seconds, rectangles: Sequence[Rectangle]) -> Iterator[float]
 
 
 def free_seconds(plan: WeightStreamingPlan) -> float:
-    """Seconds of a step without the host."""
+    """Return the seconds of a step without the host."""
     return step_seconds(plan, FREE_INPUT)
 
 

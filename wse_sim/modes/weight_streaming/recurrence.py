@@ -1,6 +1,6 @@
 """The schedule of weight streaming as a recurrence: the step time without events, for ratios and for studies.
 
-The processes of :mod:`run` and :mod:`memoryx` wait for each other only in ways that a maximum states.  Symbols: n the
+All waits between the processes of :mod:`run` and :mod:`memoryx` can be written as maxima.  Symbols: n the
 n-th stream of weights, j the j-th gradient, D phases of prefetch, d latency of SwarmX, W / M seconds of a stream::
 
     stream      s_n = max(s_{n-1} + W_{n-1} / M, update of its weights, end of the phase of stream n - D)
@@ -12,7 +12,7 @@ n-th stream of weights, j the j-th gradient, D phases of prefetch, d latency of 
                 done_j = max(get_j, e + d) + update
     input       batch n is there at max(batch n - 1 there, begin of n - 2) + samples / rate
 
-It gives what the simulation gives, to rounding; jitter and skew are not in it.
+The result equals that of the simulation up to rounding; jitter and skew are not included.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _update_lists(plan: WeightStreamingPlan) -> tuple[IntArray, IntArray]:
         flat = [target for i in range(len(plan.phases)) for target in lists.get(i, ())]
         return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), np.array(flat, np.int64)
 
-    # Phases follow from the graph and the recomputation, whatever the constants are.
+    # Phases depend only on the graph and the recomputation, not on the constants.
     return plan.graph.remembered(("updates", plan.recompute, len(plan.phases)), make)
 
 

@@ -1,4 +1,4 @@
-"""From a weight streaming run to a result: rates, the bottleneck, time per kernel, conservation.
+"""Makes the result of a weight-streaming run: rates, the bottleneck, time per kernel, conservation of bytes.
 
 Symbols: N samples of a step over S systems, T seconds of the measured step (the last one)::
 
@@ -39,14 +39,14 @@ from wse_sim.units import cycles_to_s
 
 
 def collect(run: StreamingRun, free: StreamingRun, path: InputPath) -> Result:
-    """Make the result from the run with the host and the run with free input (perhaps the same)."""
+    """Return the result, from the run with the host and the run with free input (which may be the same)."""
     plan = run.plan
     input_s = plan.batch_per_system / path.samples_per_s
     step_s = max(run.step_s, free.step_s, input_s)
     run.books.input_wait_s += step_s - run.step_s
     wafer, times = plan.wafer, plan.micro_batches
     area = program_region(plan.used, plan.lanes)
-    # Samples that fill up the last micro-batch or the last system are work, but no work that was requested.
+    # Samples that pad the last micro-batch or the last system are computed, but were not requested.
     flops = float(sum(p.flops for p in plan.phases if not p.recompute)) / plan.micro_batch * plan.batch
     arithmetic_s = times * sum(cycles_to_s(p.parts.get("compute", 0.0), wafer.clock_hz) for p in plan.phases)
     sample_bytes = plan.graph.input_bytes / plan.graph.samples
@@ -86,12 +86,12 @@ def collect(run: StreamingRun, free: StreamingRun, path: InputPath) -> Result:
     )
 
 
-# A name of a cause that is not a resource by itself is told by the resource behind it.
+# A cause that is not itself a resource is reported as the resource behind it.
 BINDING_NAMES = {"weight_latency": "iteration_boundary"}
 
 
 def _bindings(run: StreamingRun, path: InputPath) -> dict[str, float]:
-    """Seconds of the step that each resource alone would take."""
+    """Return the seconds of the step that each resource alone would need."""
     plan, times = run.plan, run.plan.micro_batches
     io = min(plan.wafer.io_bytes_per_s, run.swarmx.bytes_per_s)
     spill = min(plan.cluster.activation_server_bytes_per_s, plan.wafer.io_bytes_per_s)
@@ -129,7 +129,7 @@ def _core_times_s(run: StreamingRun, step_s: float) -> tuple[float, float, float
 
 
 def _kernels(run: StreamingRun) -> tuple[KernelUse, ...]:
-    """One row per group of equal phases: the blocks of a model fold into one row and a count."""
+    """Return one row per group of equal phases; the blocks of a model become one row with a count."""
     names = common_names(run.plan.graph)
     groups: dict[tuple[object, ...], list[int]] = {}
     for index, phase in enumerate(run.plan.phases):
@@ -154,7 +154,7 @@ def _kernel_use(run: StreamingRun, members: list[int], names: Mapping[str, str])
     parts = {cause: cycles_to_s(cycles, plan.wafer.clock_hz) * count for cause, cycles in phase.parts.items()}
     bounds = _roofline(run, phase)
     bound = max(bounds, key=lambda name: bounds[name])
-    # The blocks fold into one row: it bears the name that they share.
+    # The row of equal blocks has their common name.
     block = names.get(phase.kernel, "") + phase.name[len(phase.kernel) :] if phase.kernel in names else ""
     layer = common([plan.phases[index].layer for index in members])
     return KernelUse(
@@ -179,7 +179,7 @@ def _kernel_use(run: StreamingRun, members: list[int], names: Mapping[str, str])
 
 
 def _roofline(run: StreamingRun, phase: StreamedPhase) -> Mapping[str, float]:
-    """Seconds of one run of a phase that each resource needs at least."""
+    """Return the least seconds that each resource needs for one run of a phase."""
     plan, wafer = run.plan, run.plan.wafer
     macs = phase.flops / 2 / program_region(plan.used, plan.lanes).cores
     sram = macs * max(
@@ -198,7 +198,7 @@ def _roofline(run: StreamingRun, phase: StreamedPhase) -> Mapping[str, float]:
 
 
 def _conservation(run: StreamingRun) -> dict[str, float]:
-    """Bytes of all simulated steps, counted at both ends."""
+    """Return the bytes of all simulated steps, counted at both ends."""
     size = run.plan.graph.input_bytes / run.plan.graph.samples
     sums = {
         "weights_sent_bytes": run.memoryx.sent_bytes,

@@ -1,7 +1,8 @@
 """The weight streaming schedule: one kernel at a time on the whole wafer.
 
-Symbols: for a phase of c cycles, W weight bytes in, G gradient bytes out, X spilled bytes, v cycles on the way between the edge and
-the end of a lane, P bytes that wait there; f clock, B bytes/s of wafer I/O each way (full duplex), A bytes/s of the activation servers, t floor of a launch::
+Symbols: for a phase of c cycles, W weight bytes in, G gradient bytes out, X spilled bytes, v cycles of travel
+between the edge and the end of a lane, P bytes that wait there; f clock, B bytes/s of wafer I/O each way
+(full duplex), A bytes/s of the activation servers, t floor of a launch::
 
     start     max(end of the phase before, first weights at the wafer)
     ahead     min(P / B, time from the first weights at the wafer and the last ones of the phase before to start)
@@ -9,11 +10,11 @@ the end of a lane, P bytes that wait there; f clock, B bytes/s of wafer I/O each
               start + t) + X / A
     next      when the gradients have a place in the queue of MemoryX
 
-The floor is a maximum: the next launch is prepared while a phase runs.  Spill is not overlapped.
-All systems do the same on their shard of the batch, so one is simulated: the slowest, where a user states a skew.  Every
-sum over systems waits for it, and weights go to all of them at one time, so it is as late as if all were simulated.  Micro-batches repeat all
-phases.  Of many equal micro-batches the first ones and the last are simulated; the others repeat the
-last but one.
+The floor is a maximum: the next launch is prepared while a phase runs.  Spill is not overlapped. All systems
+do the same on their part of the batch, so only one is simulated: the slowest, if the user states a skew.
+Every sum over systems waits for it, and weights are sent to all systems at the same time, so the result
+equals that of simulating all. Micro-batches repeat all phases. If there are many equal micro-batches, only
+the first ones and the last are simulated; the others repeat the last but one.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from wse_sim.modes.weight_streaming.swarmx import SwarmX
 from wse_sim.units import cycles_to_s
 
 SIMULATED_MICRO_BATCHES = 6  # enough for prefetch, queues and input buffers to settle
-INPUT_PREFETCH = 2  # micro-batches that the host runs ahead
+INPUT_PREFETCH = 2  # micro-batches by which the host is ahead
 PLACES = {"weight_io": STALLED_INPUT, "gradient_io": STALLED_OUTPUT}
 CAUSES = ("compute", "weight_io", "gradient_io", "launch_floor")
 
@@ -200,7 +201,7 @@ class StreamingRun:
                 is_last = micro_batch == self.micro_batches - 1
                 for index in range(len(plan.phases)):
                     yield from self._phase(index, step, books, is_last=is_last)
-                # The last but one stands for all that are not simulated.
+                # The last but one represents all that are not simulated.
                 is_model = self.skipped and micro_batch == self.micro_batches - 2
                 self.books.plus(books, 1 + (self.skipped if is_model else 0))
                 if is_model:
@@ -266,7 +267,7 @@ class StreamingRun:
         weights: float,
         duration: float,
     ) -> None:
-        """Slices of a phase that begins."""
+        """Add the slices of a starting phase to the timeline."""
         flow = self.env.events
         direction = "forward" if phase.phase is Phase.FORWARD else "backward"
 
@@ -277,7 +278,7 @@ class StreamingRun:
 
         write("wafer", "compute", start, compute, flow=flow)
         if phase.weight_bytes:
-            # Of weights that all wait in queues at the start, nothing is left to draw.
+            # If all weights already wait in queues at the start, there is no slice to draw.
             write("weights in", "weights", start, max(0.0, weights), phase.weight_bytes, flow)
         if phase.gradient_bytes:
             write("gradients out", "gradients", start + of.way, of.gradients, phase.gradient_bytes, flow)

@@ -7,18 +7,18 @@ blocks, W bytes in use while one block runs.
 Rules, each a documented or a fitted mechanism:
 
 * one kernel at a time on the whole program rectangle, or on a part where routes are shorter and
-  that is faster (:mod:`rectangle`); weights stream in, activations rest;
+  that is faster (:mod:`rectangle`); weights stream in, activations are stationary;
 * parallel products that read one tensor (query, key, value; gate, up) run as one phase;
 * keep everything if ``A + W <= C``; else keep all but the scores of attention, which are recomputed
   without any weight, if that fits; else keep only the inputs of the blocks and run each block forward
   again before its backward pass, for which its weights stream in once more;
-* equal blocks run one program, so their inputs share a fate: all rest on the wafer if ``I + W <= C``, else
-  all go to the activation servers and come back, with what of ``W`` exceeds ``C``;
-* one number of lanes for the whole model, the one of least compute time;
+* equal blocks run one program, so their inputs are treated alike: all stay on the wafer if ``I + W <= C``; otherwise
+  all are sent to the activation servers and back, together with the part of ``W`` that exceeds ``C``;
+* one number of lanes for the whole model, the one with the least compute time;
 * a phase of matrix products takes at least the launch floor; attention holds two products forward and
   four backward.
 
-One file, because the steps are read in their order.
+The steps share one file, so that they can be read in order.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def compile_streaming(
     Raises
     ------
     ModelError
-        If batch, systems, micro-batch or density are impossible.
+        If batch, systems, micro-batch or density are out of range.
     """
     choice = (choice or StreamingChoice()).replace(batch=batch)
     return plan_streaming(graph, wafer, cluster, systems, choice)
@@ -101,7 +101,7 @@ def _plan_of(values: dict[str, object] | Infeasible) -> WeightStreamingPlan | In
     if isinstance(values, Infeasible):
         return values
     plan = values["plan"]
-    assert isinstance(plan, WeightStreamingPlan)  # of the lists below; not of a user
+    assert isinstance(plan, WeightStreamingPlan)  # of the lists below; not a user option
     return plan
 
 
@@ -123,14 +123,14 @@ def _check(systems: int, cluster: Cluster, choice: StreamingChoice) -> None:
 
 @step("per_system")
 def check_request(cluster: Cluster, systems: int, options: StreamingChoice) -> int:
-    """Reject impossible requests; distribute the batch over the systems."""
+    """Check that the options are in range; distribute the batch over the systems."""
     _check(systems, cluster, options)
     return -(-options.batch // systems)
 
 
 @step()
 def fit_memoryx(graph: KernelGraph, cluster: Cluster) -> Infeasible | None:
-    """Weights and optimizer state must fit the weight servers."""
+    """Check that weights and optimizer state fit on the weight servers."""
     optimizer = optimizer_of(graph)
     state_bytes = stored_bytes(graph, 4 if optimizer is None else optimizer.server_bytes, frozen=4)
     if state_bytes <= cluster.memoryx_bytes:
@@ -185,7 +185,7 @@ def try_micro_batches(
 
 @step("stated", "prices")
 def state_micro_batch(graph: KernelGraph, wafer: Wafer, micro_batch: int) -> tuple[KernelGraph, Prices]:
-    """State the graph for one micro-batch."""
+    """Convert the graph to one micro-batch."""
     stated = graph.with_samples(micro_batch)
     return stated, Prices(wafer, {"training": stated.training})
 
@@ -258,7 +258,7 @@ def list_phases(
     recompute: str,
     spilled_bytes: float,
 ) -> tuple[Sequence[Work], tuple[StreamedPhase, ...]]:
-    """Every kernel of a micro-batch in order, with its cycles, its weights, its gradients and its spill."""
+    """List the kernels of a micro-batch in order, with their cycles, weights, gradients and spill."""
     work = work_of(stated, recompute)
     return work, _phases(stated, recompute, prices, lanes, spilled_bytes, options.density)
 
@@ -275,7 +275,7 @@ def state_plan(
     work: Sequence[Work],
     phases: tuple[StreamedPhase, ...],
 ) -> WeightStreamingPlan:
-    """Put the plan together."""
+    """Assemble the plan."""
     optimizer, wafer, options = optimizer_of(stated), prices.wafer, system.options
     sent = what_is_sent(stated, options.send)
     return WeightStreamingPlan(
@@ -376,7 +376,7 @@ def _phases(
         if fact.elements:
             if kernel.signature not in on_way:
                 on_way[kernel.signature] = (
-                    # A weight that is sent with its index needs no filling up.
+                    # A weight that is sent with its index needs no padding.
                     whole_words(kernel, wafer.program_cols // lanes) if density == 1 else 1.0,
                     0.0 if gradient else ahead_bytes(kernel, wafer, lanes),
                 )

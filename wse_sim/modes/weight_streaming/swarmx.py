@@ -23,7 +23,7 @@ class SwarmX:
 
     @staticmethod
     def of(cluster: Cluster, systems: int) -> SwarmX:
-        """The tree that reaches `systems` systems; one system is wired to MemoryX directly."""
+        """Return the tree for `systems` systems; a single system is connected directly to MemoryX."""
         levels, reach = 0, 1
         fanout = max(2, cluster.swarmx_fanout)
         while reach < systems:

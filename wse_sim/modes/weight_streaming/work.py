@@ -22,10 +22,10 @@ class Work:
 
 
 def merge_parallel(kernels: Sequence[Kernel]) -> list[Work]:
-    """Make one product of parallel ones: gemms of one phase that read the same tensor.
+    """Merge parallel products, the gemms of one phase that read the same tensor, into one.
 
-    Forward ``(m, k) x (k, n_i)`` becomes ``n = sum n_i``; their input gradients add up in one product
-    with ``k = sum n_i``; their weight gradients become one of ``n = sum n_i``.
+    Forward ``(m, k) x (k, n_i)`` becomes ``n = sum n_i``; their input gradients become one product with ``k =
+    sum n_i``, their weight gradients one with ``n = sum n_i``.
     """
     group_of: dict[str, tuple[object, ...]] = {}
     for kernel in kernels:
@@ -63,7 +63,8 @@ def _merged(members: Sequence[Kernel]) -> Work:
 
 
 def with_recompute(graph: KernelGraph, recompute: str) -> list[Work]:
-    """The step's work in order; with full recomputation each block runs forward again before backward."""
+    """Return the step's work in order; with full recomputation each block runs forward again before its
+    backward pass."""
     blocks = block_numbers(graph)
     work = merge_parallel([k for k in graph.kernels if k.phase is not Phase.UPDATE])
     if recompute != "full":

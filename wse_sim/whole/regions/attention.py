@@ -53,7 +53,7 @@ from wse_sim.whole.regions.turns import (
     route_takers,
 )
 
-PORTS = 3  # operands, each of which may have its own row to come in
+PORTS = 3  # operands; each may enter on a separate row
 
 
 class Sends(NamedTuple):

@@ -53,7 +53,7 @@ class Ports:
 
     inward: Sequence[int]
     outward: int
-    towards: str  # ports by which the outlet's router sends on
+    towards: str  # ports by which the outlet's router forwards words
     own: Sequence[int]
     others: Sequence[tuple[int, str]] = ()
 

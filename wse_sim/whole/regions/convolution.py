@@ -75,7 +75,7 @@ class Convolution(Dense):
         if attrs.uneven or not (windows.lines.is_regular and windows.columns.is_regular):
             raise refused(
                 kernel,
-                "has other strides or zeros around along lines than along columns",
+                "has different strides or padding along lines and along columns",
                 "use the same stride and padding in both directions",
             )
         if int(kernel.dims["k"]) % PAIR:

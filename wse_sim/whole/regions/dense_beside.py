@@ -125,7 +125,7 @@ class DenseBeside(DenseShape):
         size, count = self.stored, len(self.stores)
         beyond = (
             self.cols * self.outputs - self.features
-        )  # the last column's share of the last token reaches so far
+        )  # the last column's part of the last token ends here
         links = [
             ports.own[1 + i % 2] for i in range(count - 1)
         ]  # colors of sums, free next to the compute cores

@@ -240,7 +240,7 @@ class KeptDense(SharedDense):
 
     @property
     def is_spaced(self) -> bool:
-        """True: rows wait for no other row."""
+        """True: no row waits for another row to send."""
         return True
 
 

@@ -30,9 +30,9 @@ from wse_sim.whole.regions.fused import ITEMS, items_of, work_cycles
 from wse_sim.whole.regions.turns import RELAY_SLOTS
 
 DEALT = 3  # words that a row takes at a time; its queue holds twice as many
-MOST_HEARD = 3  # bundles that the core next to a row hears, on a microthread each
-STORES = 3  # cores in which a residual waits, where the region has room
-STORED_FRACTION = 0.8  # of a core's memory that three samples in a store may take; with more there are two
+MOST_HEARD = 3  # bundles that the core next to a row can receive, one microthread each
+STORES = 3  # most cores that store a residual, if the region has room
+STORED_FRACTION = 0.8  # of a core's memory that three samples in a store may take; beyond it a store has two
 LAST_SLOTS = 2  # samples in the store that deals them out
 QUEUED_WORDS = 14  # of sums between two cores: output queue, router, input queue
 

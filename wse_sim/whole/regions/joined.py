@@ -46,7 +46,7 @@ class JoinedRows(RegionKind):
         if not is_joined:
             raise refused(
                 kernel,
-                "moves elements, and a whole model on the fabric has rows of a parameter before the tokens alone",
+                "moves elements, but a whole model on the fabric only puts rows of a parameter before the tokens",
                 "leave it out",
             )
 

@@ -105,7 +105,7 @@ class PointwisePlace(PlacedKernel):
                 known = ", ".join((*BINARY, *MAPPED, *FUNCTIONS))
                 raise refused(
                     kernel,
-                    f"does '{','.join(ops)}', of which '{op}' is not one operator on the value of those before",
+                    f"does '{','.join(ops)}', but '{op}' is not a single operator on the result of those before it",
                     f"a whole model on the fabric does {known}, one after another",
                 )
         result = graph.tensors[kernel.outputs[0]]
@@ -114,7 +114,7 @@ class PointwisePlace(PlacedKernel):
         if takes != given or not kernel.inputs or len(kernel.inputs) > MOST_OPERANDS:
             raise refused(
                 kernel,
-                f"does '{','.join(ops)}' with {given} tensors, and takes {takes} of which 1 to {MOST_OPERANDS} are no parameters",
+                f"does '{','.join(ops)}' with {given} tensors, but takes {takes}, of which 1 to {MOST_OPERANDS} must not be parameters",
                 "give each operator its own tensor, and take no power beyond a square",
             )
         is_told = bool(kernel.access.steps) and "div" not in ops

@@ -20,9 +20,10 @@ from wse_sim.fabric.format.classes import CoreClass, Operand
 from wse_sim.fabric.format.program import Command
 from wse_sim.whole.paths import BACK, Cell, direction
 
-# By default a router with one position consumes a command of a control word; `pop="never"` prevents that.
+# By default, a router with a single position removes a command from a control word; `pop="never"` prevents
+# this.
 KEEP = Switch([], pop="never")
-RELAY_SLOTS = 3  # samples that a core holds which hands them on
+RELAY_SLOTS = 3  # samples in a core that forwards them
 
 
 def route_takers(

@@ -19,7 +19,7 @@ class Colors:
     """Colors of the program; a pair alternates from core to core."""
 
     weights: int = 0  # down the columns
-    gradients: int = 1  # along the lanes, by every core in turn
+    gradients: int = 1  # along the lanes, sent by every core in sequence
     sums: tuple[int, int] = (2, 3)  # along the lanes
     back: int = 4  # results, from the last column of a lane to their owners
     rising: int = 5  # weights from the row below to the row above

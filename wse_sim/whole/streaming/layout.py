@@ -99,7 +99,7 @@ class StreamedLayout:
     layers: tuple[StreamedLayer, ...]
     passes: tuple[Pass, ...]
     streams: tuple[EdgeStream, ...]
-    is_training: bool  # as a whole, however many of its passes are done
+    is_training: bool  # of the complete step, even if only some passes are included
 
     @property
     def cols(self) -> int:

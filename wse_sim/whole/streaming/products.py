@@ -88,7 +88,7 @@ class _Rounds:
     def begin_or_pass(self) -> None:
         """Write all columns but the last: sums go east; a microthread receives the results that come back."""
         lay, core, most = self.cores.layout, self.core, self.one.owned
-        at_end = int(self.kind.is_first)  # of its results: nothing is left to do but to wait for it
+        at_end = int(self.kind.is_first)  # of its results: nothing remains except to wait for it
 
         def taken(col: int) -> int:
             return max(0, len(self.one.rounds_of(col)) - at_end)

@@ -67,9 +67,9 @@ from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, TrainedKind, Tr
 from wse_sim.whole.trained.slots import Slotted, Turn
 
 QUERY, KEY, VALUES = range(3)  # operands
-MAXIMUM, SUM, SHARED = 2, 7, 2  # places of the collectives among the instructions of softmax and gradient
+MAXIMUM, SUM, SHARED = 2, 7, 2  # positions of the collectives among the instructions of softmax and gradient
 TAKE, DOWN = 3, 4  # microthreads: sums of a row that come back, sums of dk and dv
-BESIDE = 2  # moving columns that it uses: inlets, collectors
+BESIDE = 2  # moving columns in use: inlets, collectors
 FP16_BYTES, FP32_BYTES = 2, 4
 ALONE = Sharing(1, (), 0, 0)  # collectives are written here, around other work
 

@@ -39,7 +39,7 @@ from wse_sim.whole.trained.products import OWN_COLORS
 
 RECEIVE = 1  # microthread of the cores next to the rows
 MOST_STRIDE = 2
-INSTRUCTION_BYTES = 8192  # what such a core keeps for its program; it has no weights
+INSTRUCTION_BYTES = 8192  # bytes that such a core reserves for its program; it has no weights
 
 
 class TrainedConvolution(TrainedKind):

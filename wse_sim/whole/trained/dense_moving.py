@@ -26,7 +26,7 @@ from wse_sim.whole.trained.last_row import in_pairs
 from wse_sim.whole.trained.products import FEED_QUEUE, Products
 
 DEAL, SEND = 1, 2  # microthreads next to a row
-RECEIVERS = 7  # microthreads that wait for samples of the residual, in order
+RECEIVERS = 7  # microthreads that receive samples of the residual, in order
 PRIORITIES = ("high", "medium", "low")  # of microthreads, in order
 
 
@@ -162,8 +162,8 @@ class Beside:
         """Deal out the residual of all samples of a round: they arrive in order during the work, as far as
         microthreads suffice.
 
-        Microthreads receive words in the order of their priority, then of their number. So a free one waits
-        for a later sample at the next priority; when no priority is left, all start again.
+        Microthreads receive words in the order of priority, then of number. So a free microthread waits for a
+        later sample at the next lower priority; after the lowest priority, all start again.
         """
         products, d = self.products, self.batch.in_flight
         features, count = products.features, min(d, RECEIVERS)

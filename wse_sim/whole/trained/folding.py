@@ -206,7 +206,7 @@ class FoldingCores:
                         self._send(core, row, each * columns, 1)
                 self._finish(core, row, done[y], finished[y])
         if folding.goes_up(row):
-            # A core's words of all colors share one output queue: words for the row above go first.
+            # Words of all colors share one output queue, so words for the row above go first.
             core.join(CHAIN)
 
     def _shares(self) -> tuple[int, int, int]:

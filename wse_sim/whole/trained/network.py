@@ -71,7 +71,7 @@ class Waiting:
     a sum or a region."""
 
     sent: SentGradient
-    stores: tuple[Cell, ...]  # the reader's first
+    stores: tuple[Cell, ...]  # colors of the routes, the reader's first
     ways: tuple[Way, ...]  # one more than stores
 
 

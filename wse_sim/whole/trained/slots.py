@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from wse_sim.fabric.format.builder import Buffer
 from wse_sim.fabric.format.classes import Operand
 
-SLOT_ELEMENTS = 4  # a slot begins in the bank in which the first does
+SLOT_ELEMENTS = 4  # every slot starts in the bank of the first one
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ class StreamedProducts(Products):
 
     def _declare(self, b: Builder, batch: Batch) -> None:
         super()._declare(b, batch)
-        self.pitch = self.tokens * self.outputs  # groups of all samples lie one after the other
+        self.pitch = self.tokens * self.outputs  # groups of all samples are contiguous
 
     # ---- rows with inputs ------------------------------------------------------------------------------------------
 

@@ -11,8 +11,8 @@ outputs::
                  backward  g = g * act'                               sent up its column, twice
                  update    b' -= r / B db
 
-db is the sum of g. The last row computes it; if the last row also computes a derivative, the first row does,
-and the rows pass it down.
+db is the sum of g. The last row computes it. If the last row already computes a derivative, the first row
+computes db instead, and the rows pass it down.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ def _core_with_inputs(
         )  # fmt: skip
         core.join(DOWN)
         if at.is_first and not layer.layout.collects_apart:
-            # In the output ring, all words of its turn come before sums for a row that waits for its turn.
+            # In the output ring, all words that the core sends in sequence come before sums for a row that
+            # waits to send.
             core.join(COLLECTED)
         if at.row:
             core.add(fabric_out(here), y, fabric_in(above), start="none", thread=DOWN, priority="high")
@@ -158,14 +159,14 @@ def _sum_west(layer: TrainedLayer, core: CoreClass, at: _Place, slot: int, back:
 
 
 def _sum_here(layer: TrainedLayer, core: CoreClass, at: _Place, own: Operand, slot: int, back: int) -> None:
-    """Without a free moving column, let the first column store the sums and send them."""
+    """Let the first column store the sums and send them, if no moving column is free."""
     ring, k = layer.p_ring, len(layer.layout.rows[at.row].inputs)
     result = layer.dx.dsd(slot * ring, k, step=ring)
     if at.is_final:
         core.mov(result, own)
     else:
         core.add(result, own, fabric_in(layer.along[(at.col + 1) % 2]), start="none")
-    core.join(DOWN)  # what waits for its turn holds up all that is sent after it
+    core.join(DOWN)  # words that wait in sequence block all words behind them
     core.join(COLLECTED)
     core.mov(fabric_out(back, _turn(layer, at.row)), result, dtype="fp16", start="none", thread=COLLECTED)
 

@@ -9,8 +9,8 @@ l passes that sums of gradients take along a row (:mod:`wse_sim.whole.training.o
     l_p <= d_p - 2                       a slot whose sums are in flight is not overwritten
     o_p = d_{p+1} + l_{p+1} + 2 s        what the next region needs, and what is in flight there and back
 
-No value exceeds the B samples of a batch or what memory can store. If a value is reduced for that reason,
-these conditions still hold, from the first region to the last::
+No value exceeds the B samples of a batch or the number that fits in memory. If a value is reduced for that
+reason, these conditions still hold, from the first region to the last::
 
     o_p <= d_p <= o_p + a_p              the last row finishes what the rows have sent; the rest fits in the queues
     d_{p+1} + l_{p+1} <= o_p, or o_p = B
@@ -31,8 +31,8 @@ be blocked are those that another core waits for:
   last row has sent a gradient up twice. The rows receive both before they send sums west.
 * Sums west: the neighbour received the same gradient before, and reaches the same pass without any sum of a
   later one. Sums that lag behind reach a core one pass later, and until then block its sums of outputs.
-* Sequence: collectors buffer two samples, so a row is never ahead of the row above by more than that. A core
-  that computes and sends in sequence first sends its sums of outputs: those of the row above follow them.
+* Sequence: collectors buffer two samples, so a row is at most two samples ahead of the row above. A core that
+  both computes and sends in sequence sends its sums of outputs first, because the row above can send only after them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ SUMS_QUEUE = 2  # input queue of the sums
 ROOMS = ((3, 1), (2, 1), (2, 0), (1, 2), (1, 0))
 """Combinations of spare samples and further passes ahead that are tried; (0, 0), which cannot deadlock, is
 the fallback."""
-LEAST = 2  # samples of a core whose sums do not lag behind: one sends, into one come products
+LEAST = 2  # samples of a core whose sums do not lag behind: one is sent, one receives products
 HELD_FRACTION = 0.7  # of a core's memory that samples in flight may take
 
 

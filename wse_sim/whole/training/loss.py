@@ -81,7 +81,7 @@ def write_loss(
     `label` is its label and `slope` the place for its gradient; `then` is called once the logits have
     arrived.
     """
-    # Padding of the last word is no logit: its gradient stays 0.
+    # Padding of the last word is not a logit; its gradient stays 0.
     logit = held.logits.dsd(0, real)
     core.mov(held.logits.dsd(), fabric_in(logits), dtype="fp16", start="none")
     if then is not None:

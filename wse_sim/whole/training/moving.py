@@ -1,8 +1,9 @@
-"""Cores of a layer that move data: inlets deal inputs out, the core next to the last row gradients.
+"""Cores of a layer that move data: inlets deal out inputs, and the core next to the last row deals out
+gradients.
 
 Symbols: a bundle of rows 0 .. r - 1 of k_0 .. k_{r-1} inputs; a *word* holds two::
 
-    round t < min k_i / 2    a word to every row: each router takes one and is switched by it, so the next goes further down;
+    round t < min k_i / 2    a word to every row: each router takes one word, which switches it, so the next word goes further down;
                              a control word resets all of them
     last round               a word to the rows that have one more
 
@@ -175,7 +176,7 @@ def write_losses(layer: TrainedLayer, cells: Sequence[Cell], logits: int, back: 
         leave(i)
         with core.loop(own - 1):
             one(0, count - 1)
-        one(own - 1, layer.rows - 1 - i - (own - 1) * count)  # a step counts within a loop alone
+        one(own - 1, layer.rows - 1 - i - (own - 1) * count)  # a step has an effect only inside a loop
         b.place(core, cell)
     route_senders(b, back, cells, direction(cells[0], (lay.last, lay.left - 1)))
     b.route(back, (lay.last, lay.left - 1), rx=direction((lay.last, lay.left - 1), cells[0]), tx="R")

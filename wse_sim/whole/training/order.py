@@ -7,8 +7,8 @@ Symbols: B samples; d of them in flight; l passes that sums of input gradients l
 
 These sums pass along a row of cores. A core far down the row has its part long before the sum arrives. If it
 sent its part in the same pass, it would wait for the row in every pass, and so would all cores that receive
-the same words; so it sends the part as many passes later as the sum needs to arrive. A buffer of samples in
-flight has d slots; sample i uses slot ``i mod d``.
+the same words. So it sends the part later, by the number of passes that the sum needs to arrive. A buffer of
+samples in flight has d slots; sample i uses slot ``i mod d``.
 """
 
 from __future__ import annotations

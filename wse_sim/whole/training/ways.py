@@ -31,7 +31,7 @@ from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole.layout import RegionLayout, items_of, lay_for_training
 from wse_sim.whole.paths import BACK, Cell, Grid, direction
 
-LEAST_LOSSES = 2  # cores of a loss that take samples in turn
+LEAST_LOSSES = 2  # cores of a loss, which receive samples in rotation
 
 
 class NoWayError(ModelError):
@@ -46,7 +46,7 @@ class Leg:
     color: int
     cells: tuple[Cell, ...]
     elements: range  # of a sample
-    taps: tuple[Cell, ...] = ()  # cells on the way whose cores take the words as well
+    taps: tuple[Cell, ...] = ()  # cells on the route whose cores also receive the words
 
 
 @dataclass(frozen=True)
@@ -140,12 +140,12 @@ def _legs(
         outputs = range(sum(layout.sent(col) for col in range(layout.cols)))
         if after is None:
             edge_cell = grid.nearest_free(stream.color, stream.route[-1])
-            grid.take(stream.color, (edge_cell,))  # no core of the loss stands where the logits leave
+            grid.take(stream.color, (edge_cell,))  # no core of the loss is where the logits leave
             loss = _loss_cells(grid, layouts, stream.color, beside, losses)
             grid.take(stream.color, (beside, *loss))
             out = _leg(grid, stream, stream.color, (loss[-1], edge_cell), [layout], outputs, computing)
             before = (beside, *loss[:-1]) if loss != (beside,) else ()
-            out = replace(out, cells=(*before, *out.cells), taps=loss)  # the loss listens
+            out = replace(out, cells=(*before, *out.cells), taps=loss)  # the loss receives the logits
         else:
             out = _leg_to_inlets(grid, stream, beside, (layout, after), outputs, computing)
             ends = ((after.top, after.collector), beside)

@@ -1,4 +1,4 @@
-"""Where checkpoints are: files here; places in the cloud are known by name and refused."""
+"""Storage of checkpoints: local files; cloud storage is recognised by its scheme and rejected."""
 
 from __future__ import annotations
 

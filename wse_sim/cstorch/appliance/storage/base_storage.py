@@ -28,7 +28,7 @@ class _Storage:
 
     @classmethod
     def is_valid_path(cls, path: Path) -> bool:
-        """Whether a path belongs to this kind of storage (of the base class: to any)."""
+        """Return whether a path belongs to this kind of storage (for the base class: to any kind)."""
         return any(kind.is_valid_path(path) for kind in cls.kinds)
 
     @classmethod
@@ -54,7 +54,7 @@ class _Storage:
 
     @classmethod
     def path_exists(cls, path: Path) -> bool:
-        """Whether something is there."""
+        """Return whether the path exists."""
         return cls.get_type(path).path_exists(path)
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints in the cloud: known by their scheme, and refused with a sentence when they are used."""
+"""Checkpoints in cloud storage: recognised by their scheme, and rejected with an error on use."""
 
 from __future__ import annotations
 

@@ -10,18 +10,18 @@ __all__ = ["limit_mp_threads", "short_temp_dir", "unwrap_traceback", "version_ch
 
 @contextlib.contextmanager
 def limit_mp_threads() -> Iterator[None]:
-    """Threads of worker processes are torch's matter."""
+    """Do nothing: torch limits the threads of worker processes."""
     yield
 
 
 @contextlib.contextmanager
 def short_temp_dir() -> Iterator[None]:
-    """Temporary folders are the system's matter."""
+    """Do nothing: the system chooses temporary folders."""
     yield
 
 
 def version_check(*_: object, **__: object) -> None:
-    """Versions are not compared: there is no cluster."""
+    """Do nothing: there is no cluster whose version could differ."""
 
 
 def unwrap_traceback(*_: object, **__: object) -> None:

@@ -20,7 +20,7 @@ def create_symlink(
     Raises
     ------
     FileExistsError
-        If something else than a link has the name.
+        If the name exists and is not a link.
     """
     link = Path(src_path)
     link.parent.mkdir(parents=True, exist_ok=True)

@@ -126,7 +126,7 @@ class DataExecutor:
 
     @property
     def iteration(self) -> int:
-        """Index of the present step (0 in the first one): trainers find the first step by it."""
+        """Index of the current step, from 0; trainers compare it with 0 to detect the first step."""
         return max(0, self.user_iteration - 1)
 
     @property

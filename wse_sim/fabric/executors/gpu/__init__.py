@@ -1,1 +1,2 @@
-"""The wavelet executor's planes on a GPU: a word of 64 routers or a core per thread; experimental."""
+"""The bit planes of the wavelet executor on a GPU: each thread handles a word of 64 routers or a core;
+experimental."""

@@ -1,4 +1,4 @@
-"""Where the kernels run: a GPU, or numba's simulator of one (``NUMBA_ENABLE_CUDASIM=1``)."""
+"""The device that runs the kernels: a GPU, or numba's simulator of one (``NUMBA_ENABLE_CUDASIM=1``)."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class GpuDevice(Protocol):
         """Step cycles t .. until - 1 of a state on the device, or fewer if the run ends."""
 
     def marks(self, state: RunState) -> Marks:
-        """The marks of a state on the device."""
+        """Return the marks of a state on the device."""
 
     def download(self, state: RunState, onto: RunState) -> None:
-        """Copy what a run changes from a state on the device to `onto`."""
+        """Copy the arrays that a run changes from the device to `onto`."""
 
 
 def what_is_missing() -> str | None:
@@ -48,17 +48,17 @@ def what_is_missing() -> str | None:
 
 
 def is_simulated() -> bool:
-    """True under ``NUMBA_ENABLE_CUDASIM=1``."""
+    """Return whether ``NUMBA_ENABLE_CUDASIM=1`` is set."""
     return bool(getattr(numba.config, "ENABLE_CUDASIM", False))
 
 
 def each_array(change: Callable[[Array], Array], state: RunState) -> RunState:
-    """`state` with every array changed."""
+    """Return `state` with a function applied to every array."""
     return RunState._make(type(group)(*map(change, group)) for group in state)
 
 
 class Cuda:
-    """The GPU that numba has chosen.
+    """The GPU that numba selects.
 
     ``persistent``: one launch steps many cycles.  Otherwise, or where blocks cannot wait for each other, every half of a
     cycle is a launch.
@@ -116,7 +116,8 @@ class Cuda:
 
     @staticmethod
     def _blocks(state: RunState, threads: int) -> int:
-        """Blocks that fit on the device at once; 0 if they cannot wait for each other."""
+        """Return the number of blocks that fit on the device at once; 0 if blocks cannot wait for each
+        other."""
         if is_simulated():
             return 1
         from wse_sim.fabric.executors.gpu.kernels import run_cycles

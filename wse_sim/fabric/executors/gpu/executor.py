@@ -30,14 +30,15 @@ from wse_sim.fabric.format.lower import Lowered
 from wse_sim.fabric.format.memory import Inputs, Memory, new_memory
 from wse_sim.fabric.format.program import Program
 
-CYCLES = 2000  # of one launch: some hundredths of a second, after which the host may look
+CYCLES = 2000  # cycles of one launch: some hundredths of a second, after which the host checks for interrupts
 
 
 @dataclasses.dataclass(frozen=True)
 class Gpu:
     """Steps every cycle on a GPU; counts everything and has time bins.
 
-    ``missing`` says what a device lacks, None if there is one; ``device`` makes it.  ``cycles`` are stepped in one call.
+    ``missing`` returns what is missing for a device, None if there is one; ``device`` creates it. ``cycles``
+    cycles are stepped per call.
     """
 
     device: Callable[[], GpuDevice] = Cuda
@@ -47,7 +48,7 @@ class Gpu:
     name = "gpu"
 
     def can_run(self, program: Program, options: Options) -> Reason | None:
-        """Everything but traces, where there is a GPU."""
+        """Return None for all programs without a trace, if there is a GPU."""
         if options.trace_rows:
             return Reason("the gpu executor has no trace")
         missing = self.missing()

@@ -1,4 +1,4 @@
-"""The kernels: threads of a grid step the fabric.  Importing this asks for numba's CUDA target.
+"""CUDA kernels, whose threads step the fabric. Importing this module requires numba's CUDA target.
 
 ``run_cycles`` stays on the device for many cycles; its blocks wait for each other twice in a cycle, so all of them must
 fit on the device at once.  Where they cannot wait, ``run_first`` and ``run_second`` are launched in every cycle.
@@ -16,7 +16,7 @@ from wse_sim.fabric.executors.gpu.loop import ALIVE, first_half, has_fault, is_o
 
 @cuda.jit
 def run_cycles(routes, planes, payload, cores, tally, marks, settings, t, until):
-    """Cycles t .. until - 1, or fewer if the run ends before."""
+    """Run cycles t .. until - 1, or fewer if the run ends before."""
     grid = cuda.cg.this_grid()
     i, n = cuda.grid(1), cuda.gridsize(1)
     going = not is_over(t, marks, settings.sets)
@@ -34,7 +34,7 @@ def run_cycles(routes, planes, payload, cores, tally, marks, settings, t, until)
 
 @cuda.jit
 def run_first(routes, planes, payload, cores, tally, marks, settings, t):
-    """The first half of cycle t, unless the run has ended."""
+    """Run the first half of cycle t, unless the run has ended."""
     if not is_over(t, marks, settings.sets):
         first_half(
             cuda.grid(1), cuda.gridsize(1), t, routes, planes, payload, cores, tally, marks, settings.sets
@@ -43,7 +43,7 @@ def run_first(routes, planes, payload, cores, tally, marks, settings, t):
 
 @cuda.jit
 def run_second(routes, planes, payload, cores, tally, marks, settings, t):
-    """The second half of cycle t, unless the run has ended."""
+    """Run the second half of cycle t, unless the run has ended."""
     i = cuda.grid(1)
     if is_over(t, marks, settings.sets):
         if i == 0:

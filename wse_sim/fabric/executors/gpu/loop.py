@@ -1,10 +1,9 @@
-"""A cycle in two halves, each done by any number of threads in any order; between halves all threads wait for each other.
+"""A cycle in two halves. Any number of threads may run each half in any order; between halves all threads synchronise.
 
 First half:   words of routers decide, rings push.
-Second half:  what moved becomes the new state of the queues; cores receive and take their cycle.
+Second half:  moves are applied to the queues; cores receive words and run their cycle.
 
-In a half no thread reads what another one writes, but for bits that are set by atomic operations and read in a later
-half.  So results do not depend on the number of threads nor on their order.
+In a half no thread reads data that another one writes, except for bits that are set by atomic operations and read in a later half.  So results do not depend on the number of threads nor on their order.
 """
 
 # Jitted functions take arrays and scalars; numba infers their types.
@@ -27,7 +26,8 @@ AT_INPUTS, AT_BOUNDS = G.TWO_INPUTS, G.OUT_OF_BOUNDS
 
 @bare_kernel
 def is_over(t, marks, sets):
-    """True if the run ended before cycle t.  All threads see the same while some are in the first half of cycle t."""
+    """Return whether the run ended before cycle t; equal in all threads while some are in the first half of
+    cycle t."""
     if t == 0:
         return False
     if min(marks.faults[AT_INPUTS], marks.faults[AT_BOUNDS]) < t * sets[N_CORES] * SPREAD:
@@ -37,7 +37,8 @@ def is_over(t, marks, sets):
 
 @bare_kernel
 def has_fault(marks):
-    """True if two inputs met: set in first halves alone, so all threads of a second half see the same."""
+    """Return whether two inputs met; only first halves set this, so all threads of a second half get the same
+    value."""
     return marks.faults[AT_INPUTS] != NEVER
 
 

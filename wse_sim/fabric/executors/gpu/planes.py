@@ -1,4 +1,4 @@
-"""State of a program on a GPU: bit planes of 64 routers per word, payload, cores, counters.
+"""State of a program on a GPU: bit planes with 64 routers per word, payload, cores, counters.
 
 Word f of row r and word column w is f = (r + 1) stride + w + 1 with stride = words per row + 1: neighbours
 are f - stride, f + stride, f - 1, f + 1, and words outside the fabric are zero. Consecutive threads process
@@ -77,7 +77,7 @@ class BitPlanes(NamedTuple):
 
 
 class GridPayload(NamedTuple):
-    """Words under way, as in the wavelet executor: logs of trees, cells of the queues of copied slots."""
+    """Words in transit, as in the wavelet executor: logs of trees, and queue cells of copied slots."""
 
     cells: Array  # uint32 (queues, 2); queue = (copied[slot] 5 + port) R + core
     flags: Array  # uint8 (queues, 2)
@@ -89,7 +89,8 @@ class GridPayload(NamedTuple):
 
 
 class GridCores(NamedTuple):
-    """RunState and program of all cores, see :mod:`wse_sim.fabric.executors.core`, and when each is next looked at."""
+    """State and program of all cores (:mod:`wse_sim.fabric.executors.core`), and the cycle in which each is
+    stepped next."""
 
     st: Array
     lay: Array
@@ -133,7 +134,7 @@ class RunSettings(NamedTuple):
 
 
 class RunState(NamedTuple):
-    """All of a run."""
+    """Complete state of a run."""
 
     routes: Routes
     planes: BitPlanes
@@ -145,7 +146,7 @@ class RunState(NamedTuple):
 
 
 def words_of(bits: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint64]:
-    """Bool (..., rows, cols) as planes uint64 (..., n_f)."""
+    """Convert bool (..., rows, cols) to planes uint64 (..., n_f)."""
     *front, rows, cols = bits.shape
     per_row = -(-cols // 64)
     padded = np.zeros((*front, rows, per_row * 64), np.bool_)
@@ -159,7 +160,7 @@ def words_of(bits: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint64]:
 
 
 def bits_of(planes: npt.NDArray[np.uint64], rows: int, cols: int) -> npt.NDArray[np.bool_]:
-    """The inverse of :func:`words_of`: planes (..., n_f) as bool (..., R)."""
+    """Convert planes (..., n_f) to bool (..., R): the inverse of :func:`words_of`."""
     front, per_row = planes.shape[:-1], -(-cols // 64)
     inner = planes[..., :-2].reshape(*front, rows + 2, per_row + 1)[..., 1:-1, 1:]
     bits = np.unpackbits(np.ascontiguousarray(inner).view(np.uint8), axis=-1, bitorder="little")
@@ -167,7 +168,7 @@ def bits_of(planes: npt.NDArray[np.uint64], rows: int, cols: int) -> npt.NDArray
 
 
 def make_state(lowered: Lowered, memory: Memory, options: Options) -> RunState:
-    """Everything at cycle 0."""
+    """Return the complete state at cycle 0."""
     program, config = lowered.program, lowered.config
     n, slots, cols = program.n_cores, max(1, program.n_slots), program.cols
     position = np.zeros((slots, n), np.uint8)
@@ -209,7 +210,7 @@ def make_state(lowered: Lowered, memory: Memory, options: Options) -> RunState:
 
 
 def _ports(program: Program, cfg: npt.NDArray[np.integer], port: int) -> npt.NDArray[np.bool_]:
-    """Bool (slots, rows, cols): routers whose configurations (n_cfg, ...) name `port`."""
+    """Return bool (slots, rows, cols): routers whose configurations (n_cfg, ...) contain `port`."""
     named: npt.NDArray[np.bool_] = np.any((cfg.reshape(len(cfg), -1) >> port) & 1, axis=1)
     named[0] = False
     return named[program.route].reshape(program.n_slots, program.rows, program.cols)

@@ -1,4 +1,4 @@
-"""Where words leave the planes: rings and input queues of cores, queues of copied slots, and the cores themselves.
+"""Parts outside the bit planes: rings and input queues of cores, queues of copied slots, and the cores.
 
 A station is a core with a program, or a router that copies words; one thread does all of its work in a cycle.
 """
@@ -45,14 +45,14 @@ LOW_WORD = 0xFFFFFFFF
 
 @helper_kernel
 def word_and_bit(core, sets):
-    """Word of routers in which `core` is, and its bit."""
+    """Return the word of routers that contains `core`, and the core's bit."""
     row, col = core // sets[COLS], core % sets[COLS]
     return (row + 1) * sets[STRIDE] + (col >> 6) + 1, np.uint64(col & 63)
 
 
 @helper_kernel
 def append(payload, e, word, flag):
-    """Put a word behind the others of queue `e`; the planes have checked the room."""
+    """Append a word to queue `e`; the planes have checked that there is space."""
     i = np.int64(payload.free[e])
     payload.cells[e, i], payload.flags[e, i] = np.uint32(word & LOW_WORD), np.uint8(flag)
     payload.free[e] = np.uint8(1 - i)
@@ -99,7 +99,7 @@ def push_ring(core, t, routes, planes, payload, cores, sets):
 
 @helper_kernel
 def hand_over(core, slot, word, flag, t, f, b, planes, cores, sets):
-    """A word enters the input queue of `core`, which can read it in the next cycle."""
+    """Append a word to the input queue of `core`, which can read it in the next cycle."""
     st, lay = cores.st, cores.lay
     leaf_push(st[core], core, slot, word, flag, t, lay)
     if st[core, lay[C.LEAF0] + slot * lay[C.LEAF_WIDTH] + C.Q_COUNT] >= lay[C.DEPTH0 + slot]:
@@ -144,8 +144,8 @@ def copy_word(core, slot, t, f, b, routes, planes, payload, cores, sets):
 
 @helper_kernel
 def receive(core, t, routes, planes, payload, cores, sets):
-    """Move what passes this station in cycle t: copies, and words for the core; return whether the core
-    received one."""
+    """Move the copies and the words for the core that pass this station in cycle t; return whether the core
+    received a word."""
     f, b = word_and_bit(core, sets)
     if (planes.visited[f] >> b) & ONE == ZERO:
         return False
@@ -171,7 +171,7 @@ def receive(core, t, routes, planes, payload, cores, sets):
 
 @helper_kernel
 def open_queues(core, planes, cores, sets):
-    """Tell the router which input queues of a core that took words have room."""
+    """Mark for the router which input queues have room, after the core has read words."""
     st, lay = cores.st, cores.lay
     f, b = word_and_bit(core, sets)
     mask = cores.reads[st[core, C.CLASS]]

@@ -9,15 +9,13 @@ words per queue and hop, and D = 2 T_R - 1:
     core     y_u(k) = max( t , x_u(k) + 1 over the inputs of the step ) ;  t = y + cycles of the step
              a step that sends also waits for the ring:  y >= pop(j - ring) , and x0(j) = y
 
-Every cycle of dependencies has a positive delay, so times that satisfy all equations are *the* times, in whatever order
-actors were visited.  An actor is visited when something it waits for has advanced; the worklist is a
-stack, so that a transfer runs down its tree while the tree is in the cache.
+Every cycle of dependencies has a positive delay, so the equations have exactly one solution, which does not
+depend on the order of visits. An actor is visited when something that it waits for has advanced. The worklist
+is a stack, so that a transfer is followed down its tree while the tree is in the cache.
 
-Speculation: with WINDOW > q L a parent runs ahead of its child as if credits never bound.  The code that pops word k later
-compares its credit with the time already given to word k + q L; a difference marks the tree (``violated``), and the run
-is void for it.  With WINDOW = q L the test never applies.
+Speculation: with WINDOW > q L a parent runs ahead of its child as if credits never limited it. When word k is popped later, its credit is compared with the time already assigned to word k + q L. A difference marks the tree (``violated``), whose results are then discarded. With WINDOW = q L the test never applies.
 
-One file, because the equations above are solved by functions that are compiled into one.
+The functions share one file, because they are compiled into one.
 """
 
 from __future__ import annotations
@@ -149,7 +147,7 @@ def read(u, k, y, seen, net, rules):  # type: ignore[no-untyped-def]
 
 @inlined_kernel
 def receive(core, row, a, b, n, t, net, code, rules):  # type: ignore[no-untyped-def]
-    """n steps that read node a, and b if there is one, and send nothing: (cycle, stalled cycles)."""
+    """Run n steps that read node a, and b if given, and send nothing; return (cycle, stalled cycles)."""
     nodes, times, cores = net.nodes, net.times, net.cores
     first, seen = np.int64(nodes[a, READ]), np.int64(nodes[a, F])
     off, mask, depth = np.int64(nodes[a, OFF]), np.int64(nodes[a, MASK]), np.int64(nodes[a, DEPTH])
@@ -189,7 +187,9 @@ def receive(core, row, a, b, n, t, net, code, rules):  # type: ignore[no-untyped
 
 @inlined_kernel
 def send(core, row, a, b, n, t, net, code, rules, size):  # type: ignore[no-untyped-def]
-    """Up to n steps that read a and b, where they are nodes, and send: (steps, cycle, stalled on input, on output, size).
+    """Run up to n steps that read a and b, if they are nodes, and send.
+
+    Return (steps, cycle, stalled on input, stalled on output, stack size).
 
     Fewer than n if the ring is full.
     """
@@ -376,7 +376,8 @@ def run_core(core, net, code, rules, size):  # type: ignore[no-untyped-def]
 def solve(net, code, ordered, s):  # type: ignore[no-untyped-def]
     """Visit actors until nothing can advance (EMPTY), or the log is full and must be grown (LOG_FULL).
 
-    Everything it calls is inlined: handing over the arrays would cost more than the equations of a short transfer.
+    All called functions are inlined, because passing the arrays would cost more than the equations of a short
+    transfer.
     """
     nodes, cores = net.nodes, net.cores
     room = net.log.shape[0] - s[S_MARGIN]

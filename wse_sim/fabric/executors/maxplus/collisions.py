@@ -1,4 +1,5 @@
-"""Proof that arbitration never chose: no two colors used one output port of one router in one cycle.
+"""Proof that arbitration never had a choice: no two colors used the same output port of a router in one
+cycle.
 
 Every router node on a shared output port logs its moves as arithmetic runs (node, start, step, n): the cycles
 start, start + step, ..., start + (n - 1) step.  Two runs of different colors with a common output port collide if
@@ -60,7 +61,7 @@ def by_router(log, n_log, nodes, n_cores):  # type: ignore[no-untyped-def]
 
 @kernel
 def collisions(log, n_log, nodes, n_cores, found):  # type: ignore[no-untyped-def]
-    """First collision of every router into `found` (core, ports, slot, slot); returns their number."""
+    """Write the first collision of every router to `found` (core, ports, slot, slot); return their number."""
     first, order = by_router(log, n_log, nodes, n_cores)
     n_found = np.int64(0)
     active = np.empty(max(1, n_log), np.int32)
@@ -124,7 +125,7 @@ def collisions(log, n_log, nodes, n_cores, found):  # type: ignore[no-untyped-de
 def find_collisions(
     log: npt.NDArray[np.int32], n_log: int, nodes: npt.NDArray[np.int32], n_cores: int
 ) -> npt.NDArray[np.int64]:
-    """Rows (core, ports, slot, slot): the first collision of every router that has one."""
+    """Return rows (core, ports, slot, slot): the first collision of every router that has one."""
     found = np.zeros((n_cores, 4), np.int64)
     n_found = collisions(log, n_log, nodes, n_cores, found)
     return found[:n_found]

@@ -1,4 +1,4 @@
-"""Closed components: cores and routers joined by links that some word can use."""
+"""Closed components: cores and routers that are connected by links which some word can use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wse_sim.jit import helper_kernel, kernel
 
 @helper_kernel
 def find_root(label, i):  # type: ignore[no-untyped-def]
-    """Representative of `i`, with path halving."""
+    """Return the representative of `i`, with path halving."""
     while label[i] != i:
         label[i] = label[label[i]]
         i = label[i]
@@ -21,7 +21,7 @@ def find_root(label, i):  # type: ignore[no-untyped-def]
 
 @kernel
 def unite(rows, cols, inputs):  # type: ignore[no-untyped-def]
-    """Label (R,) int32: the smallest core of the component."""
+    """Return labels (R,) int32: the smallest core of each core's component."""
     n_slots, n = inputs.shape
     label = np.arange(n).astype(np.int32)
     for slot in range(n_slots):
@@ -41,6 +41,6 @@ def unite(rows, cols, inputs):  # type: ignore[no-untyped-def]
 
 
 def label_components(program: Program, found: Reach) -> npt.NDArray[np.int32]:
-    """Component of every core: the index of its first core."""
+    """Return the component of every core: the index of its first core."""
     labels: npt.NDArray[np.int32] = unite(program.rows, program.cols, found.inputs)
     return labels

@@ -4,7 +4,7 @@ A router that was folded into an edge p -> u at distance l from p, with the rest
 
     m = min( F_p , F_u + q (L_u - l) )   words, the last one at   max( x_p(m-1) + l , x_u(m-1 - q (L_u - l)) + L_u - l ).
 
-A run that is stuck stops when nothing waits for the clock alone.  After its last move may still come
+A deadlocked run stops when nothing waits only for the clock. After its last move, these may still arrive:
 
 * the oldest word of every queue, on the link before it: word m arrives at x_p(m) + l.  If a credit made it leave its router
   later, that was the credit of this queue, and with q >= 2 it arrives no later than the cycle after the last move out of it.
@@ -37,7 +37,7 @@ from wse_sim.jit import helper_kernel, kernel
 
 @helper_kernel
 def neighbour(r, port, cols):  # type: ignore[no-untyped-def]
-    """Core on the other side of a mesh port."""
+    """Return the core on the other side of a mesh port."""
     if port == 0:
         return r - cols
     if port == 1:
@@ -49,7 +49,7 @@ def neighbour(r, port, cols):  # type: ignore[no-untyped-def]
 
 @helper_kernel
 def time_of(u, k, nodes, times):  # type: ignore[no-untyped-def]
-    """Cycle in which word k left node u; -1 before the first word."""
+    """Return the cycle in which word k left node u; -1 before the first word."""
     if k < 0:
         return np.int64(-1)
     return np.int64(times[nodes[u, OFF] + (k & nodes[u, MASK])])
@@ -60,7 +60,8 @@ def count_links(  # type: ignore[no-untyped-def]
     cols, route, tx_of, turns, sends, core_class, skip, ignore, shared, hop, turn_cost, die_edges, crossing, q, nodes, times, links, waiting,
     keep_waiting, solid, stack, edges, chain,
 ):  # fmt: skip
-    """Fill ``links`` (R, 5) and, if wanted, ``waiting`` (slots, R, 5); returns the end of all moves and words left.
+    """Fill ``links`` (R, 5) and, if requested, ``waiting`` (slots, R, 5); return the end of all moves, and
+    words left.
 
     `skip`: sources without nodes; `ignore`: sources whose trees are not counted.
     """
@@ -146,7 +147,7 @@ def count_links(  # type: ignore[no-untyped-def]
 
 @kernel
 def speculated_too_far(nodes, q, violated):  # type: ignore[no-untyped-def]
-    """Mark trees in which a parent moved words for which its child or core never made room."""
+    """Mark trees in which a parent moved words for which its child or core never had room."""
     any_marked = False
     for u in range(nodes.shape[0]):
         parent = nodes[u, PARENT]

@@ -1,10 +1,10 @@
 # mypy: allow-untyped-defs, no-check-untyped-defs
-"""Values of a program whose times are known from a part of it: cores exchange words without a clock.
+"""Values of a program whose times were derived from a part of it: cores exchange words without a clock.
 
-Where every route is a tree and every core has one thread, a core reads and sends in one order whatever the times are, and
-words reach all leaves of a tree in the order of sending (a Kahn process network).  So any order of execution gives the
-values of the machine.  A source logs its words in a ring of as many cells as the machine has on the longest way
-to a leaf (output ring, router queues, input queue): what ended on the machine ends here, and memory does not grow with time.
+If every route is a tree and every core has one thread, the order in which a core reads and sends does not depend on times, and words
+reach all leaves of a tree in the order of sending (a Kahn process network). So any order of execution gives the values of the machine.
+A source logs its words in a ring with as many cells as the machine has on the longest route to a leaf (output ring, router queues, input
+queue). So a program that ends on the machine also ends here, and memory does not grow with time.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ RAMP = 4
 
 
 def is_dataflow(program: Program) -> bool:
-    """True if the values of `program` do not depend on times."""
+    """Return whether the values of `program` are independent of times."""
     return bool(tree_slots(program, dead_ends=True).all()) and not unsupported_classes(program).any()
 
 
 @helper_kernel
 def has_room(k, cells, written, oldest, at_oldest, first_leaf, leaves, left):
-    """True if tree `k` takes another word; otherwise its oldest word and the leaves that have not read it are noted."""
+    """Return whether tree `k` has room for a word; if not, record its oldest word and the leaves that have
+    not read it."""
     if written[k] - oldest[k] < cells[k]:
         return True
     oldest[k], at_oldest[k] = written[k], 0
@@ -50,7 +51,7 @@ def has_room(k, cells, written, oldest, at_oldest, first_leaf, leaves, left):
 
 @helper_kernel
 def take(k, leaf, base, cells, log, left, oldest, at_oldest, writer, stack, size):
-    """The next word of tree `k` at `leaf`; its source is called if it waited for this."""
+    """Return the next word of tree `k` at `leaf`; wake its source if that waited for room."""
     word = np.int64(log[base[k] + left[leaf] % cells[k]])
     if writer[k] >= 0 and left[leaf] == oldest[k]:
         at_oldest[k] -= 1
@@ -67,7 +68,8 @@ def flow(
     st, pcs, lay, code, costs, params, buffers, arena, tree, base, cells, log, left, written, oldest, at_oldest, first_leaf,
     leaves, reader, writer, following, stack, size,
 ):  # fmt: skip
-    """Run all cores to their end; the number of those that do not get there, -1 on an access outside a buffer."""
+    """Run all cores to their end; return the number of cores that do not finish, -1 on an access outside a
+    buffer."""
     n = st.shape[0]
     running = 0
     for i in range(n):

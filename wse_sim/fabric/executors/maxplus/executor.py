@@ -4,10 +4,11 @@
                                      ^ exact windows where speculation failed      |
                                      '---------------------------------------------+-> flagged components: stepped executor
 
-A component is a set of cores and routers joined by links that some word can use; nothing passes between components, so
-each gets its times on its own.  Handed to the stepped executor are components that break a premise of the equations
-(:mod:`~wse_sim.fabric.executors.maxplus.premises`: tasks, microthreads, commands, merges) and components in which two
-colors collide.  Everything reported is exact; the certificate states how it was found, and lists every premise.
+A component is a set of cores and routers that are connected by links which some word can use. Nothing passes
+between components, so each is solved independently. The stepped executor runs components that break a premise
+of the equations (:mod:`~wse_sim.fabric.executors.maxplus.premises`: tasks, microthreads, commands, merges)
+and components in which two colors collide.  Everything reported is exact; the certificate states how it was
+found, and lists every premise.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class MaxPlus:
     name = "max-plus"
 
     def can_run(self, program: Program, options: Options) -> Reason | None:
-        """Everything but traces and time bins."""
+        """Return None for all programs without traces and time bins."""
         if options.bins or options.trace_rows:
             return Reason("the max-plus executor has no time bins and no trace")
         return None
@@ -121,7 +122,8 @@ class MaxPlus:
         return dataclasses.replace(run, seconds=parts.seconds)
 
     def _folded(self, lowered: Lowered, options: Options) -> Run | None:
-        """Timing-only run from equal and repeating lines; None if nothing repeats, or cores or words are left over."""
+        """Return a timing-only run from equal and repeating lines; None if nothing repeats, or cores or words
+        are left over."""
         last: list[_Whole] = []
 
         def solve(part: Program, signing: bool) -> Planes | None:
@@ -226,7 +228,7 @@ class _Whole:
         return bool((flagged & ~self.skip).any())
 
     def _faster_stepped(self, solution: Solution, ordered: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """(R,): cores of components that a stepped executor runs faster than `ordered` routers would."""
+        """Return (R,): cores of components for which stepping is faster than `ordered` routers."""
         nodes, labels = solution.graph.nodes, self.labels()
         at, moves = nodes[:, CORE], nodes[:, F]
         n = self.program.n_cores
@@ -237,7 +239,7 @@ class _Whole:
         return np.asarray((ORDERED_COST * in_order > stepped_work)[labels])
 
     def delegate_flagged(self, memory: Memory) -> None:
-        """Step the components that are handed over, all together."""
+        """Step all components that the equations do not cover, in one run."""
         if not self.skip.any():
             return
         part = dataclasses.replace(
@@ -259,7 +261,7 @@ class _Whole:
         )
 
     def stop_cycle(self) -> int | None:
-        """The cycle in which everything had stopped although cores wait; None if all finished."""
+        """Return the cycle in which everything had stopped while cores wait; None if all finished."""
         stuck = self.solution is not None and self.solution.stuck(self.skip).any()
         if not stuck and (self.handed is None or self.handed.waits is None):
             return None
@@ -322,7 +324,8 @@ class _Whole:
         return {name: plane.reshape(*shape, *plane.shape[1:]) for name, plane in planes.items()}
 
     def _handed_counters(self, stop: int | None) -> dict[str, Counts]:
-        """Counters of the stepped components; what stopped before the others stalls until `stop`, is blocked until the end of all."""
+        """Return the counters of stepped components; those that stopped early stall until `stop`, and block
+        until the end."""
         assert self.handed is not None
         counters = {
             field.name: getattr(self.handed.counters, field.name) for field in dataclasses.fields(Counters)

@@ -1,4 +1,4 @@
-"""Equal rows and repeating rows or columns are solved once.  Timing-only runs.
+"""Folding for timing-only runs: equal rows, and repeating rows or columns, are solved once.
 
 **Equal rows**: where no route leads from row to row, rows with equal programs have equal times.
 
@@ -17,7 +17,8 @@ for some period j and one shift s.  Then these times satisfy the equations of th
   makes that arrival later, and the core still waits.
 * Arbitration follows from the moves (credits, pointers), and the equations have one solution.
 
-Streams are compared by signature (:mod:`~wse_sim.fabric.executors.maxplus.sign`).  What does not repeat is solved whole.
+Streams are compared by signature (:mod:`~wse_sim.fabric.executors.maxplus.sign`). Programs that do not repeat
+are solved completely.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ Solver = Callable[[Program, bool], Planes | None]
 MIN_ROWS = 4
 MAX_PERIOD = 16  # lines
 KEPT = (8, 24, 72)  # periods of a first, second, third attempt
-SHIFTED = ("halt", "stalled_in", "firsts")  # what a shift in time changes; all else is equal
+SHIFTED = ("halt", "stalled_in", "firsts")  # fields that a shift in time changes; all others are equal
 
 
 class Rectangle(Protocol):
@@ -68,7 +69,7 @@ def lines_of(program: Rectangle, axis: int) -> list[Array]:
 
 
 def number_lines(program: Rectangle, axis: int) -> npt.NDArray[np.int64]:
-    """Equal numbers for equal rows or columns, in the order of their first."""
+    """Return equal numbers for equal rows or columns, in the order of first occurrence."""
     planes = lines_of(program, axis)
     seen: dict[bytes, int] = {}
     keys = (b"".join(plane[i].tobytes() for plane in planes) for i in range(len(planes[0])))
@@ -76,7 +77,7 @@ def number_lines(program: Rectangle, axis: int) -> npt.NDArray[np.int64]:
 
 
 def take_lines(program: Program, axis: int, lines: npt.NDArray[np.int64]) -> Program:
-    """The program of some rows or columns."""
+    """Return the program of some rows or columns."""
 
     rows, cols = (len(lines), program.cols) if axis == 0 else (program.rows, len(lines))
 
@@ -104,12 +105,13 @@ class RepeatedLines:
         return self.first + (period + 1) * self.period
 
     def shortened(self, program: Program, kept: int) -> Program:
-        """The program with `kept` periods."""
+        """Return the program with `kept` periods."""
         lines = program.rows if self.axis == 0 else program.cols
         return take_lines(program, self.axis, np.r_[0 : self.end(kept - 1), self.end(self.count - 1) : lines])
 
     def lengthened(self, planes: Planes, kept: int) -> Planes | None:
-        """Planes of the whole program from those of the shortened one; None if that is not proved."""
+        """Return the planes of the whole program from those of the shortened one; None if this is not
+        proved."""
         small = {name: np.moveaxis(plane, self.axis, 0) for name, plane in planes.items()}
         for j in sorted(range(1, kept - 1), key=lambda i: abs(2 * i - kept)):
             shift = self._shift(small, j - 1)
@@ -119,7 +121,8 @@ class RepeatedLines:
         return None
 
     def _shift(self, small: Planes, i: int) -> int | None:
-        """Cycles by which period i + 1 is later than period i; None if they differ otherwise."""
+        """Return the cycles by which period i + 1 is later than period i; None if they differ in anything
+        else."""
         here, there = slice(self.end(i - 1), self.end(i)), slice(self.end(i), self.end(i + 1))
         for name, plane in small.items():
             if name not in (*SHIFTED, "origin") and not np.array_equal(plane[here], plane[there]):
@@ -139,12 +142,12 @@ class RepeatedLines:
         return shift
 
     def _anchored(self, small: Planes, j: int, shift: int) -> bool:
-        """True if no core that would be shifted starts by its own clock."""
+        """Return whether no shifted core starts by its own clock."""
         late = slice(self.end(j - 1), None) if shift > 0 else slice(0, self.end(j))
         return shift == 0 or not (small["anchor"][late] == OWN_CLOCK).any()
 
     def _copied(self, small: Planes, j: int, copies: int, shift: int) -> Planes:
-        """Insert `copies` of period j behind it."""
+        """Insert `copies` copies of period j after it."""
         lines, middle = len(small["halt"]), np.arange(self.end(j - 1), self.end(j))
         place = np.r_[0 : self.end(j), np.tile(middle, copies), self.end(j) : lines]
         lag = np.r_[
@@ -162,7 +165,7 @@ class RepeatedLines:
 
 
 def find_repeat(program: Rectangle, axis: int) -> RepeatedLines | None:
-    """The longest stretch of lines that repeats; None if it is too short to gain anything."""
+    """Return the longest sequence of repeating lines; None if it is too short to save time."""
     numbers = number_lines(program, axis)
     best = RepeatedLines(axis, 0, 1, 0)
     for period in range(1, min(MAX_PERIOD, len(numbers) // 2) + 1):
@@ -177,7 +180,8 @@ def find_repeat(program: Rectangle, axis: int) -> RepeatedLines | None:
 
 
 def distinct_rows(program: Program) -> tuple[Program, npt.NDArray[np.int64]] | None:
-    """Program of the distinct rows and the place of every row in it; None if rows are joined or all differ."""
+    """Return the program of the distinct rows, and each row's index in it; None if rows are connected or all
+    differ."""
     vertical = PORT_BIT["N"] | PORT_BIT["S"]
     if program.rows < MIN_ROWS or ((program.cfg_rx | program.cfg_tx) & vertical).any():
         return None

@@ -1,9 +1,9 @@
 # mypy: disable-error-code="assignment"
-"""Static graph of the max-plus executor: which queues exist, who feeds whom, over which delays.
+"""Static graph of the max-plus executor: queues, their connections and delays.
 
-Reach: from every (core, slot) that some instruction sends on, the routes are followed once.  A switch that a command can
-turn is followed at all its positions, every other one at its initial position, which it keeps.  What the equations
-cannot say of a router is marked there: a merge (a slot enters by two inputs), a switch that may turn, an input that is shut.
+Reach: from every (core, slot) on which some instruction sends, the routes are followed once: all positions of a switch that a command
+can move, and the initial position of any other. Routers that the equations do not cover are marked: a merge (a slot enters by two
+inputs), a switch that may move, an input that is closed.
 ``shared[r]`` holds the output ports of router r that two or more slots use.
 
 Actors ("nodes"), numbered tree by tree in the order of the walk, because that is the order in which they run:
@@ -82,7 +82,7 @@ class Graph:
 
 
 def static_routes(program: Program) -> tuple[IntArray, IntArray]:
-    """Input and output port masks (n_cfg,) at the initial switch position."""
+    """Return the input and output port masks (n_cfg,) at the initial switch position."""
     at = np.arange(len(program.cfg_initial))
     return program.cfg_rx[at, program.cfg_initial], program.cfg_tx[at, program.cfg_initial]
 
@@ -135,7 +135,7 @@ def slow_slots(program: Program, costs: npt.NDArray[np.int64]) -> npt.NDArray[np
 def reach(  # type: ignore[no-untyped-def]
     rows, cols, route, rx_of, tx_of, any_tx_of, positions, steered, sends, core_class, inputs, shared, used, marks, stack
 ):  # fmt: skip
-    """Follow all routes; returns the numbers of visited routers and of sending (core, slot)."""
+    """Follow all routes; return the numbers of visited routers and of sending (core, slot) pairs."""
     n_slots, n = route.shape
     visited, sources = np.int64(0), np.int64(0)
     for slot in range(n_slots):
@@ -177,7 +177,7 @@ def grow_trees(  # type: ignore[no-untyped-def]
     exact,
     nodes, leaf_of, ring_of, stack, edges,
 ):  # fmt: skip
-    """Make the nodes of all trees of cores that `skip` does not name; returns (nodes, pool of times).
+    """Create the nodes of all trees of cores outside `skip`; return (nodes, pool of times).
 
     `nodes` comes zeroed; `stack`, `edges`: routers to visit, with the node above and the length so far.
     """

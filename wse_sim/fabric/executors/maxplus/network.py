@@ -1,7 +1,7 @@
 # mypy: disable-error-code="assignment"
-"""Words on their way: visits of routers and rings, and the cycles in which words move.
+"""Words in transit: visits of routers and rings, and the cycles in which words move.
 
-The equations head :mod:`~wse_sim.fabric.executors.maxplus.advance`.
+The equations are in the docstring of :mod:`~wse_sim.fabric.executors.maxplus.advance`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from wse_sim.jit import inlined_kernel
 
 @inlined_kernel
 def visit_node(u, net, size):  # type: ignore[no-untyped-def]
-    """Put node u on the stack unless it is there; returns the stack's size."""
+    """Push node u onto the stack unless it is there; return the stack's size."""
     if net.nodes[u, IN_STACK] == 0:
         net.nodes[u, IN_STACK] = 1
         net.stack[size] = u
@@ -62,7 +62,7 @@ def visit_node(u, net, size):  # type: ignore[no-untyped-def]
 
 @inlined_kernel
 def visit_core(c, net, size):  # type: ignore[no-untyped-def]
-    """Put core c on the stack unless it is there; returns the stack's size."""
+    """Push core c onto the stack unless it is there; return the stack's size."""
     if net.cores[c, QUEUED] == 0:
         net.cores[c, QUEUED] = 1
         net.stack[size] = ~c
@@ -72,7 +72,8 @@ def visit_core(c, net, size):  # type: ignore[no-untyped-def]
 
 @inlined_kernel
 def arbitrate(now, net, ordered, rules, size):  # type: ignore[no-untyped-def]
-    """One cycle of the ordered router with the earliest candidate: (size of the stack, cycle, routers that hang)."""
+    """Run one cycle of the ordered router with the earliest candidate; return (stack size, cycle, waiting
+    routers)."""
     nodes, routers, members = net.nodes, ordered.routers, ordered.members
     f, now = next_router(now, routers, ordered.wheel)
     hanging = np.int64(-1)
@@ -102,7 +103,8 @@ def arbitrate(now, net, ordered, rules, size):  # type: ignore[no-untyped-def]
 
 @inlined_kernel
 def log_moves(u, first, last, net, n_log):  # type: ignore[no-untyped-def]
-    """Extend the open arithmetic run of node u by its moves first .. last - 1; returns the entries of the log."""
+    """Extend the open arithmetic run of node u by its moves first .. last - 1; return the number of log
+    entries."""
     nodes, log = net.nodes, net.log
     off, mask = np.int64(nodes[u, OFF]), np.int64(nodes[u, MASK])
     start, step = np.int64(nodes[u, RUN_START]), np.int64(nodes[u, RUN_STEP])
@@ -127,7 +129,8 @@ def log_moves(u, first, last, net, n_log):  # type: ignore[no-untyped-def]
 
 @inlined_kernel
 def move_words(u, net, rules, size, n_log):  # type: ignore[no-untyped-def]
-    """Every word that the parent has sent and all targets have room for leaves router node u: (size, log entries)."""
+    """Move all words that the parent has sent and the targets have room for out of node u; return (size, log
+    entries)."""
     nodes, times, cores = net.nodes, net.times, net.cores
     parent = np.int64(nodes[u, PARENT])
     first, leaf, window = np.int64(nodes[u, F]), np.int64(nodes[u, LEAF]), np.int64(nodes[u, WINDOW])
@@ -191,7 +194,8 @@ def move_words(u, net, rules, size, n_log):  # type: ignore[no-untyped-def]
 
 @inlined_kernel
 def drain_ring(core, net, rules, size):  # type: ignore[no-untyped-def]
-    """Words leave a ring first in first out while the first router has room; returns the stack's size."""
+    """Move words out of a ring, first in first out, while the first router has room; return the stack's
+    size."""
     nodes, times, cores = net.nodes, net.times, net.cores
     popped, pushed = np.int64(cores[core, POPPED]), np.int64(cores[core, PUSHED])
     while popped < pushed:

@@ -12,7 +12,8 @@ facts lie after t: all ordered routers with a candidate at t can arbitrate at t 
     candidate of node u   e_u = max( x_parent(k) + L_u , x_c(k - q L_c) + L_c , y_u(k - depth) + 1 ),   k = words moved
     cycle t               slots in round-robin order from the pointer; granted if e_u <= t and no output port is taken
 
-Routers that wait for a cycle hang in a wheel of buckets, cycle modulo its size, as doubly linked lists.
+Routers that wait for a cycle are in a timing wheel of buckets (cycle modulo its size), as doubly linked
+lists.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Ordered(NamedTuple):
 
 
 def order_routers(nodes: npt.NDArray[np.int32], n_routers: int) -> Ordered:
-    """Ordered routers before cycle 0; `nodes` are numbered slot by slot."""
+    """Return the ordered routers before cycle 0; `nodes` are numbered slot by slot."""
     inside = np.flatnonzero(nodes[:, ROUTER] >= 0)
     members = inside[np.argsort(nodes[inside, ROUTER], kind="stable")].astype(np.int32)
     routers = np.zeros((n_routers, ROUTER_FIELDS), np.int32)
@@ -78,7 +79,8 @@ def similar_routers(
 ) -> npt.NDArray[np.bool_]:
     """(R,): `flagged` and all routers of their components with the program and routes of one of them.
 
-    Where one of many equal routers collides the others mostly do as well; ordering one too many only costs time.
+    If one of many equal routers has a collision, the others usually do as well; unnecessary ordering only
+    costs time.
     """
     planes = np.stack([label, program.core_class, *program.route]).astype(np.int64)
     key = np.zeros(program.n_cores, np.int64)
@@ -91,7 +93,7 @@ def similar_routers(
 
 @inlined_kernel
 def unhang(f, routers, wheel):  # type: ignore[no-untyped-def]
-    """Take router f from its bucket."""
+    """Remove router f from its bucket of the timing wheel."""
     before, following = routers[f, R_BEFORE], routers[f, R_NEXT]
     if before < 0:
         wheel[routers[f, R_AT] & (WHEEL - 1)] = following
@@ -104,7 +106,7 @@ def unhang(f, routers, wheel):  # type: ignore[no-untyped-def]
 
 @inlined_kernel
 def hang(f, at, routers, wheel):  # type: ignore[no-untyped-def]
-    """Have router f looked at in cycle `at` or earlier; returns how many routers more hang in the wheel."""
+    """Schedule router f for cycle `at` or earlier; return the number of routers added to the wheel."""
     more = 1
     if routers[f, R_AT] != NEVER:
         if routers[f, R_AT] <= at:
@@ -121,7 +123,7 @@ def hang(f, at, routers, wheel):  # type: ignore[no-untyped-def]
 
 @inlined_kernel
 def candidate(u, nodes, times, q):  # type: ignore[no-untyped-def]
-    """Cycle from which the next word of node u may move; NEVER if that is not known yet."""
+    """Return the cycle from which the next word of node u may move; NEVER if that is not known yet."""
     k, parent, leaf = np.int64(nodes[u, F]), np.int64(nodes[u, PARENT]), np.int64(nodes[u, LEAF])
     if leaf < -1 or nodes[parent, F] <= k:
         return np.int64(NEVER)
@@ -147,7 +149,7 @@ def candidate(u, nodes, times, q):  # type: ignore[no-untyped-def]
 
 @inlined_kernel
 def reconsider(u, now, nodes, times, routers, wheel, q):  # type: ignore[no-untyped-def]
-    """Note from when the next word of node u may move; returns how many routers more hang in the wheel."""
+    """Update when the next word of node u may move; return the number of routers added to the wheel."""
     f = np.int64(nodes[u, ROUTER])
     at = candidate(u, nodes, times, q)
     nodes[u, EARLIEST] = at
@@ -158,7 +160,7 @@ def reconsider(u, now, nodes, times, routers, wheel, q):  # type: ignore[no-unty
 
 @inlined_kernel
 def next_router(now, routers, wheel):  # type: ignore[no-untyped-def]
-    """Take the router with the earliest cycle from the wheel, which is not empty; cycles begin at `now`."""
+    """Remove and return the router with the earliest cycle of the non-empty wheel; cycles start at `now`."""
     while True:
         f = np.int64(wheel[now & (WHEEL - 1)])
         while f >= 0 and routers[f, R_AT] != now:  # others wait for a later lap

@@ -30,7 +30,7 @@ def sign(row, cycle, table):  # type: ignore[no-untyped-def]
 
 @inlined_kernel
 def mix(row, value, table):  # type: ignore[no-untyped-def]
-    """Let the hash of a row depend on a value that is no cycle."""
+    """Mix a value that is not a cycle into the hash of a row."""
     table[row, HASH] = (table[row, HASH] + value + 1) * _FACTOR
 
 

@@ -1,6 +1,6 @@
-"""Driver of the kernel: solve, repeat with exact windows where speculation failed, hand over times and counters.
+"""Driver of the solver: solve, repeat with exact windows where speculation failed, return times and counters.
 
-One file, because the repetitions hand their state to each other.
+The attempts share one file, because they pass state to each other.
 """
 
 from __future__ import annotations
@@ -197,14 +197,14 @@ def flush_runs(nodes, log, s):  # type: ignore[no-untyped-def]
 
 
 def grown(log: npt.NDArray[np.int32], used: int, room: int) -> npt.NDArray[np.int32]:
-    """A larger log with the same entries."""
+    """Return a larger log with the same entries."""
     bigger = np.empty((2 * len(log) + room, 4), np.int32)
     bigger[:used] = log[:used]
     return bigger
 
 
 def longest_loop(program: Program) -> int:
-    """Most rounds of any outer loop."""
+    """Return the largest number of rounds of any outer loop."""
     loops = (program.code[:, P.OP] == P.Op.LOOP) & (program.code[:, P.LEVEL] == 0)
     rounds = [
         int(row[P.N]) if row[P.N_PARAM] < 0 else int(program.params[row[P.N_PARAM]].max(initial=0))
@@ -233,7 +233,8 @@ def solve_program(
 ) -> Solution:
     """Solve the equations of all components outside `skip`; no speculated time remains unverified.
 
-    Up to `threads` groups of components are solved side by side, unless routers are ordered, loops pause or streams are signed.
+    Up to `threads` groups of components are solved in parallel, unless routers are ordered, loops pause or
+    streams are signed.
 
     Routers of `ordered` (R,) advance in time order.  `label`: component per core, if rounds of loops may be added
     once they are steady; None simulates all of them.  `signing`: give every router its own node and sign all streams.
@@ -357,7 +358,8 @@ class _Attempt:
             self.log = grown(self.log, int(s[K.S_LOG]), self.margin)
 
     def _solve_groups(self, group: npt.NDArray[np.int64]) -> None:
-        """Every group on its own thread: records of cores, stack and log are its own, nodes and times of others it never touches."""
+        """Solve every group on a separate thread, with separate core records, stack and log; groups share no
+        nodes."""
         n = int(group.max()) + 1
         with ThreadPoolExecutor(n) as pool:
             parts = list(pool.map(lambda i: self._solve_group(group != i), range(n)))

@@ -14,7 +14,7 @@ The certificate needs the skipped moves too.  With P the moves of the last round
 P must be free of collisions modulo lambda, and copies of P are logged as far as they overlap, at any router,
 with moves before P (first copies) or after the skipped rounds (last copies).
 
-One file, because snapshot, comparison and jump prove one statement.
+Snapshot, comparison and extrapolation share one file, because together they prove one statement.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from wse_sim.fabric.executors.maxplus.graph import (
 from wse_sim.fabric.executors.maxplus.sign import LAST, mix
 from wse_sim.jit import helper_kernel, kernel
 
-MIN_ROUNDS = 8  # below, pausing costs more than it saves
+MIN_ROUNDS = 8  # with fewer, pausing costs more than it saves
 MAX_PERIOD = 1 << 22
 MAX_COPIES = 64
 _PAIRS_IN_A_ROW = 6
@@ -177,7 +177,7 @@ def collides_with_itself(log, first, last, nodes, label, ok, period, stamps):  #
 
 @kernel
 def add_rounds_to_cores(cores, old, label, skipped, period, ring_size, ring_mask, scratch):  # type: ignore[no-untyped-def]
-    """Cores of components with ``skipped`` > 0 as they are that many rounds later."""
+    """Advance the cores of components with ``skipped`` > 0 by that many rounds."""
     pops = K.RING + 2 * (ring_mask + 1)
     for c in range(cores.shape[0]):
         m = skipped[label[c]]
@@ -214,7 +214,7 @@ def add_rounds_to_cores(cores, old, label, skipped, period, ring_size, ring_mask
 
 @kernel
 def add_rounds_to_nodes(nodes, old_f, old_read, times, label, skipped, period, scratch):  # type: ignore[no-untyped-def]
-    """Nodes, with their times at the places of the later words."""
+    """Advance the nodes likewise, with their times at the positions of the later words."""
     for u in range(nodes.shape[0]):
         mine = label[nodes[u, CORE]]
         more = (np.int64(nodes[u, F]) - old_f[u]) * skipped[mine]
@@ -244,7 +244,7 @@ def sign_rounds(nodes, old_f, old_read, label, skipped, period, signs):  # type:
 
 @helper_kernel
 def rotate(times, off, mask, more, shift, scratch):  # type: ignore[no-untyped-def]
-    """Move word k to the place of word k + more, `shift` cycles later."""
+    """Move the time of word k to the position of word k + more, `shift` cycles later."""
     for j in range(mask + 1):
         scratch[j] = times[off + j]
     for j in range(mask + 1):
@@ -253,7 +253,8 @@ def rotate(times, off, mask, more, shift, scratch):  # type: ignore[no-untyped-d
 
 @kernel
 def count_copies(log, first, last, n_log, nodes, label, skipped, period, before, low, high, after):  # type: ignore[no-untyped-def]
-    """Times per router: last move before the round, its first and last move, first move after the skipped rounds."""
+    """Compute times per router: last move before the round, first and last move in it, first move after
+    skipped rounds."""
     for i in range(n_log):
         r = nodes[log[i, NODE], CORE]
         if skipped[label[r]] == 0:

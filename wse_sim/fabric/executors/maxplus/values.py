@@ -1,9 +1,10 @@
 # mypy: disable-error-code="assignment"
 """Values of a solved program, applied instruction by instruction without a clock.
 
-A core with one thread executes its instructions in one order whatever the times are, and the words of a source arrive
-everywhere in the order of sending.  So each source keeps one list of words; every reader has its own place in
-it.  No core goes further than its times say: at most READ words per input queue and PUSHED words sent.
+A core with one thread executes its instructions in the same order for any times, and the words of a source
+arrive everywhere in the order of sending. So each source has one list of words, in which every reader has a
+separate position. No core runs further than its times allow: at most READ words per input queue and PUSHED
+words sent.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def tell_neighbours(t, routers, edges, size, sets):
 
 @helper_kernel
 def hear_neighbours(t, routers, edges, size, sets):
-    """Before cycle t is settled: pushes into the queues at the edges, pops of the ghosts."""
+    """Apply the neighbours' messages of cycle t: pushes into the queues at the edges, pops of the ghosts."""
     rec, band, words = routers.rec, size[BAND], sets[STRIDE] - 1
     for side in range(2):
         if (side == 0 and band == 0) or (side == 1 and band == sets[BANDS] - 1):
@@ -159,7 +159,7 @@ def have_told(t, edges, size, sets):
 
 @inlined_kernel
 def stop(edges, size, moment):
-    """Show the others that this band has met a fault: 2 cycle, + 1 if in its second half."""
+    """Signal to the other bands that this band has met a fault: 2 cycle, + 1 if in its second half."""
     store_release(edges.shown, size[BAND] * LINE + STOPPED, moment)
 
 
@@ -174,7 +174,7 @@ def is_stopped(edges, sets, moment):
 
 @inlined_kernel
 def show(t, rest, ahead, edges, size):
-    """Show the others how this band is after cycle t; `ahead`: cycles until a count ends, 0 if none runs."""
+    """Publish the state of this band after cycle t; `ahead`: cycles until a timer ends, 0 if none runs."""
     store_release(edges.shown, size[BAND] * LINE + STATUS, ((t + 1) << 32) | (ahead << 2) | rest)
 
 
@@ -190,7 +190,7 @@ def decide_rest(all_quiet, all_calm, ahead):
 
 @inlined_kernel
 def tell_jump(t, distance, edges, size):
-    """Show the others that this band continues by `distance` cycles after cycle t."""
+    """Publish that this band advances by `distance` cycles after cycle t."""
     store_release(edges.shown, size[BAND] * LINE + DISTANCE, distance)
     store_release(edges.shown, size[BAND] * LINE + JUMPED, t + 1)
 

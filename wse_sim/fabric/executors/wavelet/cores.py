@@ -1,4 +1,4 @@
-"""Cores of the wavelet executor: a list of those that are awake, a timing wheel for those that count cycles."""
+"""Cores of the wavelet executor: a list of awake cores, and a timing wheel for those with a timer."""
 
 # Jitted functions take arrays and scalars; numba infers their types.
 # mypy: allow-untyped-defs, no-check-untyped-defs
@@ -49,7 +49,8 @@ NEVER = np.int64(1) << 62
 
 
 class Cores(NamedTuple):
-    """State and program of all cores as :mod:`wse_sim.fabric.executors.core` takes them, and who is awake."""
+    """State and program of all cores for :mod:`wse_sim.fabric.executors.core`, and the lists of awake
+    cores."""
 
     st: Array
     lay: Array
@@ -74,7 +75,7 @@ class Cores(NamedTuple):
 def make_cores(
     lowered: Lowered, arena: Memory, bins: int, bands: list[Band], *, functional: bool
 ) -> list[Cores]:
-    """All cores at cycle 0, asleep; bands have lists and their own wheels."""
+    """Return all cores at cycle 0, asleep; every band has separate lists and a separate timing wheel."""
     program = lowered.program
     n = program.n_cores
     st, lay = C.make_state(program, lowered.config, functional=functional)
@@ -115,7 +116,7 @@ def wake_now(c, cores, size):
 
 @helper_kernel
 def wake_timed(t, cores, size):
-    """Put the cores whose count ends in cycle t on the list of this cycle."""
+    """Add the cores whose timer ends in cycle t to the list of this cycle."""
     wheel, chain = cores.wheel, cores.chain
     c = wheel[t % WHEEL]
     wheel[t % WHEEL] = -1
@@ -135,7 +136,7 @@ def wake_timed(t, cores, size):
 
 @helper_kernel
 def soonest_timed(t, cores, size):
-    """First cycle after t in which a timed core wakes; looked up again once the last answer has passed."""
+    """Return the first cycle after t in which a timed core wakes; cached until that cycle has passed."""
     if size[SOONEST] > t:
         return size[SOONEST]
     soonest = NEVER
@@ -150,7 +151,7 @@ def soonest_timed(t, cores, size):
 
 @inlined_kernel
 def sleep_until_done(c, t, cores, size):
-    """Take a core off the lists until its instruction is done."""
+    """Remove a core from the lists until its instruction is done."""
     cores.wake_at[c] = t + cores.st[c, cores.lay[THREAD0] + LEFT]
     cores.awake[c] = TIMED
     cores.chain[c] = cores.wheel[cores.wake_at[c] % WHEEL]
@@ -161,7 +162,7 @@ def sleep_until_done(c, t, cores, size):
 
 @inlined_kernel
 def open_queues(c, cores, routers, sets):
-    """Tell the router which input queues of a core that took words have room."""
+    """Mark for the router which input queues have room, after the core has read words."""
     st, lay = cores.st, cores.lay
     mask = cores.reads[st[c, CLASS]]
     while mask != ZERO:
@@ -175,7 +176,7 @@ def open_queues(c, cores, routers, sets):
 
 @inlined_kernel
 def run_cores(t, cores, routers, size, sets, outcome):
-    """One cycle of all cores that are awake."""
+    """Run one cycle of all awake cores."""
     st, lay = cores.st, cores.lay
     if size[N_TIMED] > 0:
         wake_timed(t, cores, size)
@@ -210,7 +211,7 @@ def run_cores(t, cores, routers, size, sets, outcome):
 
 @helper_kernel
 def start_cores(cores, size):
-    """Every core with a program takes cycle 0."""
+    """Let every core with a program run in cycle 0."""
     for c in range(size[FIRST_CORE], size[END_CORE]):
         if cores.st[c, MAIN] == RUNNING:
             wake_now(c, cores, size)

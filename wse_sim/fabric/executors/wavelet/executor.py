@@ -1,4 +1,5 @@
-"""The wavelet executor: cycle for cycle and value for value the oracle, with bit planes of 64 routers per machine word."""
+"""The wavelet executor: equal to the oracle in every cycle and value, with bit planes of 64 routers per
+machine word."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ class Wavelet:
     name = "wavelet"
 
     def can_run(self, program: Program, options: Options) -> Reason | None:
-        """Everything but traces."""
+        """Return None for all programs without a trace."""
         return Reason("the wavelet executor has no trace") if options.trace_rows else None
 
     def run(self, lowered: Lowered, inputs: Inputs | None, options: Options) -> Run:

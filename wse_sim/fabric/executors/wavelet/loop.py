@@ -4,8 +4,8 @@ A cycle is: what links bring comes due, rings push, words with something to move
 the new state, then the cores that are awake take their cycle.  Short links (one cycle, two cells, one cycle a wavelet)
 need no counters: a queue is its planes OCC and FULL.
 
-A loop steps one band of rows (:mod:`wse_sim.fabric.executors.wavelet.bands`) and returns where it waits for another; all it
-knows is in its arguments, so a call continues where the last one stopped.
+A loop steps one band of rows (:mod:`wse_sim.fabric.executors.wavelet.bands`) and returns when it must wait
+for another. All of its state is in its arguments, so the next call continues where the last one stopped.
 """
 
 # Jitted functions take arrays and scalars; numba infers their types.
@@ -86,7 +86,7 @@ START, MOVE, SETTLE, AGREE = range(4)  # phases: what comes next
 
 @inlined_kernel
 def push_rings(t, routers, payload, cores, size, sets):
-    """The oldest word of every ring enters its router if it is old enough and finds a cell."""
+    """Move the oldest word of every ring into its router if it is due and a cell is free."""
     st, lay, rings = cores.st, cores.lay, cores.rings
     kept = 0
     for j in range(size[N_RINGS]):
@@ -136,7 +136,7 @@ def drop_idle_words(routers, size):
 
 @inlined_kernel
 def settle_short_links(routers, tally, size):
-    """Pops and pushes become the new state."""
+    """Apply pops and pushes to the state of the queues."""
     for j in range(size[N_TOUCHED]):
         f = routers.touched_list[j]
         if routers.touched[f] != ZERO:
@@ -163,7 +163,7 @@ def at_rest(t, is_short, cores, links, routers, size, sets):
 
 
 def _make_loop(*, is_short, has_slow):
-    """The loop for one kind of links; what it does not need is not compiled."""
+    """Return the compiled loop for one kind of links, without the parts that it does not need."""
 
     @bare_kernel
     def loop(routers, payload, cores, tally, links, edges, size, sets, outcome):

@@ -1,4 +1,4 @@
-"""Where the payload of a wavelet is while its bit travels through the planes of the wavelet executor.
+"""Storage of the payload of wavelets whose bits travel through the planes of the wavelet executor.
 
 On a slot whose routes are *trees* (every router has one switch position and takes one input, and no word carries a
 command) words leave a source and reach every leaf in one order.  So the source logs the words it sends, a leaf reads
@@ -99,7 +99,7 @@ def make_payload(
 
 @inlined_kernel
 def append(payload, e, word, flag):
-    """Put a word behind the others of queue `e`; the planes have checked the room."""
+    """Append a word to queue `e`; the planes have checked that there is space."""
     i = np.int64(payload.free[e])
     payload.cells[e, i], payload.flags[e, i] = np.uint32(word & 0xFFFFFFFF), np.uint8(flag)
     payload.free[e] = np.int32((i + 1) % payload.cells.shape[1])
@@ -107,7 +107,7 @@ def append(payload, e, word, flag):
 
 @inlined_kernel
 def enter(payload, slot, core, word, flag, sets):
-    """A word leaves the ring of `core`."""
+    """Log a word that leaves the ring of `core`."""
     if payload.copied[slot] >= 0:
         append(payload, (payload.copied[slot] * 5 + RAMP) * sets[N_CORES] + core, word, flag)
         return
@@ -120,7 +120,7 @@ def enter(payload, slot, core, word, flag, sets):
 
 @inlined_kernel
 def hand_over(core, f, b, slot, word, flag, t, routers, cores, size):
-    """A word enters the input queue of `core`, which wakes."""
+    """Append a word to the input queue of `core`, and wake the core."""
     st, lay = cores.st, cores.lay
     leaf_push(st[core], core, slot, word, flag, t, lay)
     if st[core, lay[LEAF0] + slot * lay[LEAF_WIDTH] + Q_COUNT] >= lay[DEPTH0 + slot]:
@@ -131,7 +131,7 @@ def hand_over(core, f, b, slot, word, flag, t, routers, cores, size):
 
 @inlined_kernel
 def deliver(f, slot, bits, t, routers, payload, cores, size, sets):
-    """The next word of its tree reaches every core of `bits`."""
+    """Deliver the next word of its tree to every core of `bits`."""
     while bits != ZERO:
         i = trailing_zeros(bits)
         bits &= bits - ONE
