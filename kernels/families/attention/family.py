@@ -36,7 +36,7 @@ Source: calibration 2.1 (8, 9), 2.4.
 Programs: one head of one sample (:mod:`wse_sim.kernels.families.attention.program`), prefill and decode of
 the grid (:mod:`wse_sim.kernels.families.attention.grid`).  The option `part` selects one part: scores,
 softmax or values; backward: products, scores again (recomputed) or softmax.  Bands of cost against program:
-grid 3 %; streamed and stationary 5 % forward and 10 % backward from 12 queries or keys per core.  The costs
+grid 3 %; streamed and stationary 5 % forward and 11 % backward from 12 queries or keys per core.  The costs
 of both products are calibrated and leave out the words that a core sends, a fraction of 1 / (t + 2 t / f) of
 a streamed product (t queries, f features per core), 1 / (k + 2 k / n) of the stationary value product.
 """

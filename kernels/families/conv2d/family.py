@@ -27,7 +27,7 @@ Equations of the product: :mod:`wse_sim.kernels.blocks.products`.  Programs:
 :mod:`wse_sim.kernels.families.conv2d.convolve` (streamed, forward and transposed),
 :mod:`wse_sim.kernels.families.conv2d.gradient` (streamed weight gradient),
 :mod:`wse_sim.kernels.families.conv2d.flow` (stationary, all phases).  Band of cost against program: 6 % from
-16 filters and 16 pixels per line (15 % if a tap of 7 or more reads from the bank of the sums); weight
+16 filters and 16 pixels per line (17 % if one tap of 5 or more reads from the bank of the sums); weight
 gradients as those of gemm.
 """
 
