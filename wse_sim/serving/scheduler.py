@@ -100,9 +100,7 @@ class TurnScheduler:
         self.pool = BlockPool(rules.blocks, rules.block_tokens, keys)
         self.waiting: deque[QueuedRequest] = deque()
         self.running: list[QueuedRequest] = []  # in order of admission
-        self.ready: list[
-            QueuedRequest
-        ] = []  # requests that decode next, in the order in which they are ready
+        self.ready: list[QueuedRequest] = []  # requests that decode next, in order of readiness
         self.handed: list[
             tuple[int, QueuedRequest, int]
         ] = []  # (when, request, tokens that were there), of this turn
