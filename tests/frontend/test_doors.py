@@ -319,6 +319,24 @@ def test_configurations_choose_their_own_inputs(tmp_path: Path, kind: str) -> No
         assert graph.forward_flops == oracle.flops_of(oracle.forward(module, (), on_meta))
 
 
+@pytest.mark.slow
+def test_no_default_configuration_of_transformers_has_sizes_that_are_refused() -> None:
+    """Stages with a width each (MobileViT), heads of their own size (Reformer), keys that differ between layers: the sizes
+    that the authors of an architecture chose are sizes that models have."""
+    auto = pytest.importorskip("transformers.models.auto")
+    from wse_sim.frontend.huggingface import _check_sizes
+
+    checked = 0
+    for kind in sorted(auto.modeling_auto.MODEL_MAPPING_NAMES):
+        try:
+            config = auto.AutoConfig.for_model(kind)
+        except Exception:  # some have no defaults
+            continue
+        _check_sizes(Path(kind), config)
+        checked += 1
+    assert checked > 500
+
+
 @pytest.mark.parametrize(
     ("config", "sentence"),
     [

@@ -130,7 +130,7 @@ def _check_sizes(file: Path, config: PretrainedConfig) -> None:
     found: dict[str, int] = {}
     for fact, keys in (*_FACTS.items(), ("length", LENGTHS)):
         for key in keys:
-            value = getattr(config, key, None)
+            value = _stated(config, key)
             if value is None:
                 continue
             top = MOST_LAYERS if fact == "layers" else MOST_SIZE
@@ -144,10 +144,6 @@ def _check_sizes(file: Path, config: PretrainedConfig) -> None:
                 raise ModelError(f"{file}: key '{key}' is {value:,}; give 1 to {top:,}")
             found.setdefault(fact, value)
     hidden, heads = found.get("hidden", 1), found.get("heads", 1)
-    if hidden % heads and getattr(config, "head_dim", None) is None:
-        raise ModelError(
-            f"{file}: hidden size {hidden} is not a multiple of {heads} heads; change one of them"
-        )
     if heads % found.get("kv_heads", 1):
         raise ModelError(
             f"{file}: {heads} heads are not a multiple of {found['kv_heads']} key-value heads; change one"
@@ -161,11 +157,20 @@ def _check_sizes(file: Path, config: PretrainedConfig) -> None:
         )
 
 
+def _stated(config: PretrainedConfig, key: str) -> object:
+    """Return the value of a key; None if the configuration has none, or has one per layer."""
+    try:
+        value: object = getattr(config, key, None)
+    except RuntimeError:  # transformers raises this for a key whose value differs between layers
+        return None
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def _facts(config: PretrainedConfig) -> dict[str, Any]:
     found = {}
     for fact, keys in _FACTS.items():
         for key in keys:
-            value = getattr(config, key, None)
+            value = _stated(config, key)
             if isinstance(value, int):
                 found[fact] = value
                 break

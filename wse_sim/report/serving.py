@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wse_sim.drawn import plain_text
+from wse_sim.report.text import seconds
 from wse_sim.serving.base import TICK_S
 from wse_sim.serving.metrics import request_times
 from wse_sim.serving.run import Serving
@@ -55,13 +56,13 @@ def _distribution(axes: Axes, values: NDArray[np.floating], words: str, goal: fl
         for percent, style in ((50, ":"), (99, "--")):
             value = float(np.percentile(values, percent))
             axes.axvline(
-                value, color="0.5", linestyle=style, linewidth=1, label=f"p{percent}: {value:,.4g} ms"
+                value, color="0.5", linestyle=style, linewidth=1, label=f"p{percent}: {seconds(value / 1e3)}"
             )
         if values[0] > 0 and values[-1] > 20 * values[0]:
             axes.set_xscale("log")
             axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     if goal is not None:
-        axes.axvline(goal, color="C3", linewidth=1, label=f"goal: {goal:,.4g} ms")
+        axes.axvline(goal, color="C3", linewidth=1, label=f"goal: {seconds(goal / 1e3)}")
     axes.set_xlabel(f"{words} (ms)", fontsize=9)
     axes.set_ylabel("fraction of requests", fontsize=9)
     axes.set_ylim(0, 1.02)

@@ -46,11 +46,13 @@ def kib(value_bytes: float) -> str:
 
 
 def seconds(value_s: float) -> str:
-    """A time with the prefix that leaves one to three digits before the point."""
+    """Return a time with the prefix that leaves one to three digits before the point; hours stay seconds."""
     if not math.isfinite(value_s):
         return "n/a"
     if value_s == 0:
         return "0 s"
+    if abs(value_s) >= 1e4:
+        return f"{value_s:,.0f} s"
     for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
         if abs(value_s) >= factor:
             return f"{value_s / factor:.4g} {unit}"

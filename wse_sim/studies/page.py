@@ -13,6 +13,7 @@ from typing import Any
 from wse_sim.report.pages import as_json, parts_of, templates
 from wse_sim.studies.data import Shown, better
 from wse_sim.studies.labels import label, short
+from wse_sim.studies.pareto import shown as text_of
 from wse_sim.studies.plots import Axes, effects
 
 MOST_ROWS = 50_000
@@ -132,8 +133,8 @@ def _tiles(study: Shown) -> list[tuple[str, str]]:
     values = [row["outputs"][output] for row in done if row["outputs"].get(output) is not None]
     if values:
         best = min(values) if better(output) == "minimize" else max(values)
-        found.append((f"best of {short(output)}", f"{best:,.4g}"))
-    return [*found, ("worker seconds", f"{sum(row['seconds'] for row in study.rows):,.3g}")]
+        found.append((f"best of {short(output)}", text_of(best)))
+    return [*found, ("worker seconds", text_of(sum(row["seconds"] for row in study.rows), 3))]
 
 
 def _misfits(study: Shown) -> list[tuple[str, int, str]]:

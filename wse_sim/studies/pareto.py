@@ -102,10 +102,15 @@ def rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def shown(value: object) -> str:
-    """Return a value as text for display."""
+def shown(value: object, digits: int = 4) -> str:
+    """Return a value as text for display; a float that is not whole has `digits` digits, and no exponent below 1e7.
+
+    >>> shown(154213.7), shown(0.012345), shown(1234567.0)
+    ('154,200', '0.01235', '1,234,567')
+    """
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     if isinstance(value, int) or (float(value).is_integer() and abs(value) < 1e7):
         return f"{int(value):,}"
-    return f"{value:,.4g}"
+    significant = float(f"{value:.{digits}g}")
+    return f"{significant:,.0f}" if 10**digits <= abs(significant) < 1e7 else f"{value:,.{digits}g}"

@@ -285,7 +285,9 @@ def _write_cells(plot: Plot, grid: NDArray[np.float64], picture: QuadMesh) -> No
         if np.isfinite(value):
             red, green, blue, _ = picture.to_rgba(np.asarray(value))
             ink = "black" if 0.3 * red + 0.59 * green + 0.11 * blue > 0.5 else "white"
-            plot.text(j + 0.5, i + 0.5, f"{value:,.3g}", ha="center", va="center", fontsize=7, color=ink)
+            plot.text(
+                j + 0.5, i + 0.5, text_of(float(value), 3), ha="center", va="center", fontsize=7, color=ink
+            )
 
 
 def _places(study: Shown, name: str) -> list[Any]:

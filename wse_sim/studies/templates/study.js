@@ -181,6 +181,7 @@
       // A line joins runs that differ in the parameter across alone.
       const groups = new Map(), rest = parameters.filter((name) => name !== state.x);
       for (const row of usable) { const key = JSON.stringify(rest.map((name) => value(row, name))); groups.set(key, [...(groups.get(key) || []), row]); }
+      const drawn = new Set();
       for (const group of groups.values()) {
         if (group.length < 2) continue;
         group.sort((a, b) => sx.at(value(a, state.x)) - sx.at(value(b, state.x)));
@@ -192,8 +193,10 @@
           pen.fill();
         }
         pen.globalAlpha = groups.size > 40 ? 0.25 : 0.8; pen.lineWidth = 1.5; pen.beginPath();
-        group.forEach((row) => pen.lineTo(sx.at(value(row, state.x)), sy.at(value(row, state.y))));
-        pen.stroke();
+        const places = group.map((row) => [sx.at(value(row, state.x)), sy.at(value(row, state.y))]);
+        places.forEach(([x, y]) => pen.lineTo(x, y));
+        if (drawn.has(String(places))) pen.setLineDash([8, 8]);  // of two equal lines, both colors show
+        pen.stroke(); pen.setLineDash([]); drawn.add(String(places));
       }
       pen.globalAlpha = 1;
     }
