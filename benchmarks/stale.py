@@ -34,7 +34,12 @@ GROWING = ("fabric", "generation", "models", "plans")
 """Groups of golden numbers in which a new run changes nothing that was made before."""
 
 _GPT2 = ("numbers:models/gpt2-small, training, pipelined", "numbers:plans/gpt2-small")
-_MAPS = ("wse_sim/report/heatmap.py", "wse_sim/report/views.py", "docs/pictures/make.py:gpt2")
+_MAPS = (
+    "wse_sim/report/heatmap.py",
+    "wse_sim/report/bottleneck.py",
+    "wse_sim/report/views.py",
+    "docs/pictures/make.py:gpt2",
+)
 _PAGE = (
     "wse_sim/report/html.py",
     "wse_sim/report/data.py",

@@ -11,7 +11,7 @@ import pytest
 
 from wse_sim.engine.result import FRACTIONS, LINK_QUANTITIES, QUANTITIES, Result
 from wse_sim.errors import WseError
-from wse_sim.report import heatmap, html, views
+from wse_sim.report import bottleneck, heatmap, html, views
 
 
 def test_shares_add_up_on_every_core(wafer_result: Result, streamed: Result) -> None:
@@ -101,6 +101,15 @@ def test_a_window_of_time_is_drawn(wafer_result: Result, tmp_path: Path) -> None
     assert first.region is not None
     assert values[first.region.row, first.region.col] == pytest.approx(inside / half)
     heatmap.draw_map(wafer_result, "busy", tmp_path / "half.png", time=(0.0, half))
+
+
+def test_maps_name_the_bottleneck(small_result: Result, streamed: Result) -> None:
+    """A map with one color needs its reason: the subtitle of every map is the bottleneck of the run."""
+    for run in (small_result, streamed):
+        expected = f"Bottleneck: {bottleneck.named(run)}"
+        for figure in (heatmap.draw_map(run, "busy"), heatmap.draw_links(run), heatmap.draw_time(run)):
+            texts = [figure.get_suptitle(), *(text.get_text() for text in figure.axes[0].texts)]
+            assert any(expected in text.replace("\n", " ") for text in texts)
 
 
 def test_unknown_maps_are_refused(small_result: Result) -> None:
