@@ -50,7 +50,7 @@ RATES = ("_per_s", "_per_cycle", "_hz")
 
 
 def is_better(name: str, factor: float) -> bool:
-    """Whether `factor` times a constant is better hardware: more of a rate or a size, less of a time or a loss."""
+    """Return whether `factor` times a constant is better hardware: more of a rate or a size, less of a time or a loss."""
     less = name.endswith(LESS_IS_BETTER) and not name.endswith(RATES)
     return (factor < 1) == less
 
@@ -92,7 +92,7 @@ def _graph(model: str) -> KernelGraph:
 
 
 def watched(item: Part, names: Iterable[str], read: set[str]) -> Part:
-    """The same wafer or cluster; the names of the constants that anybody reads of it go into `read`."""
+    """Return the same wafer or cluster; the names of the constants that anybody reads of it go into `read`."""
     known = frozenset(names)
 
     class Watched(type(item)):  # type: ignore[misc]
@@ -106,7 +106,7 @@ def watched(item: Part, names: Iterable[str], read: set[str]) -> Part:
 
 @lru_cache(maxsize=32)
 def before(model: str, mode: str) -> tuple[tuple[float, float] | None, frozenset[str]]:
-    """The rates on the machine as it stands, and the constants that were read for them."""
+    """Return the rates on the machine as it stands, and the constants that were read for them."""
     wafer, cluster = system()
     read: set[str] = set()
     machine = watched(wafer, names(), read), watched(cluster, names(), read)
@@ -115,7 +115,7 @@ def before(model: str, mode: str) -> tuple[tuple[float, float] | None, frozenset
 
 
 def rates(model: str, mode: str, wafer: Wafer, cluster: Cluster) -> tuple[float, float] | None:
-    """(samples/s, samples/s without the host), or None if the model does not fit."""
+    """Return (samples/s, samples/s without the host), or None if the model does not fit."""
     from wse_sim import api
 
     plan = api.compile(_graph(model), wafer, mode=mode, batch=BATCH, cluster=cluster)
@@ -126,7 +126,7 @@ def rates(model: str, mode: str, wafer: Wafer, cluster: Cluster) -> tuple[float,
 
 
 def changed(item: Part, name: str, factor: float) -> Part | None:
-    """The wafer or cluster with a constant times `factor`, or None where its limits do not allow that."""
+    """Return the wafer or cluster with a constant times `factor`, or None where its limits do not allow that."""
     from wse_sim.errors import ConfigError
 
     value = getattr(item, name)

@@ -95,7 +95,8 @@ def rows(samples: int) -> list[dict[str, Any]]:
 
 
 def left_out(points: Sequence[Point], figures: Mapping[str, Figure]) -> dict[tuple[str, float | None], float]:
-    """Errors of the points whose constants were fitted, with these fitted again without the group of the point.
+    """Return the errors of the points whose constants were fitted, with these fitted again without the group of the
+    point.
 
     By name and measurement: two runs may have one name.
     """
@@ -126,7 +127,7 @@ def needed(row: Row) -> float:
 
 
 def own_error(points: Sequence[Row]) -> float:
-    """The least own error with which nine tenths of the points, and the next one, may be expected inside.
+    """Return the least own error with which nine tenths of the points, and the next one, may be expected inside.
 
     Of n points and one more that is like them, the k-th largest of n holds the new one with k / (n + 1).  Fewer than nine
     points have no such k: there the new error is one of a normal distribution whose spread s is known from n errors

@@ -61,7 +61,7 @@ def emitted_cycles(name: str, given: dict[str, Any], arch: str) -> int:
 
 
 def two_ways() -> list[dict[str, Any]]:
-    """Rows with the cycles of the fabric program, with the time stamps of its CSL, and of that CSL."""
+    """Return the rows with the cycles of the fabric program, with the time stamps of its CSL, and of that CSL."""
     rows = []
     for name, label, given in KERNELS:
         for arch in ARCHES:
@@ -83,7 +83,7 @@ def two_ways() -> list[dict[str, Any]]:
 
 
 def published(sources: Path, most_cores: int, only: str) -> list[dict[str, Any]]:
-    """Rows of the suite of published runs that count, with error."""
+    """Return the rows of the suite of published runs that count, with error."""
     suite = load_suite(shipped_suite(SUITE))
     points = tuple(
         p for p in suite.points if p.gate and only in p.id and int(p.params.get("cores", 1)) <= most_cores

@@ -151,12 +151,12 @@ def finished(text: str, n: int, k: int, arch: str = "wse2") -> Session:
 
 
 def per_turn(text: str, n: int) -> float:
-    """Cycles of a turn of the loop, from runs of 10 and 50 turns."""
+    """Return the cycles of a turn of the loop, from runs of 10 and 50 turns."""
     return (finished(text, n, 50).cycle - finished(text, n, 10).cycle) / 40
 
 
 def between_stamps(text: str, n: int, k: int) -> int:
-    """Cycles between the two time stamps of a program."""
+    """Return the cycles between the two time stamps of a program."""
     session = finished(text, n, k)
     (symbol,) = [s for s in session.image.classes[0].symbols if s.name == "stamps"]
     stamps = session.peek(0, 0, symbol.address, 6).astype(np.int64)

@@ -44,7 +44,7 @@ SUMS = {  # by phase: (length of the line, words)
 
 
 def closed_form(phase: int, wafer: Wafer) -> dict[str, int]:
-    """Cycles of the products and of the sums of a phase."""
+    """Return the cycles of the products and of the sums of a phase."""
     products = sum(
         columns * (wafer.map_element_cycles + count / wafer.fma_mixed_per_cycle)
         for columns, count in PRODUCTS.get(phase, [])

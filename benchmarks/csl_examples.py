@@ -24,7 +24,7 @@ CORPORA = {"1.4": "examples", "2.10": "examples_2_10"}
 
 
 def checked(folder: Path, arch: str | None, timeout_s: float) -> list[dict[str, Any]]:
-    """Results of the command files below a folder."""
+    """Return the results of the command files below a folder."""
     found = find_cases(folder, arch, None)
     return [check_case(name, generation, file, timeout_s).as_dict() for name, generation, file in found]
 

@@ -78,7 +78,7 @@ def warm() -> None:
 
 
 def one(key: str, cols: int, rows: int, sources: str) -> Row:
-    """All phases of one program on one grid, in this process."""
+    """Return all phases of one program on one grid, in this process."""
     warm()
     program = PROGRAMS[key]
     layout = (Path(sources) if program.public else OWN) / program.layout

@@ -48,7 +48,7 @@ def case_row(name: str, arch: str, file: Path, timeout_s: float) -> Row:
 
 
 def decides(found: Found) -> str:
-    """The first reason why data may decide the course of a run; "" if none may."""
+    """Return the first reason why data may decide the course of a run; "" if none may."""
     return next((v.reason for course in found.courses for v in course if v.reason), "")
 
 

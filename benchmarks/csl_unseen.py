@@ -37,7 +37,7 @@ class Row(NamedTuple):
     wse3: int
 
     def label(self) -> str:
-        """The stencil in words."""
+        """Return the stencil in words."""
         grid = f"{self.grid[0]} x {self.grid[1]}"
         if self.tile is None:
             return f"{grid}, one cell a core"
@@ -88,7 +88,7 @@ def _run(folder: Path, row: Row, arch: str, iterations: int) -> int:
 
 
 def measured(folder: Path, *, only_seen: bool) -> list[Measured]:
-    """Rows with what was published and what comes out here."""
+    """Return the rows with what was published and what comes out here."""
     rows = []
     for number, row in enumerate(ROWS):
         if only_seen and number in HELD:

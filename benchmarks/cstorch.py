@@ -24,7 +24,7 @@ SIZES = {"gpt2-small": (12, 768, 12, 50257, 1024, 112), "gpt-13b": (40, 5120, 40
 
 
 def model_of(layers: int, width: int, heads: int, vocab: int, seq: int) -> torch.nn.Module:
-    """A GPT as users write it."""
+    """Return a GPT as users write it."""
     import torch
     from torch import nn
     from torch.nn import functional

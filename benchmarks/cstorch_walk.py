@@ -20,7 +20,7 @@ from wse_sim.cstorch import doors
 
 
 def is_ours(name: str) -> bool:
-    """Whether a dotted name belongs to one of the doors."""
+    """Return whether a dotted name belongs to one of the doors."""
     return any(name == door or name.startswith(f"{door}.") for door in doors.DOORS)
 
 
@@ -112,7 +112,7 @@ def names_below(folder: Path) -> set[str]:
 
 
 def table(folders: Iterable[Path]) -> tuple[list[str], set[str]]:
-    """A line per folder, and every name that was met."""
+    """Return a line per folder, and every name that was met."""
     rows, every = ["| folder | names | missing | which |", "|---|---|---|---|"], set[str]()
     for folder in folders:
         names = names_below(folder)

@@ -39,7 +39,7 @@ def distribution(differences: Sequence[float]) -> Row:
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
-    """A line for every group and plan."""
+    """Return a line for every group and plan."""
     return [
         {"group": name, "plan": plan, **distribution(found)}
         for plan in PLANS

@@ -260,7 +260,9 @@ class Case:
         return "training" if self.training else "inference"
 
     def wafer(self) -> Wafer:
-        """A corner of a wafer; with rows outside the programs for streamed weights, whose edges carry what four streams do."""
+        """Return a corner of a wafer; with rows outside the programs for streamed weights, whose edges carry what four
+        streams do.
+        """
         outer = (2 if self.training else 1) if self.is_streamed else 0
         size = {"rows": self.side + 2 * outer, "cols": self.side}
         size |= {"program_rows": self.side, "program_cols": self.side}
@@ -271,7 +273,7 @@ class Case:
 
 
 def drawn(seed: int) -> Case:
-    """The case of a seed, the same on every machine."""
+    """Return the case of a seed, the same on every machine."""
     rng = Random(seed)
     torch.manual_seed(seed)
     kind = KINDS[seed % len(KINDS)]

@@ -22,7 +22,7 @@ def scaled(value: float, unit: str = "") -> str:
 
 
 def executors(speed: Mapping[str, float], memory: Mapping[str, Mapping[str, float]]) -> list[tuple[str, ...]]:
-    """A row per executor, of WSE-2 and WSE-3 where memory differs; ``speed`` by key of :mod:`benchmarks.fabric`."""
+    """Return a row per executor, of WSE-2 and WSE-3 where memory differs; ``speed`` by key of :mod:`benchmarks.fabric`."""
 
     def rate(key: str) -> str:
         return f"{scaled(speed[key])} router-cycles/s"

@@ -71,7 +71,7 @@ class Row:
         return self.limit is not None and (self.error is None or abs(self.error) > self.limit)
 
     def line(self) -> str:
-        """A line of the table."""
+        """Return a line of the table."""
         error = "" if self.error is None else f"{100 * self.error:+.2f} %"
         found = "-" if self.found is None else f"{self.found:,.2f}"
         limit = "" if self.limit is None else f"{100 * self.limit:g} %"
@@ -120,7 +120,7 @@ class Form:
 
 
 def closed_forms(wafer: Wafer) -> tuple[Form, ...]:
-    """The forms of the module's docstring with the constants of `wafer`."""
+    """Return the forms of the module's docstring with the constants of `wafer`."""
     config = FabricConfig.from_wafer(wafer)
     hop, r = config.hop_cycles, config.ring_delay_cycles + 2
     start, o = config.task_start_cycles, config.start_code_cycles

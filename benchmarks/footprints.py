@@ -43,7 +43,8 @@ def ways(found: Family) -> Iterator[tuple[str, Values]]:
 
 
 def footprints(name: str, mapping: str, wafer: str = "wse2") -> dict[str, int]:
-    """Bytes of the fullest core by phase, lanes and turned attribute; ways that the family refuses are left out.
+    """Return the bytes of the fullest core by phase, lanes and turned attribute; ways that the family refuses are left
+    out.
 
     A turned attribute that moves nothing in a phase is left out as well.
     """

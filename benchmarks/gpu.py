@@ -53,7 +53,7 @@ def _sparse(words: int) -> Program:
 
 
 def differing_programs(number: int) -> list[int]:
-    """Seeds of random programs whose counters, values, faults or deadlocks differ from those of the oracle."""
+    """Return the seeds of random programs whose counters, values, faults or deadlocks differ from those of the oracle."""
     differ = []
     for seed in range(FIRST_SEED, FIRST_SEED + number):
         try:

@@ -39,7 +39,7 @@ EDGE = "die_crossing_cycles"
 
 
 def misaligned() -> Row:
-    """The map element and the rates of requests, with the cost of a misaligned vector and without."""
+    """Return the map element and the rates of requests, with the cost of a misaligned vector and without."""
     points = {point.id: point for point in load_suite().points}
     prefill, decode = points["prefill-llama3-8b-600"], points["decode-llama3-8b-420"]
     stated = wafer_of(prefill)
@@ -52,7 +52,7 @@ def misaligned() -> Row:
 
 
 def _refit(wafer: Wafer) -> Wafer:
-    """The wafer with the map element that meets the prefill points best."""
+    """Return the wafer with the map element that meets the prefill points best."""
     fit = Fit("prefill", ("map_element_cycles",), {"model.prefill": 0.002}, "wse2")
     points = [point for point in load_suite().points if fit.takes(point)]
     costs = {"misaligned_fp16_per_cycle": wafer.misaligned_fp16_per_cycle}

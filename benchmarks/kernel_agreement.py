@@ -116,7 +116,7 @@ def _embedding(rng: Rng) -> Row:
 
 
 def _layout(rng: Rng) -> Row:
-    """Copies of 400 elements per core and more; transposes on 6 x 6 cores and more."""
+    """Return the copies of 400 elements per core and more; transposes on 6 x 6 cores and more."""
     op, side = str(rng.choice(["copy", "transpose"])), int(rng.integers(6, 17))
     elements = int(rng.integers(400, 2000)) if op == "copy" else int(rng.integers(40, 600))
     return {"elements": elements * side * side, "rows": side, "cols": side, "op": op, "dtype": "fp16"}
@@ -234,7 +234,7 @@ SAMPLES: dict[str, tuple[str, int, Callable[[Rng], Row]]] = {
 
 
 def sample(seed: int, points: int) -> list[tuple[str, str, Row]]:
-    """(label, kernel, parameters) of `points` points."""
+    """Return (label, kernel, parameters) of `points` points."""
     rng = np.random.default_rng(seed)
     turn = [label for label, (_, weight, _) in SAMPLES.items() for _ in range(weight)]
     chosen = [turn[i % len(turn)] for i in range(points)]

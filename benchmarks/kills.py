@@ -149,7 +149,7 @@ def ended(child: int) -> int:
 
 
 def files(folder: Path) -> Files:
-    """Hashes of all files below a folder, without those of SQLite, which has its own transactions."""
+    """Return the hashes of all files below a folder, without those of SQLite, which has its own transactions."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
@@ -189,7 +189,7 @@ def prepared(folder: Path) -> None:
 
 
 def output(command: str, setting: str) -> str:
-    """The folder that a command writes into."""
+    """Return the folder that a command writes into."""
     return f"{INTO[command]}{setting}" if command in INTO else "o"
 
 
@@ -233,7 +233,7 @@ def _first_file(child: int, out: Path, began: float) -> float:
 
 
 def is_writing(out: Path) -> bool:
-    """Whether files are on their way into a folder."""
+    """Return whether files are on their way into a folder."""
     return any(path.name.startswith((PREFIX, "runs.sqlite-wal")) for path in out.iterdir())
 
 

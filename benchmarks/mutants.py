@@ -153,7 +153,7 @@ def drawn(seed: int, count: int) -> list[Mutant]:
 
 
 def mutated(text: str, mutant: Mutant) -> str:
-    """The file with the change."""
+    """Return the file with the change."""
     end = mutant.start + len(mutant.old)
     assert text[mutant.start : end] == mutant.old, "the file has changed since the draw"
     return text[: mutant.start] + mutant.new + text[end:]
@@ -163,7 +163,7 @@ def mutated(text: str, mutant: Mutant) -> str:
 
 
 def near(tree: Path, mutant: Mutant) -> tuple[list[str], list[str]]:
-    """Files of tests that name the changed module, and folders of tests of its room."""
+    """Return the files of tests that name the changed module, and folders of tests of its room."""
     module = (
         mutant.file.removesuffix(".py").replace("/", ".").removeprefix("wse_sim.").removesuffix(".__init__")
     )
@@ -180,7 +180,7 @@ def near(tree: Path, mutant: Mutant) -> tuple[list[str], list[str]]:
 
 
 def tried(mutant: Mutant, skip: str) -> Mutant:
-    """The change in a copy of the tree, and the verdict of the tests."""
+    """Return the change in a copy of the tree, and the verdict of the tests."""
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="mutant_") as name:
         tree = Path(name) / "tree"

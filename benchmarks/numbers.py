@@ -198,7 +198,7 @@ def _footprints() -> Runs:
 
 
 def _fabric() -> Runs:
-    """The agreement points, stepped; and the default of every kernel on a WSE-3."""
+    """Return the agreement points, stepped; and the default of every kernel on a WSE-3."""
     from benchmarks.kernel_agreement import sample
     from wse_sim.bench.command import kernel_commands
 
@@ -450,7 +450,7 @@ def compute(group: Group, keys: Iterable[str] | None = None) -> Iterator[tuple[s
 
 
 def read() -> dict[str, Any]:
-    """The file."""
+    """Return the file."""
     found: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
     return found
 

@@ -52,7 +52,7 @@ def _number(found: re.Match[str]) -> str:
 
 
 def rendered(text: str) -> str:
-    """The text of a page with every marked table and number written again.
+    """Return the text of a page with every marked table and number written again.
 
     Raises
     ------

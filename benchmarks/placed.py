@@ -52,7 +52,7 @@ def _plan(graph: KernelGraph, wafer: Wafer | None = None, **how: object) -> Pipe
 
 
 def placers(time_limit_s: float) -> list[Row]:
-    """A row per placer, the fastest plan first."""
+    """Return a row per placer, the fastest plan first."""
     graph, rows = load_model("gpt2-small", seq=SEQ, training=True), []
     for name in PLACERS:
         plan = _plan(graph, placer=name, time_limit_s=time_limit_s / 2)

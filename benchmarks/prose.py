@@ -191,7 +191,7 @@ def _named(path: Path) -> str:
 
 
 def short_docstrings() -> list[tuple[str, int, str]]:
-    """Docstrings of public functions and classes with three words or fewer."""
+    """Return the docstrings of public functions and classes with three words or fewer."""
     found = []
     for folder in CODE:
         for path in sorted((ROOT / folder).rglob("*.py")):
@@ -204,7 +204,7 @@ def short_docstrings() -> list[tuple[str, int, str]]:
 
 
 def long_sentences() -> list[tuple[str, int, str]]:
-    """Sentences of pages with more than forty words; tables and lists do not count."""
+    """Return the sentences of pages with more than forty words; tables and lists do not count."""
     found = []
     for file, line, text in texts():
         if not file.endswith(".md") or text.lstrip().startswith(("|", "<!--", "-", "*", "1.")):

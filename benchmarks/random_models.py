@@ -52,7 +52,7 @@ class _NoFitError(Exception):
 def compiled(
     case: Case, graph: KernelGraph, prices: str | None = None, loss: str | None = None
 ) -> PipelinedPlan | WeightStreamingPlan:
-    """A plan of the case; `prices` of a pipeline are those of a run unless others are asked for."""
+    """Return a plan of the case; `prices` of a pipeline are those of a run unless others are asked for."""
     how: dict[str, Any] = {"mode": "weight-streaming"}
     if not case.is_streamed:
         how = {"mode": "pipelined", "replicas": 1, "placer": case.placer, "prices": prices, "loss": loss}
@@ -96,7 +96,7 @@ def measure(case: Case) -> Row:
 
 
 def _composed(case: Case) -> Row:
-    """The fabric, the engine with the plan that prices it, and the largest error of a value."""
+    """Return the fabric, the engine with the plan that prices it, and the largest error of a value."""
     plan = compiled(case, inputs_over_rows(lowered(case), streamed=case.is_streamed))
     if isinstance(plan, WeightStreamingPlan):
         streamed = compare_streaming(plan)
@@ -125,7 +125,7 @@ def _composed(case: Case) -> Row:
 
 
 def _values(case: Case, plan: PipelinedPlan | WeightStreamingPlan) -> Row:
-    """The worst tensor against a PyTorch that rounds alike, of its largest element; one step."""
+    """Return the worst tensor against a PyTorch that rounds alike, of its largest element; one step."""
     samples = case.batch if case.training or case.is_streamed else 4
     torch.manual_seed(case.seed + 1)
     x = torch.randn(samples, *case.shape).half().float()
@@ -147,7 +147,7 @@ def _closed(fabric: FabricResult) -> bool:
 
 
 def _engine(plan: PipelinedPlan) -> tuple[float, bool]:
-    """Cycles of a batch in the event engine with free input, and whether every region's time adds up to it."""
+    """Return the cycles of a batch in the event engine with free input, and whether every region's time adds up to it."""
     run = PipelinedRun(plan, Options(steps=2), None, RunTrace(is_on=False, unit_s=1.0))
     run.execute()
     measure = PipelinedMeasure(run)
@@ -165,7 +165,7 @@ def _without_option(case: Case, row: Row, prices: str | None) -> float:
 
 
 def told(row: Row) -> str:
-    """A line for the screen."""
+    """Return a line for the screen."""
     head = f"{row['seed']:5d} {row['kind']:14s} {row['phase']:9s} {row['base']} {row['side']:2d} "
     if row["outcome"] != "run":
         return f"{head} {row['outcome']}: {row['told']}"

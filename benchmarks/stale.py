@@ -254,7 +254,8 @@ def _function(text: str, name: str) -> str:
 
 
 def _without_prose(text: str, *, has_sentences: bool) -> str:
-    """The lines of a program without docstrings, comments, imports, what a raised fault says, blank lines, and sentences if asked.
+    """Return the lines of a program without docstrings, comments, imports, what a raised fault says, blank lines, and
+    sentences if asked.
 
     Equal for every version of Python.
     """
@@ -274,7 +275,7 @@ def _without_prose(text: str, *, has_sentences: bool) -> str:
 
 
 def _without_comments(text: str) -> str:
-    """A program with empty comments; every line stays where it was."""
+    """Return a program with empty comments; every line stays where it was."""
     lines = text.splitlines(keepends=True)
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
@@ -307,7 +308,7 @@ def _is_sentence(node: ast.AST) -> TypeGuard[ast.JoinedStr | ast.Constant]:
 
 
 def read() -> dict[str, Digests]:
-    """The file: digests by source, by name."""
+    """Return the file: digests by source, by name."""
     found: dict[str, Digests] = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
     return found
 
@@ -320,7 +321,7 @@ def made(names: Iterable[str]) -> None:
 
 
 def changed(name: str) -> list[str]:
-    """Sources of a picture or an entry that changed after it was made; all of them if it was not noted."""
+    """Return the sources of a picture or an entry that changed after it was made; all of them if it was not noted."""
     found = read().get(name)
     kept = found if isinstance(found, dict) else {}  # one digest of all sources, as earlier files had
     return [source for source, now in digest(name).items() if not _is_same(source, kept.get(source, ""), now)]
@@ -333,12 +334,12 @@ def _is_same(source: str, kept: str, now: str) -> bool:
 
 
 def out_of_date() -> list[str]:
-    """Names of what was made from other sources."""
+    """Return the names of what was made from other sources."""
     return [name for name in SOURCES if changed(name)]
 
 
 def remedy(name: str) -> str:
-    """The command that makes it again."""
+    """Return the command that makes it again."""
     if name.startswith("pictures/"):
         part = next(
             (s.partition(":")[2] for s in SOURCES[name] if s.startswith("docs/pictures/make.py:")), ""

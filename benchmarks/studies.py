@@ -30,7 +30,7 @@ MANY = 1000  # settings of the row that tells what a whole study takes
 
 
 def transformer_study(runs: int, draws: int) -> StudySpec:
-    """Settings of GPT-2 small that differ in the machine: what architects ask."""
+    """Return the settings of GPT-2 small that differ in the machine: what architects ask."""
     over = {
         "wafer.launch_floor_s": {"from": 1e-4, "to": 4e-4},
         "wafer.sram_bytes": {"from": 40_000, "to": 49_152},
@@ -72,7 +72,7 @@ def _steady(store: Store) -> tuple[float, float, int, float]:
 
 
 def store() -> Row:
-    """Seconds of CPU that a store of 100,000 rows takes."""
+    """Return the seconds of CPU that a store of 100,000 rows takes."""
     outputs = {f"output_{i}": i / 7 for i in range(30)}
     found: Row = {"rows": STORE_ROWS}
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "s") as opened:

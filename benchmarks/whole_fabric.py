@@ -316,7 +316,7 @@ VALUES: tuple[tuple[str, Callable[[], nn.Module], tuple[int, ...], int, int, Row
 
 
 def blocks(*activations: nn.Module) -> nn.Sequential:
-    """Blocks of 32 features and a layer of 8 classes."""
+    """Return the blocks of 32 features and a layer of 8 classes."""
     return nn.Sequential(*(Block(32, activation) for activation in activations), nn.Linear(32, 8))
 
 
@@ -673,7 +673,7 @@ def main() -> None:
 
 
 def _short(row: Row) -> Row:
-    """A row without what no table shows."""
+    """Return a row without what no table shows."""
     if "regions" not in row:
         return {key: value for key, value in row.items() if key != "cpu_s"}
     regions = [{"busiest": each["busiest"], "engine": each["engine"]} for each in row["regions"]]

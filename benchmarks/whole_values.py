@@ -23,7 +23,7 @@ STEPS, RATE = 2, 0.05
 
 
 def moved(model: nn.Module) -> nn.Module:
-    """The model with parameters away from their defaults, in fp16 numbers."""
+    """Return the model with parameters away from their defaults, in fp16 numbers."""
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_((parameter + 0.1 * torch.randn_like(parameter)).half())

@@ -74,19 +74,19 @@ def torchvision_loads() -> None:
 
 
 def names_of(zoo: str) -> list[str]:
-    """All models of a zoo, by name."""
+    """Return all models of a zoo, by name."""
     return list(getattr(_models_of(zoo), f"{zoo}_names")())
 
 
 def _models_of(zoo: str) -> ModuleType:
-    """The file that builds a zoo's models."""
+    """Return the file that builds a zoo's models."""
     from benchmarks import zoo_graphs, zoo_models
 
     return zoo_graphs if zoo == "torch_geometric" else zoo_models
 
 
 def build(zoo: str, name: str, **how: bool) -> Built:
-    """A model on "meta" with example arguments; `whole` with all its layers (transformers)."""
+    """Return a model on "meta" with example arguments; `whole` with all its layers (transformers)."""
     return getattr(_models_of(zoo), zoo)(name, **how)  # type: ignore[no-any-return]
 
 
@@ -149,7 +149,7 @@ def counted(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def sources() -> str:
-    """The state of the code that a row was measured with."""
+    """Return the state of the code that a row was measured with."""
     from wse_sim import result_cache
 
     return result_cache.sources("wse_sim.frontend", "wse_sim.kernels", "wse_sim.graph")[:8]
@@ -322,12 +322,12 @@ def in_process(zoo: str, name: str, training: bool, limit_s: float) -> dict[str,
 
 
 def versions(zoo: str) -> dict[str, str]:
-    """Versions of torch and of the zoo."""
+    """Return the versions of torch and of the zoo."""
     return {name: importlib.metadata.version(name).partition("+")[0] for name in ("torch", zoo)}
 
 
 def known_rows(file: Path, zoo: str, phase: str) -> dict[str, dict[str, Any]]:
-    """Rows of a file of results, by name."""
+    """Return the rows of a file of results, by name."""
     data = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     return dict(data.get(zoo, {}).get("rows", {}).get(phase, {}))
 

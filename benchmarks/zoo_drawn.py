@@ -33,7 +33,7 @@ SEED = 30
 
 
 def order(zoo: str, phase: str, names: Sequence[str]) -> list[str]:
-    """All names of a zoo, in the order in which they are measured in one phase."""
+    """Return all names of a zoo, in the order in which they are measured in one phase."""
     return random.Random(f"{SEED} {zoo} {phase}").sample(sorted(names), len(names))
 
 

@@ -56,7 +56,7 @@ def torch_geometric_names() -> list[str]:
 
 
 def torch_geometric(name: str, **_: bool) -> Built:
-    """A convolution or a model on a random graph of 40 nodes and 160 edges, which have values."""
+    """Return a convolution or a model on a random graph of 40 nodes and 160 edges, which have values."""
     from torch_geometric import nn as zoo
 
     torch.manual_seed(0)

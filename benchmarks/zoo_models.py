@@ -57,7 +57,7 @@ def smallest_first(name: str) -> tuple[int, int, str]:
 
 
 def one_of_each_family(zoo: str) -> list[str]:
-    """The first name, by :func:`smallest_first`, of each source module of a zoo."""
+    """Return the first name, by :func:`smallest_first`, of each source module of a zoo."""
     families: dict[str, list[str]] = {}
     if zoo == "timm":
         import timm as found
@@ -85,7 +85,7 @@ def torchvision_names() -> list[str]:
 
 
 def torchvision(name: str, **_: bool) -> Built:
-    """A model of torchvision."""
+    """Return a model of torchvision."""
     import torchvision as zoo
 
     segments = name in zoo.models.list_models(module=zoo.models.segmentation)
@@ -117,7 +117,7 @@ def timm_names() -> list[str]:
 
 
 def timm(name: str, **_: bool) -> Built:
-    """A model of timm at the size of its first published weights."""
+    """Return a model of timm at the size of its first published weights."""
     import timm as zoo
 
     config = zoo.models.get_pretrained_cfg(name)
@@ -148,7 +148,7 @@ _LAYERS = [
 
 
 def transformers_names() -> list[str]:
-    """The classes of its auto models: text, vision, speech, multimodal."""
+    """Return the classes of its auto models: text, vision, speech, multimodal."""
     from transformers.models.auto import modeling_auto as auto
 
     names: set[str] = set()
@@ -159,7 +159,9 @@ def transformers_names() -> list[str]:
 
 
 def transformers(name: str, *, whole: bool = False, door: bool = False) -> Built:
-    """A class of transformers with its default sizes and two layers; `whole` with all of them, `door` with the arguments of hf:."""
+    """Return a class of transformers with its default sizes and two layers; `whole` with all of them, `door` with the
+    arguments of hf:.
+    """
     import transformers as zoo
 
     kind = getattr(zoo, name)
@@ -320,7 +322,9 @@ def _transformers_inputs(module: torch.nn.Module, config: PretrainedConfig) -> R
 def _with_pictures(
     module: torch.nn.Module, config: PretrainedConfig, given: Row, takes: Mapping[str, object]
 ) -> Row:
-    """Ids in which each picture has as many places as it has features; patches of one picture per sample by a grid."""
+    """Return the ids in which each picture has as many places as it has features; patches of one picture per sample by
+    a grid.
+    """
     found: Row = {}
     vision = getattr(config, "vision_config", config)
     if "image_grid_thw" in takes:
@@ -419,7 +423,7 @@ _DIFFUSERS: dict[str, Row] = {
 
 
 def diffusers(name: str, **_: bool) -> Built:
-    """A UNet or transformer of diffusers at its default sizes, two blocks where a number of blocks is asked."""
+    """Return a UNet or transformer of diffusers at its default sizes, two blocks where a number of blocks is asked."""
     import inspect
 
     import diffusers as zoo
@@ -439,7 +443,7 @@ def _ids(*shape: int) -> torch.Tensor:
 
 
 def _diffusers_whole(kind: str, config: Mapping[str, object]) -> Row:
-    """All arguments of classes that follow no other: an image of 32 x 32 or 64 packed places, 32 words."""
+    """Return all arguments of classes that follow no other: an image of 32 x 32 or 64 packed places, 32 words."""
     time, n = _zeros(SAMPLES), SAMPLES
     picture = _zeros(n, config.get("in_channels") or 4, 32, 32)
     packed = _zeros(n, 64, config.get("in_channels") or 4)
@@ -557,7 +561,7 @@ def _diffusers_inputs(module: torch.nn.Module) -> tuple[tuple[object, ...], Row]
 
 
 def _diffusers_more(takes: Mapping[str, object], config: Mapping[str, object]) -> Row:
-    """Arguments of single families: sizes of the picture, masks that hide nothing, states of a text encoder."""
+    """Return the arguments of single families: sizes of the picture, masks that hide nothing, states of a text encoder."""
     given: Row = {}
     for key in ("original_size", "target_size", "crop_coords"):
         if key in takes:
@@ -633,7 +637,7 @@ def monai_names() -> list[str]:
 
 
 def monai(name: str, **_: bool) -> Built:
-    """A 3-D network of monai on volumes of 64 pixels per side."""
+    """Return a 3-D network of monai on volumes of 64 pixels per side."""
     from monai.networks import nets
 
     with torch.device("meta"):

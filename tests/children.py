@@ -12,7 +12,7 @@ LIMIT_S = 120.0
 
 
 def start_child(work: Callable[[], object]) -> int:
-    """Number of a copy of this process that does `work` and ends: with 0, or with 2 if it raised.
+    """Return the number of a copy of this process that does `work` and ends: with 0, or with 2 if it raised.
 
     A copy that returned would continue with the tests of its parent.
     """

@@ -22,10 +22,10 @@ def cases(count: int) -> int:
 
 
 def examples(count: int, **others: Any) -> settings:
-    """Settings of Hypothesis for a test of `count` examples."""
+    """Return the settings of Hypothesis for a test of `count` examples."""
     return settings(max_examples=cases(count), **others)
 
 
 def seeds(first: int, count: int) -> range:
-    """Seeds of `count` random programs from `first` on; others in every run of `make test-random`."""
+    """Return the seeds of `count` random programs from `first` on; others in every run of `make test-random`."""
     return range(_first + first, _first + first + cases(count))

@@ -25,7 +25,7 @@ pytestmark = [
 
 
 def faults(task: Callable[[int], object]) -> str:
-    """The sentence that two workers end with; none of them is left."""
+    """Return the sentence that two workers end with; none of them is left."""
     with pytest.raises(WseError) as found:
         list(in_processes(task, 4, 2))
     # Not `is_alive`: the pool's own thread may have collected a child, which Python then takes for alive.

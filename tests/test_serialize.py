@@ -18,7 +18,7 @@ from wse_sim.serialize import SCHEMA, load, same, save
 
 
 def answer(folder: Path) -> Infeasible:
-    """A small result, saved with an array beside it."""
+    """Return a small result, saved with an array beside it."""
     value = Infeasible("pipelined", "m", "sram", 2.0, 1.0, "bytes", where="w", remedy="r")
     save(value, folder, "result")
     return value

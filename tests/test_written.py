@@ -128,7 +128,7 @@ def test_a_second_kill_while_files_take_their_places(tmp_path: Path) -> None:
 
 
 def _is_halfway(folder: Path) -> bool:
-    """Whether a killed command left files on their way; else what it left is swept, as the next one would."""
+    """Return whether a killed command left files on their way; else what it left is swept, as the next one would."""
     if any(path.name.endswith(DONE) for path in folder.iterdir()):
         return True
     settle(folder)

@@ -143,7 +143,7 @@ def _lines(names: Iterable[str]) -> str:
 
 
 def _own_families() -> list[str]:
-    """Names of the families of this library; one that was registered next to them is not of the pages."""
+    """Return the names of the families of this library; one that was registered next to them is not of the pages."""
     return [
         name
         for name in sorted(load_families())

@@ -135,7 +135,7 @@ REFITTED = {name for fit in FITS for name in fit.constants}
 
 
 def is_fitted(name: str, stated: Constant) -> bool:
-    """Whether a statement says so, or a fit of the benchmarks takes it on silicon."""
+    """Return whether a statement says so, or a fit of the benchmarks takes it on silicon."""
     return "fitted" in stated.source or (name in REFITTED and stated.evidence == "silicon")
 
 

@@ -24,7 +24,7 @@ GRAPH = transformer(6, 128, 4, 128)
 
 
 def sizers() -> tuple[Sizer, Sizer]:
-    """Stages that keep everything, and stages of blocks that run again."""
+    """Return the stages that keep everything, and stages of blocks that run again."""
     prices = Prices(SMALL, {"training": True})
     return Sizer(GRAPH, SMALL, prices), Sizer(GRAPH, SMALL, prices, again=block_recompute(GRAPH))
 

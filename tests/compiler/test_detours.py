@@ -86,7 +86,7 @@ def test_links_beside_a_dead_core_carry_what_passed_over_it(seed: int):
     moved = moved_loads(loads, runs)
 
     def net_out(flow: np.ndarray) -> np.ndarray:
-        """Words that begin in a core less those that end there."""
+        """Return the words that begin in a core less those that end there."""
         out = flow.sum(axis=2)
         out[1:] -= flow[:-1, :, SOUTH]
         out[:-1] -= flow[1:, :, NORTH]

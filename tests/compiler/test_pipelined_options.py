@@ -24,7 +24,7 @@ GRAPH = transformer(2, 128, 4, 32)
 
 
 def plan(**options) -> PipelinedPlan:
-    """A plan of the small transformer on a small wafer, by default the one for long batches.
+    """Return a plan of the small transformer on a small wafer, by default the one for long batches.
 
     The search for short ones starts from it and takes twenty times as long; tests/modes/test_short_batches.py is
     about it.
@@ -52,7 +52,7 @@ def check_legal(made: PipelinedPlan) -> None:
 
 
 def pace(made: PipelinedPlan) -> float:
-    """Cycles per sample of the slowest stage."""
+    """Return the cycles per sample of the slowest stage."""
     return max(stage.cycles_per_sample for stage in made.stages)
 
 

@@ -28,7 +28,7 @@ WAFER, CLUSTER = load_wafer("wse2"), load_cluster()
 
 
 def pipeline(graph=None, wafer=WAFER, batch=64, layouts=False):
-    """The pipelined plan of a small transformer for long batches, which the search for short ones starts from."""
+    """Return the pipelined plan of a small transformer for long batches, which the search for short ones starts from."""
     return compile_pipelined(graph or transformer(), wafer, CLUSTER, batch=batch, layouts=layouts)
 
 

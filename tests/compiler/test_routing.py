@@ -53,14 +53,14 @@ MANY = 10**6  # colors: no limit
 
 
 def routed(nets: list[Net], rows: int = 12, cols: int = 12, capacity: float = 1e9) -> Router:
-    """The nets routed on an empty fabric."""
+    """Return the nets routed on an empty fabric."""
     router = Router(np.zeros((rows, cols, 4)), capacity)
     router.route(nets)
     return router
 
 
 def net(source, *sinks, size=12.0, width=1, gradients=False) -> Net:
-    """A tensor of 12 bytes per sample on one link."""
+    """Return a tensor of 12 bytes per sample on one link."""
     return Net("t", source, sinks, size, width, gradients)
 
 
@@ -286,7 +286,7 @@ def test_a_plan_without_colors_enough_names_the_router_that_binds() -> None:
 
 
 def _plain_cost(router: Router, start: Point, end: Point, net: Net) -> float:
-    """The equation at the head of the router, with NumPy."""
+    """Return the equation at the head of the router, with NumPy."""
     r0, r1, c0, c1, direction = links_of(start, end, net.width, router.rows, router.cols)
     across = 0 if direction in (EAST, WEST) else 1
     own = net.bytes_per_sample / (r1 - r0, c1 - c0)[across]

@@ -20,7 +20,7 @@ LONG = transformer(2, 128, 8, 512)
 
 
 def attention_of(graph, name="h.0.attn"):
-    """A forward attention kernel and its gradient kernel."""
+    """Return a forward attention kernel and its gradient kernel."""
     by_name = {k.name: k for k in graph.kernels}
     return by_name[name], by_name[f"{name}.dx"]
 

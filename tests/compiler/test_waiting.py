@@ -28,7 +28,9 @@ S = 64 * 256 * 2  # bytes of a sample between the blocks
 
 
 def with_skips(graph: KernelGraph) -> KernelGraph:
-    """The handmade transformer with its residuals as streams: around attention, and around the feed-forward layers."""
+    """Return the handmade transformer with its residuals as streams: around attention, and around the feed-forward
+    layers.
+    """
     skips = {}
     for name in (kernel.name for kernel in graph.kernels):
         if name.endswith(".qkv"):
@@ -96,7 +98,9 @@ def test_one_tensor_read_twice_waits_once() -> None:
 
 
 def plans(seed: int) -> PipelinedPlan:
-    """A transformer of random size in inference or training, on a small wafer; with attention wide beside its SRAM."""
+    """Return a transformer of random size in inference or training, on a small wafer; with attention wide beside its
+    SRAM.
+    """
     draw = np.random.default_rng(seed)
     hidden, seq = int(draw.choice([32, 64, 128])), int(draw.choice([64, 128, 256]))
     graph = with_skips(transformer(int(draw.integers(1, 4)), hidden, 4, seq, training=bool(seed % 2)))

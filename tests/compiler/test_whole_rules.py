@@ -46,7 +46,7 @@ class Skip(nn.Module):
 
 
 def laid(model: nn.Module, *shape: int) -> KernelGraph:
-    """The graph of a model on samples of a shape, laid as on the fabric."""
+    """Return the graph of a model on samples of a shape, laid as on the fabric."""
     return inputs_over_rows(api.lower(model, (torch.zeros(1, *shape),)))
 
 

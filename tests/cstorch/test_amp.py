@@ -18,7 +18,7 @@ def restored():
 
 
 def run(scaler, pattern: str, optimizer=None) -> list[float]:
-    """The scale after each step; in ``pattern`` a '.' is a finite gradient and an 'x' one with an inf."""
+    """Return the scale after each step; in ``pattern`` a '.' is a finite gradient and an 'x' one with an inf."""
     p = torch.nn.Parameter(torch.zeros(3))
     optimizer = optimizer or optim.SGD([p], lr=1.0)
     p = optimizer.param_groups[0]["params"][0]

@@ -25,7 +25,7 @@ class Parts(torch.nn.Module):
 
 
 def kernels(level: int) -> dict[str, tuple[str, str | None]]:
-    """(type, type of sums) of every kernel under a level of the run."""
+    """Return (type, type of sums) of every kernel under a level of the run."""
     runtime.reset()
     cstorch.backend("CSX", validate_only=True)
     cstorch.backends.csx.precision.optimization_level = level

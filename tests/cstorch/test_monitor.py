@@ -35,7 +35,7 @@ def loader():
 
 
 def trained(steps: int, kind: str = "CSX", artifacts=None, at=lambda number: None) -> list[float]:
-    """Losses of a small run; ``at(n)`` is called in the closure of step n."""
+    """Return the losses of a small run; ``at(n)`` is called in the closure of step n."""
     backend = cstorch.backend(kind, artifact_dir=str(artifacts))
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))

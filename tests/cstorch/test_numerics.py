@@ -46,7 +46,7 @@ def test_cbfloat16_is_the_nearest_number_of_its_definition() -> None:
 
 
 def trained(half: str | None, steps: int = 6, level: int = 1, scale: float | None = None) -> list[float]:
-    """Losses of a small network with embedding, attention and norms; `half` None: fp32."""
+    """Return the losses of a small network with embedding, attention and norms; `half` None: fp32."""
     runtime.reset()
     runtime.options().numerics = "fp32" if half is None else "mixed"
     cstorch.backend("CSX")

@@ -222,7 +222,7 @@ def test_a_closure_sees_the_last_value_of_the_step(monkeypatch):
 
 
 def fault(body, monkeypatch, batch=None, checkpoint_steps=0) -> str:
-    """The sentence that a step earns."""
+    """Return the sentence that a step earns."""
     no_simulation(monkeypatch)
     cstorch.backend("CSX")
     model = cstorch.compile(nn.Linear(4, 4))
@@ -326,7 +326,7 @@ def test_targets_of_32_bits_are_taken(monkeypatch):
 
 
 def retraced(body, steps: int, monkeypatch) -> tuple[int, int]:
-    """(times that Python ran, compiles) of a step under retrace_every_iteration."""
+    """Return (times that Python ran, compiles) of a step under retrace_every_iteration."""
     compiles = []
     from wse_sim.cstorch import step as steps_of
 

@@ -20,7 +20,7 @@ def optimizer(groups: int = 1, lr: float = 0.1):
 
 
 def course(schedule, steps: int = STEPS, key: str = "lr") -> list[float]:
-    """The value that steps 0, 1, 2 ... use, read where the optimizer reads it."""
+    """Return the value that steps 0, 1, 2 ... use, read where the optimizer reads it."""
     values = []
     for _ in range(steps):
         values.append(float(schedule.optimizer.param_groups[0][key]))

@@ -19,7 +19,9 @@ def no_simulation(monkeypatch):
 
 
 def script(folder: Path, name: str, *, reads: str = "") -> list[float]:
-    """Losses of four steps with dropout; it leaves a checkpoint with the state of the random numbers, and may end by reading one."""
+    """Return the losses of four steps with dropout; it leaves a checkpoint with the state of the random numbers, and
+    may end by reading one.
+    """
     runtime.reset()
     backend = cstorch.backend("CSX", artifact_dir=str(folder / name))
     torch.manual_seed(2)

@@ -31,7 +31,7 @@ def model_on_wafer(monkeypatch) -> torch.nn.Module:
 
 
 def run(steps: int, step_function, between=lambda: None, **how) -> list[int]:
-    """Steps of which weights can be fetched, counted from 1."""
+    """Return the steps of which weights can be fetched, counted from 1."""
     execution = begin_execution(None, num_steps=steps, **how)
     fetched = []
     for n in range(steps):

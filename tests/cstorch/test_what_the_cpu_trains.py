@@ -38,7 +38,7 @@ def data(steps: int):
 
 
 def trained(kind: str, make, steps: int = 2, **backend):
-    """(losses, graph of the last compile) of models, a function of a batch that gives a loss."""
+    """Return (losses, graph of the last compile) of models, a function of a batch that gives a loss."""
     runtime.reset()
     cstorch.backend(kind, **backend)
     torch.manual_seed(0)
@@ -69,7 +69,7 @@ def trained(kind: str, make, steps: int = 2, **backend):
 
 
 def lowered(make):
-    """The graph of a step; nothing is simulated or executed."""
+    """Return the graph of a step; nothing is simulated or executed."""
     return trained("CSX", make, steps=1, validate_only=True)[1]
 
 

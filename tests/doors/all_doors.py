@@ -33,7 +33,7 @@ JSON = "wse_sim.files:read_text"
 def document_door(name: str, count: int, data: Any, file: str, words: Sequence[str], readers: tuple[str, ...],
                   *, is_json: bool = False, open_at: Sequence[str] = (), beside: dict[str, bytes] | None = None,
                   call: strangers.Call | None = None) -> Door:  # fmt: skip
-    """A YAML or JSON file."""
+    """Return a YAML or JSON file."""
 
     def make(chance: Chance) -> Case:
         content, must, change = document(data, chance, is_json=is_json, open_at=open_at)
@@ -45,7 +45,7 @@ def document_door(name: str, count: int, data: Any, file: str, words: Sequence[s
 
 def blob_door(name: str, count: int, data: bytes, file: str, words: Sequence[str], readers: tuple[str, ...],
               *, beside: dict[str, bytes] | None = None, call: strangers.Call | None = None) -> Door:  # fmt: skip
-    """A file of any other kind."""
+    """Return a file of any other kind."""
 
     def make(chance: Chance) -> Case:
         content, must, change = blob(data, chance)
@@ -58,7 +58,7 @@ def blob_door(name: str, count: int, data: bytes, file: str, words: Sequence[str
 
 
 def descriptions() -> list[Door]:
-    """Files in YAML and JSON that people write."""
+    """Return the files in YAML and JSON that people write."""
     model = {
         "name": "x",
         "source": "made up",
@@ -159,7 +159,7 @@ TRACES = {
 
 
 def requests() -> list[Door]:
-    """Traces of serving requests."""
+    """Return the traces of serving requests."""
     from wse_sim.serving import traces
 
     def reads(form: str) -> strangers.Call:
@@ -197,7 +197,7 @@ RUN = {
 
 
 def runs() -> Door:
-    """Runs of a machine of one's own: a fault is its own row, so a reader that fails is seen in the rows."""
+    """Return the runs of a machine of one's own: a fault is its own row, so a reader that fails is seen in the rows."""
     from wse_sim.validation.mine import load_mine
 
     def read() -> None:
@@ -228,7 +228,7 @@ def written(folder: Path) -> list[Door]:
 
 
 def results(folder: Path) -> Door:
-    """A saved result: every change of a word or of a byte is seen."""
+    """Return a saved result: every change of a word or of a byte is seen."""
     save(Infeasible("pipelined", "m", "SRAM", 2.0, 1.0, "bytes", "x", "shrink it"), folder / "made", "result")
     sound = {f"saved/{path.name}": path.read_bytes() for path in (folder / "made").iterdir()}
 
@@ -259,7 +259,7 @@ def archive(chance: Chance) -> bytes:
 
 
 def stores(folder: Path) -> Door:
-    """The folder of a study: its JSON, its SQLite, and values in its tables."""
+    """Return the folder of a study: its JSON, its SQLite, and values in its tables."""
     import sqlite3
 
     from wse_sim.studies.evaluate import StudyRow
@@ -327,7 +327,7 @@ def stores(folder: Path) -> Door:
 
 
 def compiled(folder: Path) -> Door:
-    """A compiled program: every change is refused, as its checksum is another."""
+    """Return a compiled program: every change is refused, as its checksum is another."""
     from wse_sim.csl.compiler import CompiledProgram
 
     for name, text in (("layout.csl", LAYOUT), ("core.csl", CORE)):
@@ -353,7 +353,7 @@ def compiled(folder: Path) -> Door:
 
 
 def exported(folder: Path) -> Door:
-    """A `.pt2` file: its archive, and texts inside it."""
+    """Return a `.pt2` file: its archive, and texts inside it."""
     import zipfile
 
     import torch
@@ -392,7 +392,7 @@ def exported(folder: Path) -> Door:
 
 
 def checkpoints(folder: Path) -> list[Door]:
-    """Checkpoints in HDF5 and of `torch.save`."""
+    """Return the checkpoints in HDF5 and of `torch.save`."""
     import torch
 
     from wse_sim.cstorch import checkpoint
@@ -478,7 +478,7 @@ def named(words: Sequence[str], flag: str) -> None:
 
 
 def kernel_parameters() -> Door:
-    """Parameters of every kernel, by formula."""
+    """Return the parameters of every kernel, by formula."""
     places = [(name, one) for name, command in kernel_commands().items() for one in command.params]
     values = ("0", "1e12", "inf", "0.3", "9" * 40, "1000000000", "-inf", "-1", "1e-9", "65536", *NO_NUMBERS)
 
@@ -498,7 +498,7 @@ def kernel_parameters() -> Door:
 
 
 def compiler_lines() -> Door:
-    """Lines of `cslc` in command files: words dropped, doubled, exchanged, replaced."""
+    """Return the lines of `cslc` in command files: words dropped, doubled, exchanged, replaced."""
     from wse_sim.csl.host import commands
 
     line = [
@@ -565,7 +565,7 @@ def factories() -> Door:
 
 
 def parses(code: bytes) -> bool:
-    """Whether Python itself takes a text for a program."""
+    """Return whether Python itself takes a text for a program."""
     try:
         with warnings.catch_warnings(action="ignore"):
             ast.parse(code)

@@ -74,13 +74,13 @@ class Tally:
 
 
 def cut(data: bytes, chance: Chance) -> bytes:
-    """The beginning, or the whole without a piece."""
+    """Return the beginning, or the whole without a piece."""
     at = chance.randrange(len(data) + 1)
     return data[:at] if chance.random() < 0.5 else data[:at] + data[at + chance.randrange(1, 40) :]
 
 
 def stained(data: bytes, chance: Chance) -> bytes:
-    """A few bytes turned over or put in."""
+    """Return a few bytes turned over or put in."""
     made = bytearray(data)
     for _ in range(chance.randrange(1, 4)):
         at = chance.randrange(len(made) + 1)
@@ -114,7 +114,7 @@ ODD_NUMBERS: tuple[Any, ...] = (float("nan"), float("inf"), float("-inf"), -1, 1
 
 
 def tree_changed(data: Any, chance: Chance, *, open_at: Sequence[str] = ()) -> tuple[Any, bool, str]:
-    """A field of another type, out of range, missing or of no meaning; whether no reader may accept that.
+    """Return a field of another type, out of range, missing or of no meaning; whether no reader may accept that.
 
     Below the keys `open_at` anything goes: other keys have a meaning there.
     """
@@ -140,7 +140,7 @@ def tree_changed(data: Any, chance: Chance, *, open_at: Sequence[str] = ()) -> t
 
 
 def twice(text: str, chance: Chance) -> str:
-    """A line of YAML with a key, given twice."""
+    """Return a line of YAML with a key, given twice."""
     lines = text.splitlines()
     keys = [
         n for n, line in enumerate(lines) if ": " in line and not line.lstrip().startswith(("-", "#", "{"))
@@ -150,7 +150,7 @@ def twice(text: str, chance: Chance) -> str:
 
 
 def document(data: Any, chance: Chance, *, is_json: bool = False, open_at: Sequence[str] = ()) -> tuple[bytes, bool, str]:  # fmt: skip
-    """A YAML or JSON file with one change; whether it must be refused, and what was changed."""
+    """Return a YAML or JSON file with one change; whether it must be refused, and what was changed."""
 
     def text(tree: Any) -> bytes:
         return (json.dumps(tree) if is_json else yaml.safe_dump(tree, sort_keys=False)).encode()
@@ -171,7 +171,7 @@ def document(data: Any, chance: Chance, *, is_json: bool = False, open_at: Seque
 
 
 def blob(data: bytes, chance: Chance) -> tuple[bytes, bool, str]:
-    """A file of any other kind with one change."""
+    """Return a file of any other kind with one change."""
     how = chance.choice(("words", "cut", "stained", "raw"))
     if how == "raw":
         return chance.choice(RAW), True, how
@@ -217,7 +217,7 @@ def answer(case: Case) -> str:
 
 
 def fault_of(case: Case, folder: Path) -> tuple[str, str]:
-    """The answer to a case, and what is wrong with it ("" if nothing is)."""
+    """Return the answer to a case, and what is wrong with it ("" if nothing is)."""
     for name, content in case.files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)

@@ -48,7 +48,7 @@ TWINS = {
 
 
 def defined() -> dict[str, list[str]]:
-    """Files by the public classes that they define at their top level."""
+    """Return the files by the public classes that they define at their top level."""
     found: dict[str, list[str]] = defaultdict(list)
     for folder in ("wse_sim", "kernels"):
         for path in sorted((ROOT / folder).rglob("*.py")):

@@ -84,7 +84,7 @@ NAMES = ("FILE.py:factory", "module:factory", "saved.pt2", "hf:config.json", "mi
 
 
 def _name(form: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The model as a user types it in its folder; only hf: and YAML are other models than the factory."""
+    """Return the model as a user types it in its folder; only hf: and YAML are other models than the factory."""
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
     return {"FILE.py:factory": "decoder_of_doors.py:make", "module:factory": "decoder_of_doors:make"}.get(
@@ -115,7 +115,7 @@ QUICK = {
 
 
 def _study(model: str) -> str:
-    """A file of two settings of a model."""
+    """Return a file of two settings of a model."""
     spec = {
         "fixed": {"model": model, "mode": "pipelined", "phase": "inference"},
         "grid": {"batch": [1, 4]},
@@ -150,7 +150,7 @@ Given = tuple[Any, ...]
 
 
 def _objects() -> dict[str, Given]:
-    """The same model in every form that an object has, as the arguments of a call."""
+    """Return the same model in every form that an object has, as the arguments of a call."""
     module, args = _made()
     program = torch.export.export(module, args)
     traced = torch.fx.symbolic_trace(module)

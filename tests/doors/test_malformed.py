@@ -128,7 +128,7 @@ NUMBERS: list[Any] = [0, -1, 10**12, 10**30, 1e-300, 0.5, float("inf"), float("-
 
 
 def options() -> list[tuple[str, str]]:
-    """(command, flag) of every option that takes a value."""
+    """Return (command, flag) of every option that takes a value."""
     found = []
     for name in ARGUMENTS:
         command = COMMAND
@@ -226,7 +226,7 @@ def test_every_parameter_of_every_kernel(here: Path) -> None:
 
 
 def shipped(folder: str, name: str) -> dict[str, Any]:
-    """A file of the package as data."""
+    """Return a file of the package as data."""
     text = resources.files("wse_sim.configs").joinpath(folder, name).read_text(encoding="utf-8")
     data: dict[str, Any] = yaml.safe_load(text)
     return data
@@ -241,7 +241,7 @@ def paths_in(data: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def broken(data: dict[str, Any], place: tuple[Any, ...], how: str, value: Any) -> dict[str, Any]:
-    """A copy with one field of another type or out of range, missing, or with a stranger beside it."""
+    """Return a copy with one field of another type or out of range, missing, or with a stranger beside it."""
     made = copy.deepcopy(data)
     inner: Any = made
     for key in place[:-1]:

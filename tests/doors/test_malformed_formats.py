@@ -69,7 +69,7 @@ CHANGES = st.lists(
 
 
 def changed(text: str, changes: list[tuple[int, str, str]]) -> str:
-    """The text with some of its words dropped, doubled, exchanged with the next, or replaced."""
+    """Return the text with some of its words dropped, doubled, exchanged with the next, or replaced."""
     words = WORDS.findall(text)
     for at, how, odd in changes:
         here = at % len(words)
@@ -236,7 +236,7 @@ def test_every_family_of_models_needs_what_it_needs(here: Path, name: str) -> No
 
 
 def same(text: str, other: str) -> bool:
-    """Whether two texts are the same JSON."""
+    """Return whether two texts are the same JSON."""
     try:
         return bool(json.loads(text) == json.loads(other))
     except ValueError:

@@ -35,7 +35,7 @@ from wse_sim.options import Declared
 
 
 def is_refused() -> bool:
-    """Whether this user is kept out of a folder without permissions."""
+    """Return whether this user is kept out of a folder without permissions."""
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o000)
         try:
@@ -88,7 +88,7 @@ def commands(inner: Any = COMMAND, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def takes_path(parameter: Any) -> bool:
-    """Whether a parameter is declared as a path, or its help speaks of one."""
+    """Return whether a parameter is declared as a path, or its help speaks of one."""
     about = f"{parameter.help or ''}"
     return "Path" in str(parameter.type_descriptor.annotation) or bool(
         re.search(r"\b([Ff]iles?|[Ff]olders?|YAML|FILE|NAME)\b", about)
@@ -96,7 +96,7 @@ def takes_path(parameter: Any) -> bool:
 
 
 def cases() -> list[tuple[str, str, str]]:
-    """(command, name of a parameter, how it is given) for all that take a path; arguments all count."""
+    """Return (command, name of a parameter, how it is given) for all that take a path; arguments all count."""
     found = []
     for name, command in commands():
         for parameter in command.params:
@@ -121,7 +121,7 @@ TAKEN = {("doctor", "model"): None, ("study parameters", "words"): 0}
 
 
 def line(command: str, parameter: str, flag: str, value: str) -> list[str]:
-    """The words of a command with one parameter of that value and sound ones elsewhere."""
+    """Return the words of a command with one parameter of that value and sound ones elsewhere."""
     inner = dict(commands())[command]
     words = command.split()
     for other in inner.params:

@@ -29,7 +29,7 @@ RUN = "run fc-mnist --mode weight-streaming --batch 4 --out out"
 
 
 def shell(line: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A line of bash; `WSE` in it is the command."""
+    """Return a line of bash; `WSE` in it is the command."""
     words = ["bash", "-c", line.replace("WSE", WSE)]
     return subprocess.run(
         words,

@@ -25,7 +25,7 @@ COMMANDS = (
 
 
 def wafer_file(folder: Path, rows: int, cols: int, more: str = "") -> Path:
-    """A wafer of rows x cols cores."""
+    """Return a wafer of rows x cols cores."""
     file = folder / f"w{rows}x{cols}{'dead' if more else ''}.yaml"
     sides = {"rows": rows, "cols": cols, "program_rows": rows, "program_cols": cols}
     lines = [

@@ -103,7 +103,7 @@ PAGES = [
 
 
 def anchors(page: Path) -> set[str]:
-    """Names of the headings of a page, as GitHub and the documentation site make them."""
+    """Return the names of the headings of a page, as GitHub and the documentation site make them."""
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {

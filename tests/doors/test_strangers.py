@@ -53,7 +53,7 @@ def test_what_cases_are_made_from_is_answered(doors: list[Door]) -> None:
 
 
 def crashes(read: Reader) -> Reader:
-    """A reader that stumbles where it should refuse."""
+    """Return a reader that stumbles where it should refuse."""
 
     def broken(*given: object, **named: object) -> object:
         try:

@@ -133,7 +133,7 @@ def test_stalls_take_from_busy_time_alone(data: st.DataObject) -> None:
 
 
 def _waiting(cycles: float, waits: float, on_output: float) -> Mapping[str, float]:
-    """The causes of a pass of `cycles` with that many of waiting."""
+    """Return the causes of a pass of `cycles` with that many of waiting."""
     stalled = frozen(stalled_input=waits * (1 - on_output), stalled_output=waits * on_output)
     return frozen(compute=cycles - waits, **stalled)
 

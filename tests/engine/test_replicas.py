@@ -14,7 +14,7 @@ from wse_sim.modes.pipelined.steps import compile_pipelined
 
 
 def copies(replicas: int, batch: int, training: bool, forward: float = 2.0) -> PipelinedPlan:
-    """Chains of two stages, 2 + 4 cycles each in training."""
+    """Return the chains of two stages, 2 + 4 cycles each in training."""
     backward = 2.0 * forward if training else 0.0
     free = CoreMemory()  # without weights the sum of gradients costs nothing
     stages = [

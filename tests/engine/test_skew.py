@@ -27,7 +27,7 @@ FAST = {
 
 
 def plan_of(systems: int) -> WeightStreamingPlan:
-    """A plan that nothing but cycles slows down."""
+    """Return a plan that nothing but cycles slows down."""
     wafer, cluster = load_wafer("wse2").derive(**FREE), load_cluster().derive(**FAST)
     choice = StreamingChoice(batch=64 * systems, micro_batch=64, lanes=1)
     plan = compile_streaming(GRAPH, wafer, cluster, batch=64 * systems, systems=systems, choice=choice)

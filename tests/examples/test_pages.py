@@ -43,13 +43,13 @@ def blocks(page: Path) -> list[tuple[str, str, str, str]]:
 
 
 def commands(text: str) -> list[str]:
-    """Lines of a block; a backslash joins one with the next.  Those of the README are run by its own test."""
+    """Return the lines of a block; a backslash joins one with the next. Those of the README are run by its own test."""
     lines = text.replace("\\\n", " ").splitlines()
     return [line for line in lines if line.strip() and line not in README.splitlines()]
 
 
 def run_command(line: str) -> int:
-    """Status of ``wse-sim ...`` in this process."""
+    """Return the status of ``wse-sim ...`` in this process."""
     from wse_sim.cli import app
     from wse_sim.door import run
 

@@ -10,7 +10,7 @@ from wse_sim.fabric.format.program import Program
 
 
 def chain_reduce(config: FabricConfig, cores: int, words: int, start: int | None = None) -> Program:
-    """A row of `cores` adds its vectors towards core 0; two colors alternate by parity."""
+    """Return a row of `cores` adds its vectors towards core 0; two colors alternate by parity."""
     b = Builder(1, cores, config)
     start = config.task_start_cycles if start is None else start
     x = b.buffer("x", words)

@@ -12,7 +12,9 @@ WSE3 = FabricConfig.from_wafer(load_wafer("wse3"))
 
 
 def odd_config(seed: int) -> FabricConfig:
-    """Hops of 1 to 4 cycles, dear turns, queues of 1 to 4 words a cycle, rings of 3 to 10, edges of dies, both arbitrations."""
+    """Return the hops of 1 to 4 cycles, dear turns, queues of 1 to 4 words a cycle, rings of 3 to 10, edges of dies,
+    both arbitrations.
+    """
     rng = random.Random(seed)
     return FabricConfig.from_wafer(
         load_wafer("wse2"),

@@ -380,7 +380,9 @@ class _Maker:
     maxsize=4
 )  # several executors in turn get one program; test_contract.py: none changes it
 def random_program(seed: int, config: FabricConfig, features: Features | None = None) -> RandomProgram:
-    """The program of `seed`; seeds whose routes cannot be built are replaced by the next one in a fixed sequence."""
+    """Return the program of `seed`; seeds whose routes cannot be built are replaced by the next one in a fixed
+    sequence.
+    """
     for attempt in range(50):
         try:
             return _Maker(seed + 1_000_003 * attempt, config, features or Features()).make()

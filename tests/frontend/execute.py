@@ -101,7 +101,7 @@ def check_every_kernel(model: Recorded, tolerance: float = 1e-4) -> dict[str, fl
 
 
 def run_whole(model: Recorded) -> Any:
-    """The model's result with every kernel fed by the kernels before it: only views are PyTorch's."""
+    """Return the model's result with every kernel fed by the kernels before it: only views are PyTorch's."""
     ends = {nodes[-1].name: name for name, nodes in model.lowered.nodes_of.items()}
     inside = {n.name for nodes in model.lowered.nodes_of.values() for n in nodes[:-1]}
 
@@ -195,7 +195,7 @@ _PLAIN_VIEWS += ("unsqueeze", "squeeze", "transpose", "alias", "detach", "getite
 def run_kernel(
     kernel: Kernel, lowered: LoweredModel, values: Mapping[str, Any], leaves: Mapping[str, Any]
 ) -> Any:
-    """The result of one kernel on the values of its operands."""
+    """Return the result of one kernel on the values of its operands."""
     nodes, of = lowered.nodes_of[kernel.name], _Values(lowered, values, leaves)
     if kernel.family in ("elementwise", "activation", "generated") and nodes[0].op != "wse.rotary":
         return _chain(kernel, nodes, of).reshape(nodes[-1].shape)
@@ -233,7 +233,7 @@ _FLIPPED = {"add": "add", "mul": "mul", "sub": "neg,add", "div": "reciprocal,mul
 
 
 def _told(node: Node, before: Node | None, result: Any, of: _Values) -> tuple[str, list[Any]]:
-    """(operators, operands) of a node as a chain; the first operand is `result`, the value of `before`."""
+    """Return (operators, operands) of a node as a chain; the first operand is `result`, the value of `before`."""
     assert node.op in (*BINARY, *ALIASES) or len(node.args) == 1 or _function(node) in UNARY, node
     arguments = list(node.args[: 2 if node.op in (*BINARY, *ALIASES) else 1])
     assert node.kwargs.get("alpha", 1) == 1
@@ -322,7 +322,7 @@ def _folded(norm: Node, of: _Values) -> tuple[Any, Any]:
 
 
 def _conv(kernel: Kernel, nodes: tuple[Node, ...], of: _Values) -> Any:
-    """A convolution of channels-last values; a batch norm after it is folded into its weights."""
+    """Return a convolution of channels-last values; a batch norm after it is folded into its weights."""
     node, d = nodes[0], kernel.dims
     filters, bias = of(node.args[1]).transpose(2, 3, 1, 0), of(node.arg(2, "bias"))
     first = 1
@@ -381,7 +381,7 @@ def _layout(kernel: Kernel, node: Node, of: _Values) -> Any:
 
 
 def _indexed(kernel: Kernel, node: Node, of: _Values) -> Any:
-    """A gather along axis 1 by an index that is the same for all features: each sample is a table."""
+    """Return a gather along axis 1 by an index that is the same for all features: each sample is a table."""
     assert (kernel.attrs["op"], node.op, node.args[1]) == ("gather", "gather", 1), node
     tables, ids = of(node.args[0]), of(node.args[2])
     assert len(tables) == kernel.dims["tables"]

@@ -32,7 +32,7 @@ def flops_of(graph: torch.fx.Graph) -> int:
 
 
 def products_of(graph: torch.fx.Graph) -> Counter[tuple[int, int, int, int]]:
-    """(b, m, k, n) of all products; transposed ones are one: m <= n."""
+    """Return (b, m, k, n) of all products; transposed ones are one: m <= n."""
     found: Counter[tuple[int, int, int, int]] = Counter()
     for node in graph.nodes:
         packet = getattr(node.target, "overloadpacket", None)
@@ -45,7 +45,7 @@ def products_of(graph: torch.fx.Graph) -> Counter[tuple[int, int, int, int]]:
 
 
 def shape_key(b: int, m: int, k: int, n: int) -> tuple[int, int, int, int]:
-    """A product up to transposition."""
+    """Return a product up to transposition."""
     return b, min(m, n), k, max(m, n)
 
 
@@ -57,7 +57,7 @@ def forward(module: torch.nn.Module, args: Any, kwargs: Any = None) -> torch.fx.
 
 
 def joint(module: torch.nn.Module, args: Any) -> torch.fx.Graph:
-    """The joint forward and backward graph of a module that returns its loss."""
+    """Return the joint forward and backward graph of a module that returns its loss."""
 
     class Tuple(torch.nn.Module):
         def __init__(self) -> None:
@@ -74,7 +74,7 @@ def joint(module: torch.nn.Module, args: Any) -> torch.fx.Graph:
 
 
 def products_in(graph: KernelGraph) -> Counter[tuple[int, int, int, int]]:
-    """(b, m, k, n) of all products of a kernel graph; attention as its two or six products."""
+    """Return (b, m, k, n) of all products of a kernel graph; attention as its two or six products."""
     found: Counter[tuple[int, int, int, int]] = Counter()
     for kernel in graph.kernels:
         d = kernel.dims

@@ -35,14 +35,14 @@ class Program(nn.Module):
         self.is_built = True
 
     def weight(self, *shape: int) -> Tensor:
-        """The next weight."""
+        """Return the next weight."""
         if not self.is_built:
             self.weights.append(nn.Parameter(torch.randn(shape)))
         self.next[0] += 1
         return self.weights[self.next[0] - 1]
 
     def part(self, make: Callable[[], nn.Module]) -> nn.Module:
-        """The next submodule."""
+        """Return the next submodule."""
         if not self.is_built:
             self.parts.append(make())
         self.next[1] += 1
@@ -80,7 +80,7 @@ def _any(x: Tensor) -> bool:
 
 
 def _repeats(x: Tensor, shape: torch.Size) -> bool:
-    """Whether a tensor is repeated to a shape."""
+    """Return whether a tensor is repeated to a shape."""
     pairs = zip(reversed(x.shape), reversed(shape), strict=False)
     return x.dim() <= len(shape) and all(a in (1, b) for a, b in pairs)
 

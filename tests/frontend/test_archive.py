@@ -68,7 +68,7 @@ def _changed(good: Path, path: Path, change: Change, more: dict[str, bytes] | No
 
 
 def _graph(edit: Callable[[dict[str, Any]], None]) -> Change:
-    """A change of the graph's description."""
+    """Return a change of the graph's description."""
 
     def change(name: str, data: bytes) -> bytes:
         if name != "models/model.json":

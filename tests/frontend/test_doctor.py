@@ -32,7 +32,7 @@ class Troubled(nn.Module):
 
 
 def troubled() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    """A factory of the model above."""
+    """Return a factory of the model above."""
     return Troubled(), (torch.randn(8, 64),)
 
 

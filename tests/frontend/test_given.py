@@ -37,7 +37,7 @@ FLOPS = 2 * 4 * 6 * 2  # of the product of (4, 6) and (6, 2)
 
 
 def _with_shapes() -> Any:
-    """A graph of torch.fx that says the shapes of its inputs."""
+    """Return a graph of torch.fx that says the shapes of its inputs."""
     graph = torch.fx.symbolic_trace(nn.Sequential(nn.Linear(6, 2)))
     torch.fx.passes.shape_prop.ShapeProp(graph).propagate(X)
     return graph
@@ -56,7 +56,7 @@ def _parallel(net: nn.Module) -> nn.Module:
 
 
 def _forms() -> dict[str, tuple[Any, ...]]:
-    """A model in every form, as the arguments of a door."""
+    """Return a model in every form, as the arguments of a door."""
     net = Scaled()
     program = torch.export.export(net, (X,))
     free = torch.export.export(net, (X,), dynamic_shapes={"x": {0: torch.export.Dim("b", min=2, max=64)}})

@@ -16,7 +16,7 @@ SMALL = {"family": "decoder", "layers": 3, "hidden": 64, "heads": 4, "ffn": 128,
 
 
 def updated(graph: KernelGraph) -> set[str]:
-    """The parameters that an optimizer kernel writes."""
+    """Return the parameters that an optimizer kernel writes."""
     return {name for kernel in graph if kernel.phase is Phase.UPDATE for name in kernel.parameters}
 
 

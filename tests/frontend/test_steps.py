@@ -76,7 +76,7 @@ def graph_of(work: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Kern
 
 
 def worked_out(kernels: tuple[Kernel, ...], values: dict[str, Floats]) -> Floats:
-    """The last result, step by step."""
+    """Return the last result, step by step."""
     value = np.zeros(0)
     for kernel in kernels:
         assert kernel.access.steps, kernel

@@ -17,7 +17,7 @@ from wse_sim.graph import frozen  # noqa: E402
 
 
 def filled(module: Any, tied: bool) -> Any:
-    """A module of the zoo with weights: norms near one, variances positive, angles for rotary tables."""
+    """Return a module of the zoo with weights: norms near one, variances positive, angles for rotary tables."""
     torch.manual_seed(0)
     module = module.to_empty(device="cpu")
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):

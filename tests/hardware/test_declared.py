@@ -41,7 +41,7 @@ def _softmax(phase: Phase) -> Callable[[Wafer], float]:
 
 
 def _rows(wafer: Wafer) -> float:
-    """Rows of a stage whose work has none of its own."""
+    """Return the rows of a stage whose work has none of its own."""
     kernel = Kernel("relu", "activation", frozen(elements=64), attrs=frozen(function="relu"))
     return float(Group("relu", kernel, wafer).rows_per_sample)
 

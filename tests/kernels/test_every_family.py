@@ -38,14 +38,14 @@ CALLS = {name: calls[0] for name, calls in EVERY_CALL.items()}
 
 
 def kernel_of(call: KernelRequest) -> Kernel:
-    """The call as a kernel of a graph: two inputs, a weight, a result."""
+    """Return the call as a kernel of a graph: two inputs, a weight, a result."""
     dims = frozen({name: int(size) for name, size in call.dims.items()})
     attrs = frozen({name: value for name, value in call.attrs.items() if name in stated(call.family)})
     return Kernel("k", call.family, dims, Phase.FORWARD, ("x", "z"), ("y",), ("w",), attrs, dtype="fp16")
 
 
 def tensors_of(kernel: Kernel) -> Mapping[str, Tensor]:
-    """The tensors of :func:`kernel_of`."""
+    """Return the tensors of :func:`kernel_of`."""
     kinds = {"w": TensorKind.PARAMETER, "y": TensorKind.OUTPUT}
     names = (*kernel.inputs, *kernel.outputs, *kernel.parameters)
     return frozen({n: Tensor(n, (8, 8), "fp16", kinds.get(n, TensorKind.INPUT), n != "w") for n in names})
@@ -105,7 +105,7 @@ def recorded(seen: set[str]) -> Iterator[None]:
 
 
 def reads_of(name: str) -> set[str]:
-    """Attributes that any face of a family reads, over all of its commands, mappings and phases."""
+    """Return the attributes that any face of a family reads, over all of its commands, mappings and phases."""
     seen = set[str]()
     with recorded(seen):
         ask_all(name)

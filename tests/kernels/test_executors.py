@@ -39,7 +39,7 @@ def compare(case: Case, executor: str) -> None:
 
 
 def large_case(name: str) -> Case:
-    """The kernel on 128 x 128 cores, with sizes that are its defaults or a power of two larger."""
+    """Return the kernel on 128 x 128 cores, with sizes that are its defaults or a power of two larger."""
     command, wafer = find(name), load_wafer("wse2")
     default = command.read({})
     sizes = [key for key, value in default.items() if type(value) is int and value >= 16 and key not in SIDES]

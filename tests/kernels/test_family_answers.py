@@ -21,7 +21,7 @@ ACTIVATION, PARAMETER = TensorKind.ACTIVATION, TensorKind.PARAMETER
 
 
 def chain(*kernels: Kernel, trains: bool = True, dtype: str = "fp32") -> KernelGraph:
-    """Kernels in a row on (64, 64) tensors: x0 -> x1 -> ..., each product with its own weight."""
+    """Return the kernels in a row on (64, 64) tensors: x0 -> x1 -> ..., each product with its own weight."""
     tensors = {"x0": Tensor("x0", (64, 64), "fp16", TensorKind.INPUT)}
     for i, kernel in enumerate(kernels):
         kind = TensorKind.OUTPUT if i == len(kernels) - 1 else ACTIVATION

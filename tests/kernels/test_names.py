@@ -52,7 +52,7 @@ def strings(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def named_families(room: str) -> list[tuple[str, int, str]]:
-    """(file, line, name) of every literal of a room that is the name of a family."""
+    """Return (file, line, name) of every literal of a room that is the name of a family."""
     names = set(load_families())
     return [
         (path.relative_to(ROOT).as_posix(), line, text)

@@ -174,7 +174,7 @@ def conv(h, w, c, k, size, stride, pad):
 
 
 def turned(dims):
-    """Dims of the input gradient: channels and sizes change sides."""
+    """Return the dims of the input gradient: channels and sizes change sides."""
     sides = {"h": "out_h", "w": "out_w", "c": "k", "k": "c", "out_h": "h", "out_w": "w"}
     return dims | {name: dims[other] for name, other in sides.items()}
 

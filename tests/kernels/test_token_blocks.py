@@ -19,7 +19,7 @@ ROOT = WSE2.sqrt_cycles + WSE2.divide_cycles
 
 
 def price(tokens: int, features: int, cores: int, **how: object) -> float:
-    """Cycles of a layer norm in a steady stream."""
+    """Return the cycles of a layer norm in a steady stream."""
     cost = NORM.cost({"rows": tokens, "cols": features}, Tiling(cores, 1), WSE2, dtype="fp16", **how)
     return float(cost.total - cost.idle)
 

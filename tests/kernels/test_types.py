@@ -93,7 +93,7 @@ def named_any(tree: ast.Module) -> int:
 
 
 def other_names_of_any(tree: ast.Module) -> list[str]:
-    """Names that are given to Any, which would hide it from the count."""
+    """Return the names that are given to Any, which would hide it from the count."""
     return [
         ast.unparse(node) for node in tree.body if isinstance(node, ast.Assign) and is_bare(node.value)
     ] + [
@@ -141,7 +141,7 @@ def is_jitted(function: ast.FunctionDef) -> bool:
 
 
 def arguments(function: ast.FunctionDef) -> int:
-    """Arguments that a caller gives."""
+    """Return the arguments that a caller gives."""
     given = function.args
     names = [item.arg for item in given.posonlyargs + given.args + given.kwonlyargs]
     return len(names) - (names[:1] in (["self"], ["cls"]))
@@ -161,7 +161,7 @@ def test_functions_outside_jitted_code_take_few_arguments() -> None:
 
 
 def lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Lines from ``def`` to the last one."""
+    """Return the lines from ``def`` to the last one."""
     return (function.end_lineno or function.lineno) - function.lineno + 1
 
 

@@ -31,7 +31,7 @@ def draw(seed: int, *shape: int) -> np.ndarray:
 
 
 def channels_first(x: np.ndarray) -> torch.Tensor:
-    """(b, ..., c) as PyTorch has it; it asks for a gradient."""
+    """Return (b, ..., c) as PyTorch has it; it asks for a gradient."""
     return torch.tensor(np.moveaxis(x, -1, 1).copy(), requires_grad=True)
 
 

@@ -34,7 +34,7 @@ GRAPH = transformer(2, 256, 4, 64, training=True)
 
 
 def larger(rows: int, cols: int) -> Wafer:
-    """A wafer of this many times the rows and columns."""
+    """Return a wafer of this many times the rows and columns."""
     more, wider = WAFER.program_rows * (rows - 1), WAFER.program_cols * (cols - 1)
     fields = {"rows": WAFER.rows + more, "program_rows": WAFER.program_rows + more}
     fields |= {"cols": WAFER.cols + wider, "program_cols": WAFER.program_cols + wider}
@@ -42,7 +42,7 @@ def larger(rows: int, cols: int) -> Wafer:
 
 
 def plan_on(wafer: Wafer, batch: int = 1, rectangle: tuple[int, int] | None = None) -> WeightStreamingPlan:
-    """The plan of a small transformer; on all of the rectangle where one is given."""
+    """Return the plan of a small transformer; on all of the rectangle where one is given."""
     found = compile_streaming(GRAPH, wafer, CLUSTER, batch=batch, choice=StreamingChoice(rectangle=rectangle))
     assert isinstance(found, WeightStreamingPlan)
     return found

@@ -22,7 +22,7 @@ GRAPH = transformer(2, 128, 4, 32)
 
 
 def plan(schedule: str, batch: int, replicas: int = 1) -> PipelinedPlan:
-    """The small transformer under a schedule."""
+    """Return the small transformer under a schedule."""
     made = compile_pipelined(
         GRAPH, SMALL, CLUSTER, batch=batch, schedule=schedule, replicas=replicas, layouts=False
     )
@@ -31,7 +31,7 @@ def plan(schedule: str, batch: int, replicas: int = 1) -> PipelinedPlan:
 
 
 def passes(made: PipelinedPlan) -> dict[tuple[str, str], list[tuple[float, float]]]:
-    """(begin, end) of the passes of the first batch, by stage and direction."""
+    """Return (begin, end) of the passes of the first batch, by stage and direction."""
     trace = RunTrace(is_on=True, unit_s=1.0)
     run = PipelinedRun(made, Options(steps=1), None, trace)
     run.execute()

@@ -33,7 +33,7 @@ PERCEPTRON = {"family": "mlp", "layers": 4, "hidden": 50, "input": 784, "classes
 
 
 def plan(wafer=SMALL, batch=8, graph=GRAPH) -> PipelinedPlan:
-    """A plan of the small transformer."""
+    """Return a plan of the small transformer."""
     made = compile_pipelined(graph, wafer, CLUSTER, batch=batch)
     assert isinstance(made, PipelinedPlan)
     return made

@@ -42,7 +42,7 @@ def random_convs(n: int, rng: np.random.Generator) -> list[tuple[int, ...]]:
 
 
 def chain(n: int) -> list[tuple[int, int]]:
-    """Edges of a chain."""
+    """Return the edges of a chain."""
     return [(i, i + 1) for i in range(n - 1)]
 
 

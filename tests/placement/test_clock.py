@@ -20,7 +20,7 @@ from wse_sim.compiler.placement.problem import first_illegality
 
 
 def residual_problem(n: int = 40):
-    """Convolutions with skips on a fabric of 150 x 120 tiles."""
+    """Return the convolutions with skips on a fabric of 150 x 120 tiles."""
     convs = graphs.random_convs(n, np.random.default_rng(3))
     return parse_kgraph(graphs.kgraph_text(convs, graphs.residual(n), width=150, height=120)).problem()
 

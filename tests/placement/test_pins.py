@@ -21,7 +21,7 @@ GRAPH = transformer(2, 128, 4, 32)
 
 
 def plan(*pins, **options):
-    """The answer for the small transformer with pins."""
+    """Return the answer for the small transformer with pins."""
     return compile_pipelined(pin_kernels(GRAPH, *pins), SMALL, CLUSTER, batch=16, **options)
 
 

@@ -71,7 +71,7 @@ def check(problem: PlacementProblem, found) -> None:
 
 
 def place_time_first(problem: PlacementProblem, time_limit_s: float = 4.0):
-    """The portfolio in this process as it places the stages of a model."""
+    """Return the portfolio in this process as it places the stages of a model."""
     return PortfolioPlacer(1).place(time_first(problem), time_limit_s=time_limit_s)
 
 

@@ -16,7 +16,7 @@ from wse_sim.report import heatmap, html, trace
 
 
 def on_track(result: Result, track: str) -> list[Slice]:
-    """Slices of one track in order of time."""
+    """Return the slices of one track in order of time."""
     return [piece for piece in result.timeline if piece.track == track]
 
 

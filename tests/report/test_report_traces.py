@@ -17,7 +17,7 @@ from wse_sim.report import hta, trace, views
 
 
 def read_perfetto(path: Path) -> tuple[dict[str, int], dict[int, int], list[str]]:
-    """Cycles per track (outermost slices), events per flow, and annotations of a Perfetto file."""
+    """Return the cycles per track (outermost slices), events per flow, and annotations of a Perfetto file."""
     pb2 = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
     event = pb2.TrackEvent
     names: dict[int, str] = {}

@@ -23,7 +23,7 @@ from wse_sim.serving.router import ROUTERS
 def table_of_ticks(
     base: list[list[int]], *, grid: int = 1000, deep: list[int] | None = None, head: list[int] | None = None
 ) -> TurnTable:
-    """A table of given ticks; without `deep`, contexts cost nothing up to 1,000 slots."""
+    """Return a table of given ticks; without `deep`, contexts cost nothing up to 1,000 slots."""
     rows = np.array([[0, *row] for row in base], np.int64)
     return TurnTable(
         grid,
@@ -35,7 +35,7 @@ def table_of_ticks(
 
 
 def open_of(*rows: tuple[int, int, int]) -> Load:
-    """An open load of (arrival ticks, input tokens, output tokens)."""
+    """Return an open load of (arrival ticks, input tokens, output tokens)."""
     return open_load(*(np.array(column, np.int64) for column in zip(*rows, strict=True)))
 
 

@@ -65,7 +65,7 @@ def client(port: int) -> openai.OpenAI:
 
 
 def metrics(port: int) -> dict[str, float]:
-    """Samples by name, labels left out, sums over them."""
+    """Return the samples by name, labels left out, sums over them."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics/", timeout=WAITS_S) as reply:
         text = reply.read().decode()
     found: dict[str, float] = {}

@@ -48,7 +48,7 @@ COLUMNS = (
 def both(
     load: Load, rules: ServingRules, table: TurnTable, replicas: int = 1, router: str = ROUND_ROBIN
 ) -> Served:
-    """The answer of both engines, which must be one."""
+    """Return the answer of both engines, which must be one."""
     slow, fast = (serve(load, rules, table, replicas, router) for serve in (serve_reference, serve_fast))
     for name in COLUMNS:
         np.testing.assert_array_equal(getattr(slow, name), getattr(fast, name), name)

@@ -25,7 +25,7 @@ def alike(*contents: list[int], output: int = 2) -> Load:
 
 
 def served_tokens(load: Load, **rules: int) -> tuple[int, int]:
-    """Tokens that were computed, and that were found."""
+    """Return the tokens that were computed, and that were found."""
     given_ = {"blocks": 50, "block_tokens": 4, "turn_tokens": 16, "prefix_cache": True, **rules}
     counters = serve_reference(load, ServingRules(**given_), TABLE).counters
     return counters["computed"], counters["cached"]

@@ -13,7 +13,7 @@ from wse_sim.studies.evaluate import DONE, StudyRow
 
 @lru_cache(maxsize=2)
 def handmade(training: bool):
-    """A small transformer."""
+    """Return a small transformer."""
     return transformer(layers=1, hidden=64, seq=16, training=training)
 
 
@@ -23,7 +23,7 @@ def capture(request):
 
 
 def hungry(graph, requests):
-    """A task that ends its worker for one of its settings, as a lack of memory does."""
+    """Return a task that ends its worker for one of its settings, as a lack of memory does."""
     rows = []
     for request in requests:
         if request.options.batch == 13:

@@ -16,7 +16,7 @@ distributed = pytest.importorskip("distributed")
 
 
 def _greets(port: int, context: ssl.SSLContext | None) -> bool:
-    """Whether the engine speaks behind a port: it greets first, whoever has come in."""
+    """Return whether the engine speaks behind a port: it greets first, whoever has come in."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1) as plain:
             if context is None:

@@ -22,7 +22,7 @@ STYLES = (  # how a file of number i comes to one of number j, which lies beside
 
 
 def made(folder: Path, chance: random.Random, count: int) -> list[Path]:
-    """Files in a row, each leading to the next by one of the styles; the last ones of all that are led to."""
+    """Return the files in a row, each leading to the next by one of the styles; the last ones of all that are led to."""
     ways = [chance.choice(STYLES) for _ in range(count)]
     ways[:-1] = [way if ".yaml" not in way else STYLES[0] for way in ways[:-1]]  # data lead nowhere
     follows, file = [], folder / "mine.py"

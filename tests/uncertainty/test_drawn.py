@@ -16,7 +16,7 @@ SAMPLES = 12
 
 
 def machines(plan):
-    """The stated machine and draws of it."""
+    """Return the stated machine and draws of it."""
     wafer, cluster = plan.wafer, plan.cluster
     return [DrawnMachine(wafer, cluster), *draws(wafer, cluster, ranged(wafer, cluster), SAMPLES)]
 

@@ -30,7 +30,7 @@ def parsed(*lines: str) -> TrainingLog:
 
 
 def line(seconds: float, step: int, rate: float, **more: object) -> str:
-    """A line of progress as releases 2.x print it, `seconds` after the start."""
+    """Return a line of progress as releases 2.x print it, `seconds` after the start."""
     stamp = (START + timedelta(seconds=seconds)).strftime("%Y-%m-%d %H:%M:%S,%f")[:-3]
     rest = "".join(f", {key}={value}" for key, value in more.items())
     return f"{stamp} INFO:   | Train Device=CSX, Step={step}, Loss=7.9, Rate=1.00 samples/sec, GlobalRate={rate:.2f} samples/sec{rest}"

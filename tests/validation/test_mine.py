@@ -32,7 +32,7 @@ SAID = {"model": MLP, "wafer": "wse2"}
 
 
 def run(folder: Path, name: str, stated: object = SAID, **files: str) -> Path:
-    """A run's folder: run.yaml and files (``__`` stands for the dot)."""
+    """Return a run's folder: run.yaml and files (``__`` stands for the dot)."""
     home = folder / name
     home.mkdir(parents=True)
     if stated is not None:

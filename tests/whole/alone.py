@@ -43,7 +43,7 @@ class Alone:
 def region_alone(
     kind: type[TrainedKind], plan: PipelinedPlan, stage: str, needs: Sequence[str] | None = None
 ) -> TrainedKind:
-    """The region of a stage of a plan; by default all of its operands need gradients."""
+    """Return the region of a stage of a plan; by default all of its operands need gradients."""
     kernel = forward_kernel(plan, stage)
     kind.check(plan.graph, kernel)
     wanted = frozenset(kernel.inputs if needs is None else needs)
@@ -82,7 +82,7 @@ class _Bench:
         return way
 
     def inward(self, name: str, tensor: str, sinks: Sequence[Cell], come: int) -> int:
-        """A stream of the host to cells which all hear it, of that many samples."""
+        """Return a stream of the host to cells which all hear it, of that many samples."""
         edge = self._edge(sinks[0])
         way = self._way(edge, sinks, [])
         self.b.route(way.color, edge, rx=self._side(edge), tx=way.ports(edge))
@@ -92,7 +92,7 @@ class _Bench:
         return way.color
 
     def outward(self, name: str, tensor: str, senders: Sequence[Cell]) -> tuple[int, str]:
-        """A stream to the host: its color, and the ports of the outlet."""
+        """Return a stream to the host: its color, and the ports of the outlet."""
         edge = self._edge(senders[0], senders)
         way = self._way(senders[0], [edge], senders)
 
@@ -120,7 +120,7 @@ class _Laid:
     def inputs(
         self, operands: Mapping[str, Floats], gradient: Floats, weights: Mapping[str, Floats]
     ) -> dict[str, Floats]:
-        """Buffers of a run."""
+        """Return the buffers of a run."""
         region, (before, back) = self.region, self.come
         inputs = dict(region.values(weights))
         for inlet in region.inlets:
@@ -135,7 +135,7 @@ class _Laid:
         return np.ascontiguousarray(flat).reshape(-1).view(np.float32)[None, None]
 
     def unpacked(self, tensor: str, words: Floats) -> Floats:
-        """(samples, elements)."""
+        """Return (samples, elements)."""
         order = stream_order(self.region.graph, tensor)
         flat = np.ascontiguousarray(words.reshape(-1)).view(np.float16).reshape(self.samples, -1)
         flat = flat if order is None else flat[:, np.argsort(order)]
@@ -150,7 +150,7 @@ class _Laid:
 
 
 def _laid(region: TrainedKind, samples: int, in_flight: int, rate: float, come: tuple[int, int]) -> _Laid:
-    """The region with streams of the host, which sends `come` samples of the operands and of gradients."""
+    """Return the region with streams of the host, which sends `come` samples of the operands and of gradients."""
     result = region.kernel.outputs[0]
     bench = _Bench(region, samples, come)
     cells: dict[str, list[Cell]] = {}
@@ -184,7 +184,7 @@ def run_alone(
     in_flight: int,
     rate: float = 0.5,
 ) -> Alone:
-    """A batch: operands (samples, ...) by tensor, the gradient of the result (samples, ...), parameters by name."""
+    """Return a batch: operands (samples, ...) by tensor, the gradient of the result (samples, ...), parameters by name."""
     samples, result = len(gradient), region.kernel.outputs[0]
     laid = _laid(region, samples, in_flight, rate, (samples, samples))
     found = stepped(laid.bench.b.build(), laid.bench.config, laid.inputs(operands, gradient, weights))

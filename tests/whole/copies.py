@@ -21,7 +21,7 @@ class Copies(TrainedKind):
 
     @classmethod
     def tokens_of(cls, graph: KernelGraph, kernel: Kernel) -> int:
-        """Rows of a sample."""
+        """Return the rows of a sample."""
         return int(kernel.dims["m"]) // graph.samples
 
     @classmethod
@@ -58,7 +58,7 @@ class Copies(TrainedKind):
         return tuple(tensor for tensor in reversed(self.operands) if tensor in self.needs)
 
     def gradient_senders(self, tensor: str) -> tuple[Cell, ...]:
-        """The core."""
+        """Return the core."""
         return (self.cell,)
 
     def most_in_flight(self) -> int:
@@ -101,6 +101,6 @@ class Copies(TrainedKind):
         return (f"{self.name}.total",)
 
     def read(self, buffers: Mapping[str, Floats]) -> tuple[dict[str, Floats], dict[str, Floats]]:
-        """The gradient of the bias; nothing learns."""
+        """Return the gradient of the bias; nothing learns."""
         total = buffers[f"{self.name}.total"].reshape(self.tokens, -1).sum(axis=0)
         return {self.kernel.parameters[1]: total}, {}

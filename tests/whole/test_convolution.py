@@ -55,7 +55,7 @@ def made(name: str) -> tuple[nn.Sequential, PipelinedPlan]:
 
 
 def weights_of(model: nn.Module) -> dict[str, Any]:
-    """Parameters by name."""
+    """Return the parameters by name."""
     return {name: value.detach().numpy() for name, value in model.state_dict().items()}
 
 

@@ -38,7 +38,7 @@ LEAST, MOST = 0.15, 6.0
 def plan_by_chance(
     model: nn.Module, shape: tuple[int, ...], seed: int, side: int, *, training: bool, **how: Any
 ) -> PipelinedPlan | None:
-    """A plan with prices off by random factors; None if the model is refused (odd features) or does not fit."""
+    """Return a plan with prices off by random factors; None if the model is refused (odd features) or does not fit."""
     real = Sizer._costs
 
     def costs(self: Sizer, prices: Any, group: Group, rows: Any, cols: Any) -> tuple[Any, Any, Any]:

@@ -34,7 +34,7 @@ CASES = {
 
 
 def wafer(side: int) -> Wafer:
-    """A small wafer of the second generation."""
+    """Return a small wafer of the second generation."""
     return load_wafer("wse2").derive(
         rows=side, cols=side, program_rows=side, program_cols=side, io_channels_per_edge=side // 4
     )
@@ -50,12 +50,12 @@ def network(sizes: tuple[int, ...]) -> nn.Sequential:
 
 
 def graph_of(model: nn.Module, inputs: int, **how: Any) -> KernelGraph:
-    """The kernel graph of a network of `inputs` inputs."""
+    """Return the kernel graph of a network of `inputs` inputs."""
     return api.lower(model, (torch.zeros(1, inputs),), **how)
 
 
 def plan_of(graph: KernelGraph, side: int, **how: Any) -> PipelinedPlan:
-    """The pipelined plan of an inference."""
+    """Return the pipelined plan of an inference."""
     options = RunOptions(mode="pipelined", wafer=wafer(side), **({"phase": "inference", "batch": 64} | how))
     plan = api.plan_of(graph, options)
     assert isinstance(plan, PipelinedPlan), isinstance(plan, Infeasible) and plan.message

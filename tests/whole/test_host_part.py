@@ -62,13 +62,13 @@ class Spelled(nn.Module):
 
 
 def lowered(model: nn.Module, training: bool = False) -> KernelGraph:
-    """The graph of a model of tokens, as it is on the fabric."""
+    """Return the graph of a model of tokens, as it is on the fabric."""
     how: dict[str, Any] = {"training": True, "optimizer": "sgd"} if training else {}
     return inputs_over_rows(api.lower(model.train(training), (torch.zeros(1, T, dtype=torch.int64),), **how))
 
 
 def weights_of(model: nn.Module) -> dict[str, np.ndarray]:
-    """Parameters by name."""
+    """Return the parameters by name."""
     return {name: value.detach().numpy() for name, value in model.state_dict().items()}
 
 

@@ -23,13 +23,13 @@ from wse_sim.whole.training import training_program
 
 
 def corner(base: str, side: int) -> Wafer:
-    """A corner of a wafer."""
+    """Return a corner of a wafer."""
     sides = {"rows": side, "cols": side, "program_rows": side, "program_cols": side}
     return load_wafer(base).derive(**sides, io_channels_per_edge=side // 4)
 
 
 def chain_plan(sizes: tuple[int, ...], base: str, side: int, batch: int) -> PipelinedPlan:
-    """A chain that trains, as it is on the fabric."""
+    """Return a chain that trains, as it is on the fabric."""
     graph = graph_of(network(sizes), sizes[0], training=True, optimizer="sgd")
     plan = api.compile(inputs_over_rows(graph), corner(base, side), mode="pipelined", batch=batch, replicas=1)
     assert isinstance(plan, PipelinedPlan)

@@ -25,12 +25,14 @@ MOVING = 0.72  # of the columns of a region, those that compute
 
 
 def lowered(model: nn.Module, tokens: int, features: int) -> KernelGraph:
-    """The graph of a model of tokens."""
+    """Return the graph of a model of tokens."""
     return api.lower(model, (torch.zeros(1, tokens, features),))
 
 
 def plan_on(graph: KernelGraph, rows: int, cols: int) -> PipelinedPlan:
-    """The plan with its one region on so many rows and columns of cores that compute; the host is no slower than a link."""
+    """Return the plan with its one region on so many rows and columns of cores that compute; the host is no slower than
+    a link.
+    """
     pins = {"pin_rows": rows, "pin_cols": int(np.ceil(cols / MOVING))}
     kernels = [dataclasses.replace(one, attrs=frozen({**one.attrs, **pins})) for one in graph.kernels]
     size = dict.fromkeys(("rows", "cols", "program_rows", "program_cols", "io_channels_per_edge"), SIDE)
@@ -40,7 +42,9 @@ def plan_on(graph: KernelGraph, rows: int, cols: int) -> PipelinedPlan:
 
 
 def checked(model: nn.Module, tokens: int, features: int, cores: tuple[int, int], samples: int) -> NormRegion:
-    """Values of random samples beside PyTorch, and the steady cycles beside the plain price or the link, within 5 %."""
+    """Return the values of random samples beside PyTorch, and the steady cycles beside the plain price or the link,
+    within 5 %.
+    """
     torch.manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -29,7 +29,7 @@ class Square(nn.Module):
 
 
 def lowered(function: Callable[..., torch.Tensor]) -> object:
-    """The graph of such a model."""
+    """Return the graph of such a model."""
     return inputs_over_rows(api.lower(Square(function), (torch.zeros(1, 8, 8),)))
 
 

@@ -37,7 +37,7 @@ class Of(nn.Module):
 
 
 def of(function: Callable[..., Any], tokens: int, features: int, side: int = 32, samples: int = 3) -> Case:
-    """A case of such a model."""
+    """Return a case of such a model."""
     return Case(lambda: Of(function, tokens, features), (tokens, features), side, samples)
 
 
@@ -117,7 +117,7 @@ def test_an_early_operand_waits_in_stores() -> None:
 
 
 def region_of(plan: PipelinedPlan, kind: str) -> Any:
-    """The first region of a kind."""
+    """Return the first region of a kind."""
     return next(one for one in program_of(plan, 1).regions if type(one).__name__ == kind)  # type: ignore[attr-defined]
 
 

@@ -115,7 +115,7 @@ CASES = {
 
 
 def made(case: Case) -> tuple[nn.Module, PipelinedPlan]:
-    """The model with all parameters away from their defaults, and its plan."""
+    """Return the model with all parameters away from their defaults, and its plan."""
     torch.manual_seed(0)
     model = case.model()
     with torch.no_grad():

@@ -32,7 +32,7 @@ class Skip(nn.Module):
 
 
 def stepped(case: Case) -> tuple[Dense, Compared]:
-    """The layer with the residual as it lies, and both simulators; values of three samples are those of PyTorch."""
+    """Return the layer with the residual as it lies, and both simulators; values of three samples are those of PyTorch."""
     model, plan = made(case)
     x = torch.randn(case.samples, *case.shape).half().float()
     run = run_whole(plan, {name: value.numpy() for name, value in model.state_dict().items()}, x.numpy())

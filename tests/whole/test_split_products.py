@@ -20,7 +20,7 @@ T, E, HEADS = 4, 16, 2
 
 
 def layer(**how: object) -> nn.TransformerEncoderLayer:
-    """A block of a transformer, as PyTorch has it."""
+    """Return a block of a transformer, as PyTorch has it."""
     return nn.TransformerEncoderLayer(E, HEADS, 2 * E, batch_first=True, **how)
 
 
@@ -121,7 +121,7 @@ ORDERS: dict[str, Taken] = {
 
 
 def lowered(order: str, batch: int = 1) -> KernelGraph:
-    """The kernel graph of one way."""
+    """Return the kernel graph of one way."""
     return api.lower(Packed(order), (torch.zeros(batch, T, E),))
 
 

@@ -34,7 +34,7 @@ Built = tuple[nn.Sequential, WeightStreamingPlan]
 
 
 def wafer(rows: int, cols: int, outer: int = 1, **constants: Any) -> Wafer:
-    """A small wafer of the second generation with rows of cores outside the programs."""
+    """Return a small wafer of the second generation with rows of cores outside the programs."""
     size = {"rows": rows + 2 * outer, "cols": cols, "program_rows": rows, "program_cols": cols}
     return load_wafer("wse2").derive(**size, io_channels_per_edge=outer, **constants)
 
@@ -42,7 +42,7 @@ def wafer(rows: int, cols: int, outer: int = 1, **constants: Any) -> Wafer:
 def plan_of(
     model: nn.Sequential, on: Wafer, batch: int, *, training: bool = False, **how: Any
 ) -> WeightStreamingPlan:
-    """The plan of a batch."""
+    """Return the plan of a batch."""
     trained = {"training": True, "optimizer": "sgd"} if training else {}
     graph = inputs_over_rows(graph_of(model, model[0].in_features, **trained), streamed=True)
     plan = api.compile(graph, mode="weight-streaming", wafer=on, batch=batch, **how)
@@ -58,7 +58,7 @@ def build(name: str, *, training: bool) -> Built:
 
 
 def weights_of(model: nn.Module) -> dict[str, Any]:
-    """Parameters by name."""
+    """Return the parameters by name."""
     return {name: value.detach().numpy() for name, value in model.state_dict().items()}
 
 

@@ -47,7 +47,7 @@ class Skip(nn.Module):
 
 
 def training_plan(model: nn.Module, shape: tuple[int, ...], side: int, batch: int = 8) -> PipelinedPlan:
-    """The plan of a batch with plain gradient descent."""
+    """Return the plan of a batch with plain gradient descent."""
     graph = api.lower(model, (torch.zeros(1, *shape),), training=True, optimizer="sgd")
     return plan_of(inputs_over_rows(graph), side, phase="training", optimizer="sgd", batch=batch)
 
@@ -81,14 +81,14 @@ class Blocks(nn.Module):
 
 
 def wanted_loss(outputs: torch.Tensor, labels: torch.Tensor, loss: str) -> torch.Tensor:
-    """The mean over rows in PyTorch."""
+    """Return the mean over rows in PyTorch."""
     if loss == "cross entropy":
         return nn.functional.cross_entropy(outputs, labels)
     return 0.5 * ((outputs - nn.functional.one_hot(labels, outputs.shape[-1])) ** 2).sum() / len(labels)
 
 
 def copying(model: nn.Module) -> nn.Module:
-    """The model with unit matrices for weights."""
+    """Return the model with unit matrices for weights."""
     for layer in model.modules():
         if isinstance(layer, nn.Linear):
             nn.init.eye_(layer.weight)
@@ -291,7 +291,7 @@ def test_the_command_trains_a_network(wse: Any, tmp_path: Path) -> None:
 
 
 def small() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    """A norm and two layers on samples of four tokens."""
+    """Return a norm and two layers on samples of four tokens."""
     layers = [nn.LayerNorm(8), nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, 6)]
     return nn.Sequential(*layers), (torch.zeros(1, 4, 8),)
 

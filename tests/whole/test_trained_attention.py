@@ -47,7 +47,7 @@ class Case:
 
 
 def region_of(case: Case, needs: tuple[int, ...] = (0, 1, 2)) -> TrainedKind:
-    """The region on that many rows and columns; operands `needs` have gradients."""
+    """Return the region on that many rows and columns; operands `needs` have gradients."""
     model = Heads(case.shape[2], case.heads, case.is_causal)
     plan = training_plan(model, case.shape[1:], 40)
     place = Region(3, 3, case.rows, case.cols + case.moving, case.rows * case.cols)
@@ -58,7 +58,7 @@ def region_of(case: Case, needs: tuple[int, ...] = (0, 1, 2)) -> TrainedKind:
 
 
 def attention(case: Case) -> Op:
-    """The same in PyTorch."""
+    """Return the same in PyTorch."""
 
     def op(*operands: torch.Tensor) -> torch.Tensor:
         split = (*operands[0].shape[:2], case.heads, -1)

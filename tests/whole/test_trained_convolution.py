@@ -30,7 +30,7 @@ CASES: dict[str, tuple[dict[str, Any], tuple[int, int, int], int, int, int]] = {
 
 
 def region_of(conv: nn.Conv2d, image: tuple[int, ...], side: int, **how: Any) -> TrainedConvolution:
-    """The region of a convolution with ReLU."""
+    """Return the region of a convolution with ReLU."""
     plan = training_plan(nn.Sequential(conv, nn.ReLU()), image, side)
     region = region_alone(TrainedConvolution, plan, plan.stages[0].name, **how)
     assert isinstance(region, TrainedConvolution)
@@ -38,7 +38,7 @@ def region_of(conv: nn.Conv2d, image: tuple[int, ...], side: int, **how: Any) ->
 
 
 def checked(name: str, **how: Any) -> tuple[Alone, int]:
-    """A case against PyTorch, and its number of samples."""
+    """Return a case against PyTorch, and its number of samples."""
     options, image, side, samples, in_flight = CASES[name]
     torch.manual_seed(0)
     conv = nn.Conv2d(*options["sizes"], **{key: value for key, value in options.items() if key != "sizes"})

@@ -56,7 +56,9 @@ class Case:
 
 
 def plan_of_layer(case: Case) -> tuple[dict[str, np.ndarray], PipelinedPlan, str]:
-    """Parameters that fp16 holds, the plan, and the stage of the layer: with a skip the last one, which adds it."""
+    """Return the parameters that fp16 holds, the plan, and the stage of the layer: with a skip the last one, which adds
+    it.
+    """
     torch.manual_seed(0)
     model = Layer(case.sizes, case.act(), bias=case.bias, skip=case.skip)
     plan = training_plan(model, (case.tokens, case.sizes[0]), case.side, batch=case.samples)
@@ -65,7 +67,7 @@ def plan_of_layer(case: Case) -> tuple[dict[str, np.ndarray], PipelinedPlan, str
 
 
 def checked(case: Case, times: int = 1) -> Alone:
-    """A batch of random operands and gradients, `times` as long as planned, all values compared."""
+    """Return a batch of random operands and gradients, `times` as long as planned, all values compared."""
     weights, plan, stage = plan_of_layer(case)
     region = region_alone(TrainedDense, plan, stage, case.needs)
     rng, (k, n) = np.random.default_rng(1), case.sizes

@@ -47,7 +47,7 @@ class Normed(nn.Module):
 def region(
     kind: str, tokens: int, features: int, side: int = 16, needs: tuple[str, ...] | None = None
 ) -> TrainedNorm:
-    """The norm of a plan of training."""
+    """Return the norm of a plan of training."""
     plan = training_plan(Normed(kind, features), (tokens, features), side)
     found = region_alone(TrainedNorm, plan, "norm", needs)
     assert isinstance(found, TrainedNorm)
@@ -55,7 +55,7 @@ def region(
 
 
 def checked(norm: TrainedNorm, kind: str, *, samples: int, in_flight: int) -> Alone:
-    """A batch of random values against autograd."""
+    """Return a batch of random values against autograd."""
     rng = np.random.default_rng(0)
     tokens, features = norm.tokens, norm.features
     x, g = rng.normal(0.5, 1.0, (2, samples, tokens, features))

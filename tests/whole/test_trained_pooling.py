@@ -36,7 +36,7 @@ POOLS: dict[str, tuple[nn.Module, Image]] = {
 
 @cache
 def region(name: str, side: int = 16) -> TrainedPooling:
-    """The region of a pooling behind a convolution, in a plan of training."""
+    """Return the region of a pooling behind a convolution, in a plan of training."""
     pool, (channels, lines, columns) = POOLS[name]
     return pooling(pool, (channels, lines, columns), side)
 
@@ -55,7 +55,7 @@ def pooling(pool: nn.Module, image: Image, side: int = 16) -> TrainedPooling:
 def checked(
     found: TrainedPooling, pool: nn.Module, *, samples: int, in_flight: int, whole: bool = True
 ) -> Alone:
-    """A batch against autograd; `whole` numbers after a ReLU: most windows have several largest pixels."""
+    """Return a batch against autograd; `whole` numbers after a ReLU: most windows have several largest pixels."""
     rng = np.random.default_rng(1)
     graph, (name,) = found.graph, found.operands
     shape, result = graph.tensors[name].shape[1:], graph.tensors[found.kernel.outputs[0]].shape[1:]

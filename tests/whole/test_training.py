@@ -18,7 +18,7 @@ RATE = 0.5
 
 
 def training_plan(model: nn.Sequential, side: int, batch: int = 16) -> PipelinedPlan:
-    """The plan of a training with plain gradient descent."""
+    """Return the plan of a training with plain gradient descent."""
     graph = graph_of(model, model[0].in_features, training=True, optimizer="sgd")
     return plan_of(inputs_over_rows(graph), side, phase="training", optimizer="sgd", batch=batch)
 

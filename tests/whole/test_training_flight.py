@@ -24,7 +24,7 @@ SAFE = (0, 0)
 
 
 def plan_of(sizes: tuple[int, ...], side: int, batch: int, placer: str) -> PipelinedPlan | None:
-    """The plan of a chain that trains; None if it does not fit."""
+    """Return the plan of a chain that trains; None if it does not fit."""
     graph = graph_of(network(sizes), sizes[0], training=True, optimizer="sgd")
     plan = api.compile(
         inputs_over_rows(graph), wafer(side), mode="pipelined", replicas=1, batch=batch, placer=placer
@@ -33,7 +33,7 @@ def plan_of(sizes: tuple[int, ...], side: int, batch: int, placer: str) -> Pipel
 
 
 def words_left(plan: PipelinedPlan, loss: str, room: tuple[int, int]) -> int:
-    """Words that do not come through in a batch; raises where it stops."""
+    """Return the words that do not come through in a batch; raises where it stops."""
     made = training_program(plan, plan.batch, 0.0, loss, room)
     return stepped(made.program, made.config, None).words_left
 

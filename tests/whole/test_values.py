@@ -27,7 +27,7 @@ BOUND = 8 * EPS
 
 
 def in_fp16(model: nn.Module) -> nn.Module:
-    """The model with parameters away from their defaults, in fp16 numbers."""
+    """Return the model with parameters away from their defaults, in fp16 numbers."""
     torch.manual_seed(3)
     with torch.no_grad():
         for parameter in model.parameters():

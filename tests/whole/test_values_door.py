@@ -28,12 +28,12 @@ def dense() -> Made:
 
 
 def tokens() -> Made:
-    """A table and a layer."""
+    """Return a table and a layer."""
     return nn.Sequential(nn.Embedding(8, 16), nn.Linear(16, 6)), (torch.zeros(1, 4, dtype=torch.long),)
 
 
 def meta() -> Made:
-    """A layer without values."""
+    """Return a layer without values."""
     return nn.Linear(16, 6, device="meta"), (torch.zeros(1, 16),)
 
 

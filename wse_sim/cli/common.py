@@ -128,12 +128,12 @@ def unused(given: Declared, names: Iterable[str], why: str) -> list[str]:
 
 
 def all_but(kind: type[Declared], *names: str) -> list[str]:
-    """Names of all options of a declaration but some."""
+    """Return the names of all options of a declaration but some."""
     return [option.name for option in kind.options() if option.name not in names]
 
 
 def without_effect(model: str | None, options: RunOptions) -> list[str]:
-    """Options of a run that were given but have no effect, one line each."""
+    """Return the options of a run that were given but have no effect, one line each."""
     from wse_sim.frontend import takes_sequence
 
     found = []

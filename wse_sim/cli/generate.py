@@ -95,7 +95,7 @@ def _both(timed: Timed) -> str:
 
 
 def _text(result: Result) -> str:
-    """The main figures of a generation, as text."""
+    """Return the main figures of a generation, as text."""
     found, seq = result.figures, result.plan.graph.facts.get("seq", 0)
     rows = [
         ("decode per user", f"{number(found['tokens_per_s_per_user'])} tokens/s"),

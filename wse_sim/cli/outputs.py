@@ -41,7 +41,7 @@ class TraceOptions(Declared):
     hta: Path | None = option(None, "Folder for Holistic Trace Analysis files.", writes="folder")
 
     def choice(self) -> TraceChoice:
-        """The choice, read.
+        """Return the choice, read.
 
         Raises
         ------
@@ -62,7 +62,7 @@ class TraceOptions(Declared):
 
 
 def unused_trace(trace: TraceOptions, out: Path | None) -> list[str]:
-    """Options of the timeline that have no effect because no folder or no timeline is written."""
+    """Return the options of the timeline that have no effect because no folder or no timeline is written."""
     if out is None:
         return unused(trace, [option.name for option in TraceOptions.options()], "without --out")
     if trace.trace == "none":

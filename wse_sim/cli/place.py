@@ -66,7 +66,7 @@ def place_command(
 
 
 def _idle(model: str | None, options: PlaceOptions, is_check: bool) -> list[str]:
-    """Options that have no effect on this command, one line each."""
+    """Return the options that have no effect on this command, one line each."""
     if is_check:
         return unused(options, all_but(PlaceOptions), "with --check")
     if model is not None and model.startswith(CONTEST):

@@ -141,7 +141,7 @@ def _listen(model: str, options: ServeCommand, screen: Screen) -> None:
 
 
 def _load_words(options: ServeCommand) -> str:
-    """The load in words."""
+    """Return the load in words."""
     if not options.draws_arrivals:
         return f"requests of {options.workload}" + (
             f", {options.scale_rate:g} times as fast" if options.scale_rate != 1 else ""
@@ -158,7 +158,7 @@ def _load_words(options: ServeCommand) -> str:
 
 
 def _window(options: ServeCommand) -> tuple[float, float] | None:
-    """The window of the timeline, in seconds.
+    """Return the window of the timeline, in seconds.
 
     Raises
     ------

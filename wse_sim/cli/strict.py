@@ -52,7 +52,7 @@ def _check(command: Command, name: str | None, ctx: Context, words: list[str]) -
 
 
 def _is_number(parameter: Any) -> bool:
-    """Whether an option takes numbers; versions of the parser state it in different places."""
+    """Return whether an option takes numbers; versions of the parser state it in different places."""
     stated = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
     if stated is not None:
         return bool({stated, *get_args(stated)} & {int, float})
@@ -60,7 +60,7 @@ def _is_number(parameter: Any) -> bool:
 
 
 def _texts(value: object) -> list[str]:
-    """The words that were given for a parameter."""
+    """Return the words that were given for a parameter."""
     if isinstance(value, list | tuple):
         return [text for item in value for text in _texts(item)]
     return [value] if isinstance(value, str) else []

@@ -274,7 +274,7 @@ class PlotCommand(Declared):
 
 
 def _idle_axes(options: PlotCommand, pictures: set[str]) -> list[str]:
-    """Options of a picture that this study does not have."""
+    """Return the options of a picture that this study does not have."""
     found = []
     if not pictures & {"lines", "map", "axes"}:
         found += unused(options, ("x", "y", "by"), "on this study: it has no picture with axes")

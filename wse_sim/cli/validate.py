@@ -112,7 +112,7 @@ def _without_code(point: Point) -> Point:
 
 
 def _stated(options: ValidateCommand) -> Suite:
-    """The points as their files state them."""
+    """Return the points as their files state them."""
     from wse_sim.validation.mine import load_mine
     from wse_sim.validation.suite import Suite, load_suite
 

@@ -62,7 +62,7 @@ def is_cbfloat() -> bool:
 
 
 def is_cbfloat16_tensor(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is stored in cbfloat16: of the type that stands for it, while that is the half type."""
+    """Return whether a tensor is stored in cbfloat16: of the type that stands for it, while that is the half type."""
     return is_cbfloat() and tensor.dtype is torch.float16
 
 

@@ -13,7 +13,7 @@ class Client:
     """The management's client."""
 
     def list_workflow_jobs(self, *_: object, **__: object) -> list[object]:
-        """Jobs of a workflow: none, since this process is all there is."""
+        """Return the jobs of a workflow: none, since this process is all there is."""
         return []
 
 
@@ -39,5 +39,5 @@ class Cluster:
         """Files of this machine need no connection."""
 
     def active_resources(self) -> int:
-        """Systems of the cluster."""
+        """Return the systems of the cluster."""
         return runtime.options().systems or runtime.settings().num_csx

@@ -159,7 +159,7 @@ def is_master_ordinal(local: bool = False) -> bool:
 
 
 def enable_distributed() -> bool:
-    """Whether several training processes run (never: one client drives the wafer)."""
+    """Return whether several training processes run (never: one client drives the wafer)."""
     return False
 
 
@@ -198,7 +198,7 @@ WORKER_CACHE_ROOT = "/n0/cache"
 
 
 def get_world_size() -> int:
-    """Processes of torch's own distributed runs; one on the client."""
+    """Return the processes of torch's own distributed runs; one on the client."""
     return 1
 
 
@@ -222,7 +222,7 @@ class ClusterSpec:
     num_workers_per_csx: int
 
     def task(self, rank: int | None = None) -> TaskSpec:
-        """The task of a rank (this worker's by default)."""
+        """Return the task of a rank (this worker's by default)."""
         return self.tasks[self.rank if rank is None else rank]
 
     def num_tasks(self) -> int:
@@ -244,10 +244,10 @@ class ClusterResolver:
 
 
 def service_resolver() -> ClusterResolver:
-    """The resolver of this worker's place in the cluster."""
+    """Return the resolver of this worker's place in the cluster."""
     return ClusterResolver()
 
 
 def hit_worker_cache_limit(source: str, target: str) -> tuple[bool, float, float]:
-    """Whether a copy would overfill a worker's cache (never), bytes of the copy and of the cache."""
+    """Return whether a copy would overfill a worker's cache (never), bytes of the copy and of the cache."""
     return False, 0.0, 0.0

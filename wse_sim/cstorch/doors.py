@@ -50,7 +50,7 @@ _NAMESPACE = "cerebras"
 
 @cache
 def behind(name: str) -> str | None:
-    """The module of this package that a door's name shows; an older door shows the present one behind its own."""
+    """Return the module of this package that a door's name shows; an older door shows the present one behind its own."""
     for door in sorted(DOORS, key=len, reverse=True):
         if name == door:
             return DOORS[door]

@@ -133,7 +133,7 @@ class State:
 
 
 def env() -> Environment:
-    """The environment of the older door."""
+    """Return the environment of the older door."""
     run = runtime.run()
     held = run.legacy_env
     if not isinstance(held, Environment):
@@ -142,7 +142,7 @@ def env() -> Environment:
 
 
 def state() -> State:
-    """The state of the older door."""
+    """Return the state of the older door."""
     run = runtime.run()
     held = run.legacy_state
     if not isinstance(held, State):

@@ -227,7 +227,7 @@ _ACCEPTED = {
 
 
 def get_backend_args(backend_type: object) -> dict[str, object]:
-    """Keywords that :func:`backend` takes for a kind, with their defaults.
+    """Return the keywords that :func:`backend` takes for a kind, with their defaults.
 
     Raises
     ------
@@ -242,7 +242,7 @@ def get_backend_args(backend_type: object) -> dict[str, object]:
 
 
 def use_cs() -> bool:
-    """Whether the backend of this process is the simulated wafer."""
+    """Return whether the backend of this process is the simulated wafer."""
     return runtime.use_cs()
 
 
@@ -444,7 +444,7 @@ def configure(model_dir: str = "./", compile_dir: str | None = None, **how: Unpa
 
 
 def as_device_tensor(tensor: torch.Tensor, role: str = "plain", name: str = "") -> torch.Tensor:
-    """A tensor on the current device."""
+    """Return a tensor on the current device."""
     found = runtime.current_backend()
     if found is None or isinstance(tensor, WaferTensor):
         return tensor

@@ -244,7 +244,7 @@ _CHECKS: dict[int, Checks] = of_run({})
 
 
 def checks_key(checks: Checks) -> int:
-    """A number by which generated code finds its checks."""
+    """Return a number by which generated code finds its checks."""
     _CHECKS[id(checks)] = checks
     return id(checks)
 
@@ -267,7 +267,7 @@ def runnable(program: StepProgram, run: runtime.Run) -> Callable[..., Any]:
 
 
 def by_inductor(graph: Graph, name: str) -> Callable[..., Any]:
-    """The graph compiled by Inductor at its first call; random numbers are those of eager PyTorch.
+    """Return the graph compiled by Inductor at its first call; random numbers are those of eager PyTorch.
 
     Raises
     ------

@@ -44,7 +44,9 @@ def schedule(
     active: int | None = None,
     **_: object,
 ) -> Schedule:
-    """The steps to capture: ``start_step`` to ``end_step``, or, as in torch, ``active`` ones after ``wait`` and ``warmup``."""
+    """Return the steps to capture: ``start_step`` to ``end_step``, or, as in torch, ``active`` ones after ``wait`` and
+    ``warmup``.
+    """
     if start_step is None:
         start_step = wait + warmup + 1
         end_step = None if active is None else start_step + active - 1
@@ -125,7 +127,7 @@ class profile:  # noqa: N801
         return self._capture is not None and self._capture.whole_steps > 0
 
     def data(self) -> dict[str, Any]:
-        """The capture as plain data."""
+        """Return the capture as plain data."""
         return capture.as_data(self._held())
 
     def export_chrome_trace(self, path: str | os.PathLike[str]) -> Path:
@@ -140,7 +142,7 @@ class profile:  # noqa: N801
         return timeline.write_hta(self.data(), Path(folder))
 
     def get_summary(self) -> str:
-        """Seconds by kind, of the wafer and of the client."""
+        """Return the seconds by kind, of the wafer and of the client."""
         data = self.data()
         totals: dict[str, float] = {}
         for kind, _, _, length in data["client"]:

@@ -31,7 +31,7 @@ class Output:
     leaves: list[Any]  # ("result", i), ("same", tensor), ("batch", i) or ("value", x)
 
     def filled(self, results: Sequence[torch.Tensor], batch: Sequence[torch.Tensor]) -> object:
-        """The pytree for one step."""
+        """Return the pytree for one step."""
         out = []
         for kind, what in self.leaves:
             if kind == "result":
@@ -115,7 +115,7 @@ class StepProgram:
 
 
 def compiled_graph(graph: torch.fx.Graph) -> Callable[..., Any]:
-    """The graph as a Python function (fx frees every tensor after its last use)."""
+    """Return the graph as a Python function (fx frees every tensor after its last use)."""
     module = torch.fx.GraphModule(torch.nn.Module(), graph)
     return module.forward
 

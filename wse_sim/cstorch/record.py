@@ -123,7 +123,7 @@ class Recorder:
         return fake
 
     def shown_by(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor from before the step whose memory a tensor shows; itself if there is none."""
+        """Return the tensor from before the step whose memory a tensor shows; itself if there is none."""
         if not isinstance(tensor, WaferTensor):
             return tensor
         with _disable_current_modes():  # this is looked up for the program, it is no operator of it
@@ -260,7 +260,7 @@ class Recorder:
         given: list[torch.Tensor],
         consts: list[torch.Tensor | None],
     ) -> object:
-        """The result's shape where known integers alone decide it (lengths, masks); None for other operators."""
+        """Return the result's shape where known integers alone decide it (lengths, masks); None for other operators."""
         unknown = [t for t, c in zip(given, consts, strict=True) if c is None]
         if len(unknown) == len(given) or not all(t.is_floating_point() for t in unknown):
             return None
@@ -276,7 +276,7 @@ class Recorder:
     def _on_constants(
         self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], out: object
     ) -> object:
-        """The real result of constants, or None where it is large."""
+        """Return the real result of constants, or None where it is large."""
         for one in out if isinstance(out, tuple | list) else (out,):
             if not isinstance(one, torch.Tensor) or one.numel() > MAX_CONST_ELEMENTS:
                 return None
@@ -337,7 +337,7 @@ class Recorder:
         raise self._refused(tensor=given[0])
 
     def read(self, tensor: WaferTensor, branch: bool = False) -> torch.Tensor:
-        """The value of a constant of the step; anything else is a fault."""
+        """Return the value of a constant of the step; anything else is a fault."""
         if tensor._const is not None:
             return tensor._const
         if branch and tensor.numel() == 1:

@@ -123,7 +123,7 @@ class Run:
         self.stop_requested = True
 
     def titles(self) -> list[str]:
-        """A name for each compiled model, no two alike: its class, with a number where several have that."""
+        """Return a name for each compiled model, no two alike: its class, with a number where several have that."""
         plain = [type(model).__name__.lower() for model, _ in self.modules]
         return [
             f"{name}_{1 + plain[:i].count(name)}" if plain.count(name) > 1 else name
@@ -131,7 +131,9 @@ class Run:
         ]
 
     def names(self) -> dict[int, str]:
-        """Names of parameters and buffers of compiled models by id; with that of the model before them where there are several."""
+        """Return the names of parameters and buffers of compiled models by id; with that of the model before them where
+        there are several.
+        """
         out: dict[int, str] = {}
         several = len(self.modules) > 1
         for title, (_, known) in zip(self.titles(), self.modules, strict=True):
@@ -162,7 +164,7 @@ _RUN = Run()
 
 
 def run() -> Run:
-    """The run of this process."""
+    """Return the run of this process."""
     return _RUN
 
 
@@ -179,27 +181,27 @@ def reset() -> None:
 
 
 def options() -> RunnerOptions:
-    """Options of the runner."""
+    """Return the options of the runner."""
     return _RUN.options
 
 
 def settings() -> Settings:
-    """Settings of the script."""
+    """Return the settings of the script."""
     return _RUN.settings
 
 
 def is_tracing() -> bool:
-    """Whether a step is being recorded."""
+    """Return whether a step is being recorded."""
     return tensors.recorder is not None
 
 
 def executes() -> bool:
-    """Whether steps are executed (not under compile_only and validate_only)."""
+    """Return whether steps are executed (not under compile_only and validate_only)."""
     return _RUN.executes
 
 
 def current_backend(required: bool = False) -> BackendRole | None:
-    """The backend of this process.
+    """Return the backend of this process.
 
     Raises
     ------
@@ -212,23 +214,23 @@ def current_backend(required: bool = False) -> BackendRole | None:
 
 
 def use_cs() -> bool:
-    """Whether the backend is the simulated wafer."""
+    """Return whether the backend is the simulated wafer."""
     return _RUN.backend is not None and _RUN.backend.is_csx
 
 
 def current_execution() -> ExecutionRole | None:
-    """The execution at work."""
+    """Return the execution at work."""
     return _RUN.execution
 
 
 def clock() -> float:
-    """Seconds of the wafer since the program was loaded; of the client on other backends."""
+    """Return the seconds of the wafer since the program was loaded; of the client on other backends."""
     return _RUN.clock_s if use_cs() else time.perf_counter() - _RUN.client_start_s
 
 
 # -- state and values ---------------------------------------------------------------------------------
 def state_tensor(value: torch.Tensor, name: str = "", metric: bool = False) -> torch.Tensor:
-    """A tensor that steps carry: on the wafer under CSX, the tensor itself elsewhere."""
+    """Return a tensor that steps carry: on the wafer under CSX, the tensor itself elsewhere."""
     if not use_cs() or isinstance(value, WaferTensor):
         return value
     with internal(), torch.no_grad():
@@ -257,7 +259,7 @@ def assign(target: torch.Tensor, source: object) -> None:
 
 
 def host_value(tensor: torch.Tensor, metric: bool = False) -> torch.Tensor:
-    """The values of a tensor on the CPU, where they may be read.
+    """Return the values of a tensor on the CPU, where they may be read.
 
     Raises
     ------
@@ -301,7 +303,7 @@ def _host_value(tensor: WaferTensor, branch: bool = False, metric: bool = False)
 
 
 def may_fetch() -> bool:
-    """Whether weights may be fetched now: a checkpoint step, or before the first execution."""
+    """Return whether weights may be fetched now: a checkpoint step, or before the first execution."""
     execution = _RUN.execution or _RUN.last_execution
     if execution is not None and _RUN.execution is None and not execution.wrote_state:
         return True  # an evaluation leaves the weights as they were when they could be fetched
@@ -309,7 +311,7 @@ def may_fetch() -> bool:
 
 
 def is_checkpoint_step() -> bool:
-    """Whether the step at work (or the last one) is a checkpoint step."""
+    """Return whether the step at work (or the last one) is a checkpoint step."""
     return may_fetch()
 
 

@@ -208,7 +208,7 @@ def prepare(run: runtime.Run, program: StepProgram, trace_s: float) -> None:
 
 # -- decorators ---------------------------------------------------------------------------------------
 def trace(function: Callable[..., Any] | None = None) -> Any:
-    """The step of a training or evaluation loop: captured whole at its first call, replayed later."""
+    """Return the step of a training or evaluation loop: captured whole at its first call, replayed later."""
     if function is None:
         return trace
     return function if isinstance(function, Traced) else Traced(function)

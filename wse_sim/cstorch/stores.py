@@ -10,7 +10,7 @@ _RESTORES: list[Callable[[], None]] = []
 
 
 def of_run(store: Store) -> Store:
-    """A dictionary, list or set that lasts as long as the run; returns it."""
+    """Return a dictionary, list or set that lasts as long as the run; returns it."""
     first = store.copy()
 
     def restore() -> None:

@@ -215,7 +215,7 @@ class _Branch(torch.nn.Module):
 
 @cache
 def _branch_type(kind: str) -> type[_Branch]:
-    """A branch under the name of the user's class."""
+    """Return a branch under the name of the user's class."""
     module, _, name = kind.rpartition(".")
     return type(name or "_Branch", (_Branch,), {"__module__": module, "__qualname__": name or "_Branch"})
 

@@ -27,7 +27,9 @@ from wse_sim.cstorch import faults
 
 
 def passing(frame: FrameType | None) -> bool | None:
-    """The truth value with which the test at work in a frame does not raise; None in the script itself, or if no side only raises."""
+    """Return the truth value with which the test at work in a frame does not raise; None in the script itself, or if no
+    side only raises.
+    """
     if frame is None or frame.f_globals.get("__name__") == "__main__":
         return None
     found = _passing(frame.f_code, frame.f_lasti)
@@ -64,7 +66,7 @@ def _raises(body: list[ast.stmt]) -> bool:
 
 @lru_cache(maxsize=1024)
 def _passing(code: CodeType, place: int) -> bool | None:
-    """The truth value with which the jump at a place of a program leaves a check without raising."""
+    """Return the truth value with which the jump at a place of a program leaves a check without raising."""
     found = list(dis.get_instructions(code))
     at = next((i for i, instruction in enumerate(found) if instruction.offset == place), None)
     if at is None or at + 1 >= len(found) or not found[at].opname.startswith(("POP_JUMP", "JUMP_IF")):

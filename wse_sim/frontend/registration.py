@@ -1,4 +1,4 @@
-"""Registration from outside: kernel families, operators, rewrites.
+"""Registration of kernel families, operators and rewrites by users.
 
 ``wse_sim.register_family``, ``wse_sim.register_operator`` and ``wse_sim.register_rewrite`` are these functions;
 ``docs/add-an-operator.md`` adds an operator with them.
@@ -127,7 +127,7 @@ def register_rewrite(rule: Rule) -> Rule:
 
 @contextmanager
 def temporary_registrations() -> Iterator[None]:
-    """Undo every registration of the block at its end: for tests and notebooks.
+    """Undo every registration of the block at its end, for tests and notebooks.
 
     Example
     -------

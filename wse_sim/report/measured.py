@@ -64,7 +64,7 @@ def measured_maps(
 
 
 def laid_maps(words_per_cycle: NDArray[np.floating]) -> tuple[MeasuredMap, ...]:
-    """Words per link, (rows, cols, 4), of the streams alone, on the routes of the program."""
+    """Return the words per link, (rows, cols, 4), of the streams alone, on the routes of the program."""
     return _links("laid", "Streams as laid", words_per_cycle)
 
 

@@ -113,7 +113,7 @@ def _spans(service: _RecordedReplicas) -> Iterator[tuple[int, int, str, int, int
 
 
 def perfetto_of(trace: ServingTrace, title: str, names: Sequence[str]) -> bytes:
-    """The trace as Perfetto's protobuf; `names` are those of the regions.
+    """Return the trace as Perfetto's protobuf; `names` are those of the regions.
 
     Raises
     ------

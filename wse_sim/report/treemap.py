@@ -43,7 +43,7 @@ class TreemapCell:
 
 
 def cells(groups: Sequence[KernelGroup], step_s: float) -> list[TreemapCell]:
-    """The rectangles, the largest first.
+    """Return the rectangles, the largest first.
 
     Kernels below 0.4 % of the time are one rectangle "others", and what the kernels leave of `step_s` is "between kernels".
     """
@@ -62,7 +62,7 @@ def cells(groups: Sequence[KernelGroup], step_s: float) -> list[TreemapCell]:
 
 
 def treemap(groups: Sequence[KernelGroup], step_s: float) -> str:
-    """The kernels of a step as SVG: area is time, color the fraction of it in which cores are busy.
+    """Return the kernels of a step as SVG: area is time, color the fraction of it in which cores are busy.
 
     A rectangle tells its numbers under the pointer.
     """

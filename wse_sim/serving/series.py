@@ -62,7 +62,7 @@ def _padded(rows: Ticks, count: int) -> Ticks:
 
 
 def columns_of(run: SampledRun, rows: Ticks, *, blocks: int, draw: PowerDraw | None) -> dict[str, Floats]:
-    """Columns of the series of some rows (of all replicas or of one), by name.
+    """Return the columns of the series of some rows (of all replicas or of one), by name.
 
     Rates and fractions are those between a sample and the one before (a turn counts as it enters, so that a region may seem
     busy a little more than all of a short time); `blocks` is how many of them the rows have in all.

@@ -42,7 +42,7 @@ class Ranged:
     stated: Constant
 
     def at(self, score: float) -> float | int:
-        """The constant's value at a standard normal score."""
+        """Return the constant's value at a standard normal score."""
         low, high = self.stated.range or (0.0, 0.0)
         value = self.stated.value
         assert isinstance(value, (int, float))  # a range is stated of numbers only
@@ -104,7 +104,7 @@ def draws(
 
 @lru_cache(maxsize=8)
 def _scores(dimensions: int, samples: int) -> NDArray[np.float64]:
-    """(samples, dimensions) independent normal scores."""
+    """Return (samples, dimensions) independent normal scores."""
     from scipy.stats import norm, qmc
 
     power = max(1, math.ceil(math.log2(samples)))
@@ -114,7 +114,7 @@ def _scores(dimensions: int, samples: int) -> NDArray[np.float64]:
 
 
 def _mixing(constants: Sequence[Ranged], correlations: Mapping[str, float]) -> NDArray[np.float64]:
-    """(dimensions, dimensions) matrix that gives independent scores the stated correlations."""
+    """Return (dimensions, dimensions) matrix that gives independent scores the stated correlations."""
     index = {c.name: i for i, c in enumerate(constants) if c.owner == "wafer"}
     matrix = np.eye(len(constants))
     for pair, value in correlations.items():

@@ -40,7 +40,7 @@ def check_percent(percent: float) -> None:
 
 
 def interval_of(value: float, ratios: Sequence[float], own_error: float, percent: float = 90.0) -> Interval:
-    """The interval around `value` from the `ratios` at the draws and the own error (90 %, in logarithms)."""
+    """Return the interval around `value` from the `ratios` at the draws and the own error (90 %, in logarithms)."""
     from scipy.stats import norm
 
     check_percent(percent)

@@ -44,7 +44,7 @@ class Effect:
 def sensitivity(
     evaluate: Callable[[DrawnMachine], Figures], wafer: Wafer, cluster: Cluster, figure: str
 ) -> tuple[Effect, ...]:
-    """Effects of all constants with a range on one figure, the largest first."""
+    """Return the effects of all constants with a range on one figure, the largest first."""
     base = evaluate(DrawnMachine(wafer, cluster))[figure]
 
     def change(constant: Ranged, value: float) -> float:
@@ -70,7 +70,7 @@ def sensitivity(
 
 
 def table(effects: Sequence[Effect], figure: str) -> str:
-    """The effects as text."""
+    """Return the effects as text."""
     head = f"{'constant':<32} {'value':>12} {'per +10 %':>10} {'low end':>9} {'high end':>9}  evidence"
     lines = [f"what moves {figure}:", head]
     for e in effects:

@@ -27,7 +27,7 @@ WORDS = 6  # of start and end together
 
 
 def kernel_point(stated: Statement, name: str, home: Path, wafer: str) -> Point:
-    """The point of a kernel or a program.
+    """Return the point of a kernel or a program.
 
     Raises
     ------
@@ -95,7 +95,7 @@ def _positive(value: float, file: Path) -> float:
 
 
 def _words(file: Path) -> npt.NDArray[np.int64]:
-    """(cores, 6) 16-bit words."""
+    """Return (cores, 6) 16-bit words."""
     try:
         found = np.load(file, allow_pickle=False)
     except (OSError, ValueError, EOFError) as fault:

@@ -53,7 +53,8 @@ PASSED_ON = (
 
 
 def load_mine(folder: Path, results: Path | None = None) -> Suite:
-    """The runs of a folder, in the order of their names; `results`, the folder of this command's own files, is none.
+    """Return the runs of a folder, in the order of their names; `results`, the folder of this command's own files, is
+    none.
 
     Raises
     ------
@@ -209,7 +210,7 @@ class _Run:
         return _beside(self.stated.wafer, self.home)
 
     def _params(self, log: TrainingLog | None, zoo: ZooParams | None) -> Values:
-        """The parameters of a point: the statement first, then the log, then the params file."""
+        """Return the parameters of a point: the statement first, then the log, then the params file."""
         stated = self.stated
         params: Values = self._model(zoo)
         if zoo is not None:
@@ -265,7 +266,7 @@ class _Run:
         )
 
     def _zoo(self, phase: str) -> ZooParams | None:
-        """The params file: the one that is named, or the only one there."""
+        """Return the params file: the one that is named, or the only one there."""
         if self.stated.params is not None:
             return read_zoo_params(self.home / self.stated.params, phase)
         if self.stated.model is not None or self.stated.graph is not None:
@@ -284,7 +285,7 @@ class _Run:
         return read_zoo_params(found[0], phase) if found else None
 
     def _log(self) -> TrainingLog | None:
-        """The log of training: the one that is named, or the only one there; copies count once."""
+        """Return the log of training: the one that is named, or the only one there; copies count once."""
         if self.stated.log is not None:
             return _training_log(self.home / self.stated.log, named=True)
         if self.path.is_file():
@@ -309,7 +310,7 @@ class _Run:
         return max(logs, key=lambda log: len(log.batches) + len(log.systems)) if logs else None
 
     def _performance(self, needed: bool) -> Performance | None:
-        """The content of performance.json; if there is a log, faults of this file become notes."""
+        """Return the content of performance.json; if there is a log, faults of this file become notes."""
         try:
             found = self._one(PERFORMANCE)
             return None if found is None else read_performance(found)
@@ -320,7 +321,7 @@ class _Run:
             return None
 
     def _one(self, name: str) -> Path | None:
-        """The file with this name anywhere in the run's folder, or None."""
+        """Return the file with this name anywhere in the run's folder, or None."""
         found = {sha256_of(file): file for file in self.files if file.name == name}
         if len(found) > 1:
             shown = ", ".join(str(file.relative_to(self.home)) for file in found.values())
@@ -331,7 +332,7 @@ class _Run:
 
 
 def _files(folder: Path) -> list[Path]:
-    """The files of a run, in the order of their paths."""
+    """Return the files of a run, in the order of their paths."""
     found = []
     for file in sorted(folder.rglob("*")):
         if file.is_file():
@@ -344,7 +345,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _training_log(file: Path, named: bool = False) -> TrainingLog | None:
-    """The log in a file, or None where no line of progress is there."""
+    """Return the log in a file, or None where no line of progress is there."""
     text = read_log(file)
     if not has_progress(text):
         if not named:
@@ -356,7 +357,7 @@ def _training_log(file: Path, named: bool = False) -> TrainingLog | None:
 
 
 def _is_params(file: Path) -> bool:
-    """Whether a YAML file has the form of a params file; read errors are reported where the file is needed."""
+    """Return whether a YAML file has the form of a params file; read errors are reported where the file is needed."""
     try:
         if file.stat().st_size > MOST_PARAMS_BYTES:
             return False

@@ -46,7 +46,7 @@ class Row:
         return self.prediction.predicted / self.point.measured - 1.0
 
     def as_dict(self) -> dict[str, object]:
-        """The row as JSON data."""
+        """Return the row as JSON data."""
         return {
             "id": self.point.id,
             "subject": self.point.subject,
@@ -107,7 +107,9 @@ class Validation:
         }
 
     def order(self) -> tuple[int, int]:
-        """Pairs of points that state the same run on both generations: how many are predicted in the measured order, and how many there are."""
+        """Return the pairs of points that state the same run on both generations: how many are predicted in the
+        measured order, and how many there are.
+        """
         runs: dict[str, dict[str, Row]] = {}
         for row in self.rows:
             if row.point.gate and row.error is not None:

@@ -68,7 +68,7 @@ class Statement(BaseModel):
 
 
 def read_statement(path: Path, common: Path | None = None) -> Statement:
-    """The statement in a file over that which all runs share; either may be missing.
+    """Return the statement in a file over that which all runs share; either may be missing.
 
     Raises
     ------

@@ -53,7 +53,7 @@ SHIPPED = ("suite.yaml", "suite_wse3.yaml")
 
 
 def shipped_suite(name: str = SHIPPED[0]) -> Path:
-    """A suite that ships with the package."""
+    """Return a suite that ships with the package."""
     return Path(str(resources.files("wse_sim.suites").joinpath(name)))
 
 

@@ -72,7 +72,7 @@ def _positive(path: Path, data: dict[str, object], key: str) -> float:
 
 
 def read_compile_report(path: Path) -> float:
-    """The compiler's estimate of samples per second.
+    """Return the compiler's estimate of samples per second.
 
     Raises
     ------

@@ -49,7 +49,7 @@ class ZooParams:
 
 
 def is_zoo_params(data: Values) -> bool:
-    """Whether a mapping has the shape of a params file."""
+    """Return whether a mapping has the shape of a params file."""
     return "trainer" in data or ("model" in data and ("train_input" in data or "eval_input" in data))
 
 
@@ -106,7 +106,7 @@ class _Reader:
         return found
 
     def whole(self, data: Values, key: str) -> int | None:
-        """A positive integer, or None where the key is not there."""
+        """Return a positive integer, or None where the key is not there."""
         value = data.get(key)
         if isinstance(value, list) and len(set(map(str, value))) == 1:
             value = value[0]  # a square image or patch
@@ -126,7 +126,7 @@ class _Reader:
         return value
 
     def params(self) -> ZooParams:
-        """The whole file."""
+        """Return the whole file."""
         sizes = self._sizes()
         enabled = self.half.get("enabled")
         half = self.half.get("fp16_type")

@@ -24,7 +24,7 @@ from wse_sim.fabric.run import EXECUTORS, Listed, choose_executor, run_program
 
 
 def busy_cores(config: FabricConfig, rows: int, cols: int) -> Program:
-    """Cores that are busy for ten cycles."""
+    """Return the cores that are busy for ten cycles."""
     b = Builder(rows, cols, config)
     k = b.core_class("k")
     k.busy(10)

@@ -37,7 +37,7 @@ N = (2, 3, 5)
 
 
 def uneven(program: Program, n: int) -> list[Band]:
-    """Bands that begin at rows which no one balanced."""
+    """Return the bands that begin at rows which no one balanced."""
     rng = np.random.default_rng(program.n_cores + n)
     rows = np.arange(1, program.rows)
     return bands_of(program, sorted(rng.choice(rows, min(n, program.rows) - 1, replace=False).tolist()))

@@ -31,7 +31,7 @@ UNCOUNTED = ("blocked", "queue_high")
 
 
 def differences(program: Program, own: Outcome, found: FabricResult) -> list[str]:
-    """Names of what differs."""
+    """Return the names of what differs."""
     shape = (program.rows, program.cols)
     cut = slice(program.west, program.cols - program.east)
 
@@ -73,7 +73,7 @@ def disagreements(
 
 
 def of_seed(seed: int, config: FabricConfig | None = None) -> dict[str, list[str]]:
-    """The same of the random program `seed`; merges take turns."""
+    """Return the same of the random program `seed`; merges take turns."""
     config = config or config_of(seed)
     made = random_program(seed, config)
     return disagreements(made.program, config, made.inputs)

@@ -162,7 +162,7 @@ class Core:
     # ---- tasks --------------------------------------------------------------------------------
 
     def runnable(self, task: int, t: int) -> bool:
-        """Whether a task may be picked, blocked or not."""
+        """Return whether a task may be picked, blocked or not."""
         kind, key = self.tasks[task][P.T_KIND], self.tasks[task][P.T_KEY]
         if kind == TaskKind.LOCAL:
             return self.active[task]
@@ -206,7 +206,7 @@ class Core:
     # ---- one cycle ----------------------------------------------------------------------------
 
     def cycle(self, t: int) -> bool:
-        """The issue slot of cycle t; whether it was used."""
+        """Return the issue slot of cycle t; whether it was used."""
         if self.halted >= 0:
             return False
         for change in self.later:
@@ -250,7 +250,7 @@ class Core:
         return IDLE
 
     def issue(self, vector: Vector, t: int) -> str | None:
-        """A cycle of a vector instruction: None if it took the slot, else why not."""
+        """Return a cycle of a vector instruction: None if it took the slot, else why not."""
         if vector.left_cycles:
             vector.left_cycles -= 1
             return None
@@ -378,6 +378,6 @@ class Core:
 
 
 def control_word(payload: int) -> Word:
-    """A control wavelet: eight commands of two bits, a task, a mask of commands that no core sees."""
+    """Return a control wavelet: eight commands of two bits, a task, a mask of commands that no core sees."""
     commands = tuple(payload >> 2 * i & 3 for i in range(8))
     return Word(0, P.FLAG_CONTROL, commands, payload >> 16 & 63, not payload >> 24)

@@ -35,7 +35,7 @@ class Queue:
         return len(self.words) + len(self.left) < self.depth
 
     def head(self, t: int) -> Word | None:
-        """The word that may leave in cycle t."""
+        """Return the word that may leave in cycle t."""
         return self.words[0][1] if self.words and self.words[0][0] <= t else None
 
     def push(self, word: Word, t: int) -> None:
@@ -112,18 +112,18 @@ class Machine:
         return self.costs[pc]
 
     def input_queue(self, core: int, slot: int) -> Queue:
-        """The input queue of a color."""
+        """Return the input queue of a color."""
         key = (core, slot)
         if key not in self.inputs:
             self.inputs[key] = Queue(1, int(self.program.input_depth[slot]))
         return self.inputs[key]
 
     def input_heads(self, core: int, slot: int, t: int) -> list[Word]:
-        """Words that are there."""
+        """Return the words that are there."""
         return [word for ready, word in self.input_queue(core, slot).words if ready <= t]
 
     def input_head(self, core: int, slot: int, t: int) -> Word | None:
-        """The first of them."""
+        """Return the first of them."""
         return self.input_queue(core, slot).head(t)
 
     def take(self, core: int, slot: int, t: int) -> Word:
@@ -131,7 +131,7 @@ class Machine:
         return self.input_queue(core, slot).pop(t)
 
     def ring_room(self, core: int, words: int) -> bool:
-        """A pop and a push may share a cycle."""
+        """Return a pop and a push may share a cycle."""
         return len(self.rings[core]) + words <= self.config.ring_wavelets
 
     def push(self, core: int, slot: int, word: Word, t: int) -> None:
@@ -144,7 +144,7 @@ class Machine:
     # ---- the fabric --------------------------------------------------------------------------
 
     def router_queue(self, slot: int, core: int, port: int) -> Queue:
-        """The queue of a color at an input of a router."""
+        """Return the queue of a color at an input of a router."""
         key = (slot, core, port)
         if key not in self.queues:
             latency = 1
@@ -156,7 +156,7 @@ class Machine:
         return self.queues[key]
 
     def latency(self, slot: int, core: int, port: int) -> int:
-        """Cycles of the link that leaves a router by a port."""
+        """Return the cycles of the link that leaves a router by a port."""
         found = self.config.hop_cycles
         cfg, sideways = self.route[slot][core], 10 >> port % 2 & 15  # ports across the direction
         for position in range(int(self.program.cfg_positions[cfg])):
@@ -300,7 +300,7 @@ class Machine:
         return self.outcome(stopped)
 
     def is_under_way(self, t: int) -> bool:
-        """Whether a word that is the first of its queue or ring comes later, by time alone."""
+        """Return whether a word that is the first of its queue or ring comes later, by time alone."""
         queues = (*self.queues.values(), *self.inputs.values())
         return any(ring and ring[0][0] > t for ring in self.rings) or any(
             q.words and q.words[0][0] > t for q in queues
@@ -343,7 +343,7 @@ class Machine:
         )  # fmt: skip
 
     def final(self, core: Core) -> int:
-        """The halt cycle, -1 of a core that has not finished."""
+        """Return the halt cycle, -1 of a core that has not finished."""
         if core.halted >= 0:
             return core.halted
         waits = any(core.runnable(k, self.t) for k in range(len(core.tasks)))

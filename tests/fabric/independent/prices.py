@@ -25,7 +25,7 @@ class Read(NamedTuple):
 
 
 def reads_of(program: Program, row: list[int]) -> set[Read]:
-    """Vectors from memory; those that are the same count once."""
+    """Return the vectors from memory; those that are the same count once."""
     places = [P.A, P.B]
     if row[P.OP] == Op.MAC:
         places.append(P.D)
@@ -45,7 +45,7 @@ def reads_of(program: Program, row: list[int]) -> set[Read]:
 
 
 def collides(program: Program, config: FabricConfig, row: list[int]) -> bool:
-    """Whether two of them begin in banks that are equal modulo the period."""
+    """Return whether two of them begin in banks that are equal modulo the period."""
     half = row[P.DTYPE] == Dtype.FP16
     period = config.sram_banks // 2 if half else config.fp32_bank_period_words
     reads = reads_of(program, row)
@@ -113,7 +113,7 @@ def step_milli(program: Program, config: FabricConfig, row: list[int]) -> int:
 
 
 def _function(fn: int, x: float) -> float:
-    """A scalar function; not a number where it has no value."""
+    """Return a scalar function; not a number where it has no value."""
     forms: dict[int, Callable[[float], float]] = {
         Fn.EXP: math.exp,
         Fn.SILU: lambda v: v / (1 + math.exp(-v)),
@@ -144,7 +144,7 @@ def rounded_half(value: F32) -> F32:
 
 
 def packed(values: Sequence[F32], wire: int) -> int:
-    """The 32 bits of a wavelet that carries one or two elements."""
+    """Return the 32 bits of a wavelet that carries one or two elements."""
     if wire == Wire.FP32:
         return int(F32(values[0]).view(np.uint32))
     with np.errstate(over="ignore"):
@@ -153,7 +153,7 @@ def packed(values: Sequence[F32], wire: int) -> int:
 
 
 def unpacked(bits: int, wire: int) -> list[F32]:
-    """The elements of a wavelet."""
+    """Return the elements of a wavelet."""
     if wire == Wire.FP32:
         return [np.uint32(bits).view(F32)]
     halves = [F32(np.uint16(part).view(np.float16)) for part in (bits & 0xFFFF, bits >> 16)]

@@ -18,12 +18,12 @@ class ExecutionStrategy(IntEnum):
 
     @classmethod
     def Name(cls, value: int) -> str:  # noqa: N802  (the public name)
-        """Name of a value."""
+        """Return the name of a value."""
         return cls(value).name
 
     @classmethod
     def Value(cls, name: str) -> int:  # noqa: N802  (the public name)
-        """Value of a name."""
+        """Return the value of a name."""
         return cls[name].value
 
 

@@ -58,7 +58,7 @@ def module(model: torch.nn.Module, device: object = None) -> torch.nn.Module:
 
 
 def optimizer(given: Optimizer) -> Optimizer:
-    """An optimizer of the interface; one of ``torch.optim`` becomes its twin, in place."""
+    """Return an optimizer of the interface; one of ``torch.optim`` becomes its twin, in place."""
     kind = type(given)
     if not kind.__module__.startswith("torch.optim"):
         if not issubclass(kind, optim.Optimizer):

@@ -40,7 +40,7 @@ use_cs = runtime.use_cs
 
 
 def device() -> torch.device:
-    """The device of the run."""
+    """Return the device of the run."""
     return helpers.current_torch_device()
 
 
@@ -86,12 +86,12 @@ def get_streaming_rank() -> int:
 
 
 def num_receivers() -> int:
-    """Systems that receive batches."""
+    """Return the systems that receive batches."""
     return runtime.options().systems or runtime.settings().num_csx
 
 
 def get_run_step() -> int:
-    """Steps that this process has executed."""
+    """Return the steps that this process has executed."""
     return runtime.run().global_step
 
 
@@ -113,7 +113,7 @@ def save(data: object, path: str | os.PathLike[str], **_: object) -> None:
 
 
 def to_cpu(value: T) -> T:
-    """Tensors of a pytree on the CPU, where they may be read."""
+    """Return the tensors of a pytree on the CPU, where they may be read."""
     return torch.utils._pytree.tree_map(
         lambda t: runtime.host_value(t) if isinstance(t, torch.Tensor) else t, value
     )
@@ -125,7 +125,7 @@ def print_metrics_report() -> None:
 
 
 def metrics_counter_value(name: str) -> int:
-    """Value of a counter of the metrics report."""
+    """Return the value of a counter of the metrics report."""
     return counters.counter_value(name) or 0
 
 
@@ -139,7 +139,7 @@ METRIC_NAME_PREFIX = "metric"
 
 
 def is_appliance() -> bool:
-    """Whether a cluster runs the loop: the simulated one does."""
+    """Return whether a cluster runs the loop: the simulated one does."""
     return runtime.use_cs()
 
 
@@ -147,12 +147,12 @@ is_wse_device = is_appliance
 
 
 def is_receiver() -> bool:
-    """Whether this process takes results."""
+    """Return whether this process takes results."""
     return True
 
 
 def get_ordinal() -> int:
-    """Number of this process."""
+    """Return the number of this process."""
     return 0
 
 
@@ -162,7 +162,7 @@ def num_tasks() -> int:
 
 
 def to_device(value: T, place: object = None) -> T:
-    """Tensors of a pytree on the device of the run."""
+    """Return the tensors of a pytree on the device of the run."""
     from wse_sim.cstorch import machine
 
     return torch.utils._pytree.tree_map(
@@ -171,7 +171,7 @@ def to_device(value: T, place: object = None) -> T:
 
 
 def make_constant(tensor: torch.Tensor) -> torch.Tensor:
-    """A constant of the compiled step."""
+    """Return a constant of the compiled step."""
     return helpers.make_constant(tensor)
 
 
@@ -267,7 +267,7 @@ def print_update(
 
 
 def _extract_tracker_details(step: int) -> tuple[float, float, int]:
-    """(rate, global rate, batch) of the execution at work."""
+    """Return (rate, global rate, batch) of the execution at work."""
     execution = runtime.current_execution() or runtime.run().last_execution
     if execution is None:
         return 0.0, 0.0, 1
@@ -276,7 +276,7 @@ def _extract_tracker_details(step: int) -> tuple[float, float, int]:
 
 
 def RateTracker(*args: Any, **kwargs: Any) -> Tracker:  # noqa: N802  (the public name)
-    """Rates in wafer time."""
+    """Return the rates in wafer time."""
     from wse_sim.cstorch.rates import RateTracker as Tracker
 
     kwargs.setdefault("clock", runtime.clock)

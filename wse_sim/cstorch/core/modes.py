@@ -18,5 +18,5 @@ def get_modes() -> list[str]:
 
 
 def is_valid(mode: str) -> bool:
-    """Whether a mode has that name."""
+    """Return whether a mode has that name."""
     return mode in get_modes()

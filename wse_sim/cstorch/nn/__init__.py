@@ -17,7 +17,7 @@ __all__ = ["DiceCELoss", "Scope", "SelectiveGrad", "SmoothL1Loss", "StripPadding
 
 
 def applied_to_a_part() -> bool:
-    """Whether the caller was called by ``model.apply`` for a part of the model: names are not the model's there."""
+    """Return whether the caller was called by ``model.apply`` for a part of the model: names are not the model's there."""
     frame = sys._getframe(2)
     apply = torch.nn.Module.apply.__code__
     return frame.f_code is apply and frame.f_back is not None and frame.f_back.f_code is apply

@@ -22,7 +22,7 @@ def one_hot(array: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
 
 
 def sparse_matmul(input: torch.Tensor, indices: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:  # noqa: A002
-    """The product of each token with the weights of the expert that it was given.
+    """Return the product of each token with the weights of the expert that it was given.
 
     Rows are sorted by expert and multiplied in one grouped product, so each costs one expert.
 

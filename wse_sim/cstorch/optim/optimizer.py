@@ -71,7 +71,7 @@ class Optimizer(torch.optim.Optimizer, metaclass=_Prepared):
         """Make every state tensor (``self.state[p][name]``)."""
 
     def state_names_to_sparsify(self) -> list[str]:
-        """Names of the state that takes the mask of a sparse parameter."""
+        """Return the names of the state that takes the mask of a sparse parameter."""
         return []
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -238,7 +238,7 @@ def descend_quotient(p: torch.Tensor, lr: Number, numerator: torch.Tensor, denom
 
 
 def decayed(grad: torch.Tensor, p: torch.Tensor, weight_decay: Number) -> torch.Tensor:
-    """The gradient with L2 decay: ``grad + weight_decay * p``."""
+    """Return the gradient with L2 decay: ``grad + weight_decay * p``."""
     if is_zero(weight_decay):
         return grad
     if isinstance(weight_decay, torch.Tensor):

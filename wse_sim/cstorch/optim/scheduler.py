@@ -335,7 +335,7 @@ class LambdaScheduler(Scheduler):
         super().__init__(optimizer, **keywords)
 
     def set_value_lambda(self) -> Lambdas:
-        """The function of the count of steps, or a list with one per group."""
+        """Return the function of the count of steps, or a list with one per group."""
         return lambda epoch: 0.95**epoch
 
     def _get_closed_form(self) -> Values:

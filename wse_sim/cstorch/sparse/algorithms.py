@@ -41,7 +41,7 @@ def rank(score: torch.Tensor) -> torch.Tensor:
 def first_mask(
     parameter: torch.Tensor, sparsity: float, method: str | Callable[..., torch.Tensor]
 ) -> torch.Tensor:
-    """The mask at the start (float32 zeros and ones)."""
+    """Return the mask at the start (float32 zeros and ones)."""
     weights = runtime.host_value(parameter).detach()
     if callable(method):
         return method(parameter, sparsity).to(torch.float32)

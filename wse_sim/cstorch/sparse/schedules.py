@@ -20,7 +20,7 @@ class StepFraction(ABC):
         """The fraction at t."""
 
     def start(self) -> float:
-        """The fraction at step 0."""
+        """Return the fraction at step 0."""
         return float(self(torch.tensor(0)))
 
 
@@ -160,7 +160,7 @@ FORMS = {
 
 
 def form_of(value: object, update: UpdateSchedule) -> StepFraction:
-    """A form from a number, a list of levels, a dict with ``type``, or a form.
+    """Return a form from a number, a list of levels, a dict with ``type``, or a form.
 
     Raises:
         ProgramError: shares out of range, an unknown type, wrong arguments.

@@ -14,7 +14,7 @@ FilterCallable = Callable[[str, torch.nn.Parameter], bool]
 
 
 def convert_glob_to_regex(pattern: str) -> re.Pattern[str] | None:
-    """The regular expression of a name pattern; ``re:`` in front marks one that is a regular expression already.
+    """Return the regular expression of a name pattern; ``re:`` in front marks one that is a regular expression already.
 
     Raises:
         ProgramError: the regular expression is malformed.

@@ -39,7 +39,7 @@ class HostGrid:
         self.orders = np.array([rng.permutation(threads) for _ in range(62)], np.int64)
 
     def upload(self, state: RunState) -> RunState:
-        """A copy; what the program says stays read-only, so the machine code is that of the other executors."""
+        """Return a copy; what the program says stays read-only, so the machine code is that of the other executors."""
         return each_array(_copied, state)
 
     def advance(self, state: RunState, t: int, until: int) -> None:

@@ -30,7 +30,7 @@ from wse_sim.fabric.run import run_program
 
 
 def on_host(threads: int, seed: int = 0, cycles: int = 1000) -> Gpu:
-    """The executor without a GPU: `threads` threads in changing orders, `cycles` cycles a call."""
+    """Return the executor without a GPU: `threads` threads in changing orders, `cycles` cycles a call."""
     return Gpu(lambda: HostGrid(threads, seed), lambda: None, cycles)
 
 

@@ -18,7 +18,7 @@ BUFFER = 64
 
 
 def _path(rng: random.Random, a: Cell, b: Cell, x_first: bool) -> list[str]:
-    """Moves from a to b."""
+    """Return the moves from a to b."""
     rows = ["S" if b[0] > a[0] else "N"] * abs(b[0] - a[0])
     cols = ["E" if b[1] > a[1] else "W"] * abs(b[1] - a[1])
     return cols + rows if x_first else rows + cols

@@ -82,7 +82,9 @@ def test_halo_repeats_in_both_directions() -> None:
 
 
 def column(config: FabricConfig, lines: int, own: int, tail: int) -> Program:
-    """A word travels down a column of cores that compute `own` cycles before they look at it; the last sends after `tail`."""
+    """Return a word travels down a column of cores that compute `own` cycles before they look at it; the last sends
+    after `tail`.
+    """
     b = Builder(lines, 2, config)
     x = b.buffer("x", 4)
     top, middle, last = b.core_class("top"), b.core_class("middle"), b.core_class("last")
@@ -117,7 +119,7 @@ def test_cores_that_are_still_busy_when_the_wave_comes_prevent_copies() -> None:
 
 
 def with_values(program: Program, config: FabricConfig, seed: int) -> FabricResult:
-    """Runs with values of both executors; they must agree in every core and every value."""
+    """Return the runs with values of both executors; they must agree in every core and every value."""
     rng = np.random.default_rng(seed)
     inputs = {"x": rng.standard_normal((program.rows, program.cols, BUFFER)).astype(np.float32)}
     result = solve_run(program, config, inputs=inputs)

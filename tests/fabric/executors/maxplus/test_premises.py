@@ -33,7 +33,7 @@ def both(program: Program, config: FabricConfig = CONFIG) -> FabricResult:
 
 
 def broken(certificate: Certificate | None) -> dict[str, int]:
-    """Premises that some core broke."""
+    """Return the premises that some core broke."""
     assert certificate is not None
     assert [check.name for check in certificate.premises] == [premise.name for premise in PREMISES]
     return {check.name: check.broken for check in certificate.premises if check.broken}
@@ -42,7 +42,7 @@ def broken(certificate: Certificate | None) -> dict[str, int]:
 def row_of_three(
     config: FabricConfig, send: Callable[[CoreClass, Buffer], object], switch: Switch | None = None
 ) -> Program:
-    """The middle core of three sends as `send` says, at first to the west; both others receive two words."""
+    """Return the middle core of three sends as `send` says, at first to the west; both others receive two words."""
     b = Builder(1, 3, config)
     x = b.buffer("x", 4)
     sender, receiver = b.core_class("sender"), b.core_class("receiver")

@@ -18,7 +18,7 @@ class _File:
 
     @classmethod
     def path_exists(cls, path: base_storage.Path) -> bool:
-        """Whether the file is there."""
+        """Return whether the file is there."""
         return Path(path).exists()
 
 

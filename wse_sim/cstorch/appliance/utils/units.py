@@ -29,7 +29,7 @@ def convert_time_unit(
 
 
 def bytes_to_human(value: float, fmt: str = ".2f") -> str:
-    """Bytes in the largest unit that fits."""
+    """Return the bytes in the largest unit that fits."""
     for unit in ("PiB", "TiB", "GiB", "MiB", "KiB"):
         if value >= _BYTES[unit]:
             return f"{value / _BYTES[unit]:{fmt}}{unit}"

@@ -29,7 +29,7 @@ class MicroBatchSize:
 
     @classmethod
     def check(cls, value: MbsSetting, batch: int | None = None) -> MbsSetting:
-        """The setting itself, if it makes sense.
+        """Return the setting itself, if it makes sense.
 
         Raises:
             ProgramError: an unknown word, a number below 1 or one that does not divide the batch.

@@ -175,7 +175,7 @@ class DataLoader:
     # -- batches ---------------------------------------------------------------------------------
 
     def limit(self) -> int | None:
-        """Batches that this object's own arguments allow, or None."""
+        """Return the batches that this object's own arguments allow, or None."""
         limits = [] if self.num_steps is None else [self.num_steps]
         if self._epochs is not None:
             per_epoch = self.steps_per_epoch if self.steps_per_epoch is not None else _length(self.dataloader)

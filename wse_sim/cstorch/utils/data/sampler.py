@@ -70,7 +70,7 @@ class DistributedSampler(torch.utils.data.Sampler):
         self.epoch = epoch
 
     def _indices(self) -> list[int]:
-        """All indices of this epoch in order, filled up or cut to whole groups."""
+        """Return all indices of this epoch in order, filled up or cut to whole groups."""
         if self.shuffle:
             draw = torch.Generator().manual_seed(self.seed + self.epoch)
             order = torch.randperm(len(self.data_source), generator=draw)[: self.total].tolist()

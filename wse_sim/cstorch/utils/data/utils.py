@@ -81,7 +81,7 @@ def _check_counts(owner: str, **counts: int | None) -> None:
 
 
 def _length(loader: object) -> int | None:
-    """Batches of one pass, or None."""
+    """Return the batches of one pass, or None."""
     if not isinstance(loader, Sized):
         return None
     try:

@@ -80,7 +80,7 @@ def split_rows(program: Program, n: int) -> list[Band]:
 
 
 def bands_of(program: Program, starts: list[int]) -> list[Band]:
-    """Bands that begin at row 0 and at every row of `starts`."""
+    """Return the bands that begin at row 0 and at every row of `starts`."""
     ends = [*starts, program.rows]
     return [Band(first, end, program.rows) for first, end in zip([0, *starts], ends, strict=True)]
 
