@@ -29,7 +29,7 @@ def _tile(rng: Rng, most: int = 9) -> tuple[int, int, int, int, int]:
 
 
 def triggered(mapping: str) -> Sampler:
-    """Forward products of one lane or two."""
+    """Forward products of one or two lanes."""
 
     def sample(rng: Rng) -> Row:
         rows, cols = (int(v) for v in rng.integers(2, 12, 2))

@@ -1,4 +1,4 @@
-"""What each constant of the hardware moves: rates of models in both modes, and prices of kernels.
+"""Measures the effect of each constant of the hardware: on rates of models in both modes, and on prices of kernels.
 
     python -m benchmarks.constants           compute and write docs/constants.json     (about 15 CPU minutes)
     python -m benchmarks.constants --only hop_cycles link_bytes_per_cycle              some constants, printed
@@ -57,7 +57,7 @@ def is_better(name: str, factor: float) -> bool:
 
 @dataclass(frozen=True)
 class Change:
-    """One constant changed, for one model in one mode: the rates over those before."""
+    """One constant changed, for one model in one mode, with the ratio of the new rates to the old ones."""
 
     constant: str
     factor: float
@@ -155,7 +155,7 @@ def system() -> tuple[Wafer, Cluster]:
 
 
 def names() -> list[str]:
-    """Every constant of a wafer and a cluster but the prices of scalar code and of CSL, which no model runs."""
+    """Return every constant of a wafer and a cluster except the prices of scalar code and of CSL, which no model runs."""
     from wse_sim.hardware.cluster import CLUSTER_UNITS
     from wse_sim.hardware.wafer import UNITS
 
@@ -165,7 +165,7 @@ def names() -> list[str]:
 def changes(
     constants: Iterable[str], models: Iterable[str] = tuple(MODELS), modes: Iterable[str] = MODES
 ) -> Iterator[Change]:
-    """All changes of some constants, both ways."""
+    """Return all changes of some constants, in both directions."""
     wafer, cluster = system()
     runs = [(model, mode, *before(model, mode)) for model in models for mode in modes]
     for name in constants:
@@ -186,7 +186,9 @@ def changes(
 
 
 def prices_moved(name: str) -> int | None:
-    """Kernels at their default sizes whose formula the constant moves (doubled or halved); None for a cluster's."""
+    """Return the kernels at their default sizes whose formula the constant changes (doubled or halved); None for a
+    cluster's.
+    """
     wafer, _ = system()
     if not hasattr(wafer, name):
         return None
@@ -238,7 +240,7 @@ def _row(one: Change) -> dict[str, Any]:
 
 
 def _write(table: dict[str, dict[str, Any]], unmeasured: Iterable[str] = ()) -> None:
-    """The file; `unmeasured` constants have no numbers of the pipelined mode."""
+    """Write the file; `unmeasured` constants have no numbers of the pipelined mode."""
     lines = [f" {json.dumps(name)}: {json.dumps(found)}" for name, found in table.items()]
     head = f'{{"tolerance": {TOLERANCE}, "modes": {json.dumps(MODES)}, "unmeasured": {json.dumps(sorted(unmeasured))}, "changes": {{\n'
     FILE.write_text(head + ",\n".join(lines) + "\n}}\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Coverage of intervals over the shipped suites, each point left out with its group.
+"""Measures the coverage of intervals over the shipped suites, with each point left out together with its group.
 
     python -m benchmarks.coverage [--json] [--rows FILE] [--write]
 
@@ -59,7 +59,7 @@ def group_of(subject: str, params: Mapping[str, Any], system: str) -> str:
 
 
 def rows(samples: int) -> list[dict[str, Any]]:
-    """Errors, with the group left out, and log quantiles of the draws for every point that runs."""
+    """Return errors, with the group left out, and log quantiles of the draws for every point that runs."""
     import numpy as np
 
     from wse_sim.validation.intervals import point_figure, point_ratios
@@ -121,7 +121,7 @@ def left_out(points: Sequence[Point], figures: Mapping[str, Figure]) -> dict[tup
 
 
 def needed(row: Row) -> float:
-    """The least own error with which the measurement is inside."""
+    """Return the least own error with which the measurement is inside."""
     edge = row["high"] if row["error"] > 0 else row["low"]
     return math.sqrt(max(0.0, row["error"] ** 2 - edge**2))
 
@@ -145,7 +145,9 @@ def own_error(points: Sequence[Row]) -> float:
 
 
 def judged_by(mine: Sequence[Row], kind: Sequence[Row], group: str) -> float:
-    """Own error of a subject without a group; where fewer than LEAST points are left, at least that of its kind."""
+    """Return the own error of a subject without a group; where fewer than LEAST points are left, at least that of its
+    kind.
+    """
     left = [row for row in mine if row["group"] != group]
     around = own_error([row for row in kind if row["group"] != group])
     if len(mine) < LEAST:
@@ -160,7 +162,7 @@ def half_width(row: Row, own: float) -> float:
 
 
 def answer(points: Sequence[Row]) -> dict[str, Any]:
-    """Coverage per subject, and the own errors that ship."""
+    """Return coverage per subject, and the own errors that ship."""
     subjects = sorted({row["subject"] for row in points})
     table: dict[str, Any] = {}
     ships: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""Speed of CSL programs on the simulated fabric: process CPU time, one thread.
+"""Measures the speed of CSL programs on the simulated fabric, in process CPU time of one thread.
 
 ``python -m benchmarks.csl [--json] [--only KEY] [--cold]``.  The programs are those of ``benchmarks/csl_programs``.
 """
@@ -140,7 +140,7 @@ def resident_bytes() -> int:
 def debugged(
     program: CompiledProgram, name: str, points: Callable[[Debugger], object] | None
 ) -> tuple[float, int]:
-    """CPU seconds and cycles of a call in a debugger that has these points and goes on wherever it stops."""
+    """Return CPU seconds and cycles of a call in a debugger that has these points and continues wherever it stops."""
     session = ReplaySession(program.image, load_wafer("wse2"))
     debugger = Debugger(lambda debugger, _: debugger.resume())
     debugger.attach(session, program.image)
@@ -183,7 +183,9 @@ def debugger_cost(rounds: int = 2) -> dict[str, object]:
 
 
 def start_up() -> dict[str, float]:
-    """CPU seconds until the first result in a fresh process: machine code compiled, and taken from the cache."""
+    """Return the CPU seconds until the first result in a fresh process: with machine code compiled, and taken from the
+    cache.
+    """
     script = "from benchmarks.csl import scalar_speed; scalar_speed()"
     found = {}
     with tempfile.TemporaryDirectory() as folder:

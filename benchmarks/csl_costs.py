@@ -1,4 +1,4 @@
-"""Scalar code against the published rows: cycles that our own CSL programs take, the published number, the error.
+"""Compares scalar code with the published rows: cycles of our own CSL programs, the published number, the error.
 
 ``python -m benchmarks.csl_costs [--json]``.  The prices are in ``configs/wafers/wse2.yaml`` (``scalar_*_cycles``).  Each program is written
 after the description of the published one; where a row depends on the placement of arrays in banks, both placements are shown.
@@ -136,7 +136,7 @@ fn run() void {
 
 
 def finished(text: str, n: int, k: int, arch: str = "wse2") -> Session:
-    """A session in which the program `text` has run on one core."""
+    """Run the program `text` on one core and return its session."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "layout.csl").write_text(LAYOUT)
         (Path(folder) / "pe.csl").write_text(HEAD + text)
@@ -165,7 +165,7 @@ def between_stamps(text: str, n: int, k: int) -> int:
 
 
 def rows() -> list[dict[str, Any]]:
-    """Name, our cycles, published cycles."""
+    """Return name, our cycles and published cycles of every row."""
     found: list[tuple[str, float, float]] = []
     for offset, label in ((1, "other banks"), (0, "same bank")):
         call = finished(SUMMA.replace("OFF", str(offset)), 14, 14).cycle / 196

@@ -1,4 +1,4 @@
-"""Every command file of the public examples: passed or not, seconds, cycles; kept for the page.
+"""Runs every command file of the public examples and stores for the page whether it passed, its seconds and its cycles.
 
     python -m benchmarks.csl_examples DIR --keep WHERE [--arch wse2]      DIR holds a checkout of Cerebras/csl-examples; some 3 min a generation
     python -m benchmarks.csl_examples DIR --sdk 2.10 --keep WHERE         DIR holds a checkout of Cerebras/sdk-examples, the second corpus
@@ -30,7 +30,7 @@ def checked(folder: Path, arch: str | None, timeout_s: float) -> list[dict[str, 
 
 
 def summary(cases: list[dict[str, Any]], where: str) -> dict[str, dict[str, Any]]:
-    """Per generation what the page shows."""
+    """Return the content of the page, per generation."""
     found = {}
     for arch in sorted({case["arch"] for case in cases}):
         own = [case for case in cases if case["arch"] == arch]

@@ -1,4 +1,4 @@
-"""What looking at a running job costs it: CPU time of steps with and without a capture, in one run.
+"""Measures the cost of a capture for a running job: CPU time of steps with and without a capture, in one run.
 
     python -m benchmarks.cstorch_capture [--steps 600]
 

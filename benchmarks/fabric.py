@@ -1,4 +1,4 @@
-"""Speed of the fabric executors in process CPU time, one thread.
+"""Measures the speed of the fabric executors in process CPU time of one thread.
 
 ``python -m benchmarks.fabric [--json] [--only KEY ...] [--keep WHERE]``; a router-cycle is one router simulated for one cycle.
 """

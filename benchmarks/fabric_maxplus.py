@@ -1,4 +1,4 @@
-"""Speed of the max-plus executor: CPU seconds of one process, one thread.
+"""Measures the speed of the max-plus executor in CPU seconds of one process with one thread.
 
     python -m benchmarks.fabric_maxplus [--only KEY]
 

@@ -1,4 +1,5 @@
-"""How faithful the fabric is: programs against published values, closed forms, and the executors against each other.
+"""Measures the fidelity of the fabric: programs against published values, closed forms, and the executors against each
+other.
 
     python -m benchmarks.fidelity [--json] [--only published|forms|agreement] [--programs 200]
 
@@ -62,12 +63,12 @@ class Row:
 
     @property
     def error(self) -> float | None:
-        """Found against expected, as a fraction."""
+        """The relative difference between found and expected."""
         return None if self.found is None else self.found / self.expected - 1.0
 
     @property
     def fails(self) -> bool:
-        """True beyond the limit."""
+        """True if the error exceeds the limit."""
         return self.limit is not None and (self.error is None or abs(self.error) > self.limit)
 
     def line(self) -> str:

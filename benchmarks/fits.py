@@ -1,4 +1,4 @@
-"""Constants that were fitted, fitted again: values, 90 % ranges and correlations from the covariance of the fit.
+"""Refits the fitted constants: values, 90 % ranges and correlations from the covariance of the fit.
 
     python -m benchmarks.fits [--only FIT]
 
@@ -137,7 +137,7 @@ def statement(fit: Fit, points: Sequence[Point], outcome: Outcome) -> dict[str, 
 
 
 def answer(fits: Sequence[Fit] = FITS) -> dict[str, object]:
-    """All fits."""
+    """Return all fits."""
     found: dict[str, object] = {}
     for fit in fits:
         points = [point for point in load_suite().points if fit.takes(point)]

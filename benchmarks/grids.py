@@ -1,4 +1,5 @@
-"""Two constants of grids of cores that few runs tie, with and without them: ``python -m benchmarks.grids [--keep]``.
+"""Fits two constants of grids of cores that few runs determine, with and without them: ``python -m benchmarks.grids
+[--keep]``.
 
 misaligned   What a misaligned fp16 vector costs (``misaligned_fp16_per_cycle``).  The prefill points have odd tiles only, so
              ``map_element_cycles`` is fitted to them twice: with the cost, and with none.  Published end-to-end requests,

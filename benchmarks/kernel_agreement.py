@@ -1,4 +1,4 @@
-"""Cost in closed form against the fabric program, over sampled (kernel, shape, tiling) points.
+"""Compares costs in closed form with fabric programs over sampled (kernel, shape, tiling) points.
 
     python -m benchmarks.kernel_agreement --json [--seed 0] [--points 240]
 

@@ -1,4 +1,4 @@
-"""Leave-one-out error of the training points: ``python -m benchmarks.leave_one_out [--data FILE]``.
+"""Computes the leave-one-out error of the training points: ``python -m benchmarks.leave_one_out [--data FILE]``.
 
 Four fitted numbers of the wafer take part: the launch floor t_k, the cost e of a transcendental element,
 the part 1 - eta that the efficiency of pipelines lacks to one, the gap s between triggered multiply-accumulates.  For each point:
@@ -108,12 +108,12 @@ def refit(
 
 
 def counted_points(suite: Path = SUITE) -> list[Point]:
-    """Training points that were measured and are counted."""
+    """Return the training points that were measured and are counted."""
     return [p for p in load_suite(suite).points if p.subject == "model.training" and p.gate and p.measured]
 
 
 def leave_one_out(suite: Path = SUITE) -> dict[str, Any]:
-    """Every counted training point left out once: errors, refitted numbers, and their means."""
+    """Leave every counted training point out once; return errors, refitted numbers, and their means."""
     training = counted_points(suite)
     bindings = {p.id: run(p, {}) for p in training}
     points = [p for p in training if bindings[p.id].binding != "input_workers" and bindings[p.id].predicted]

@@ -1,4 +1,4 @@
-"""More is never slower: random changes of hardware and batch for the better, and what they cost.
+"""Tests that more is never slower: random improvements of hardware and batch, and the rates that they lose.
 
     python -m benchmarks.never_slower --changes 2000 --keep      (half an hour; writes the entry of docs/measured.json)
 

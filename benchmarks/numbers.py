@@ -1,4 +1,4 @@
-"""Golden numbers: what the simulator answers today, in ``docs/numbers.json``.
+"""Golden numbers: the current predictions of the simulator, in ``docs/numbers.json``.
 
     python -m benchmarks.numbers                    compute every number and write the file     (make numbers)
     python -m benchmarks.numbers --check [--quick]  compute again and compare within the bands
@@ -325,7 +325,7 @@ def _quick_model(key: str) -> bool:
 
 
 def _left_out() -> Runs:
-    """One run answers all points, so every key shares it."""
+    """Return the answers for all points from one run, which every key shares."""
     from benchmarks.leave_one_out import counted_points
 
     return {point.id: partial(_left, point.id) for point in counted_points()}
@@ -422,7 +422,7 @@ GROUPS = (
 
 
 def provenance() -> dict[str, Any]:
-    """What the numbers were made from: constants, suite and libraries."""
+    """Return the inputs of the numbers: constants, suite and libraries."""
     from wse_sim.hardware import load_cluster, load_wafer
 
     def digest(text: str) -> str:
@@ -456,7 +456,7 @@ def read() -> dict[str, Any]:
 
 
 def differences(group: Group, key: str, before: Mapping[str, Value], now: Mapping[str, Value]) -> list[str]:
-    """One line per field that left the band of its group."""
+    """Return one line per field that left the band of its group."""
     lines = []
     for name in sorted({*before, *now}):
         old, new = before.get(name), now.get(name)

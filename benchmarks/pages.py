@@ -64,7 +64,7 @@ def rendered(text: str) -> str:
 
 
 def stale() -> list[Path]:
-    """Pages whose tables are not those of the file."""
+    """Return the pages whose tables differ from the file."""
     return [page for page in PAGES if rendered(text := page.read_text(encoding="utf-8")) != text]
 
 

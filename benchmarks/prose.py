@@ -1,4 +1,4 @@
-"""Prose that a newcomer stumbles over, counted in pages, docstrings and messages: the counts may only fall.
+"""Counts phrases that confuse newcomers in pages, docstrings and messages: the counts may only fall.
 
     python -m benchmarks.prose               counts, and whether one grew; part of `make lint`
     python -m benchmarks.prose --list anew   the places of one rule

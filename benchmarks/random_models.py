@@ -1,4 +1,5 @@
-"""Random models on the fabric compared with the event engine and PyTorch: a line a model, then the distribution of the error.
+"""Compares random models on the fabric with the event engine and PyTorch: one line per model, then the distribution of
+the error.
 
     python -m benchmarks.random_models --seed 1 --count 60 [--json] [--keep]
 
@@ -63,13 +64,15 @@ def compiled(
 
 
 def lowered(case: Case) -> KernelGraph:
-    """The graph as a run without ``--whole-fabric`` has it."""
+    """Return the graph of a run without ``--whole-fabric``."""
     trains = {"training": True, "optimizer": "sgd"} if case.training else {}
     return api.lower(case.model, (torch.zeros(1, *case.shape),), **trains)
 
 
 def measure(case: Case) -> Row:
-    """One model: the outcome, values next to PyTorch, cycles of the fabric and of both plans in the event engine."""
+    """Measure one model: the outcome, values compared with PyTorch, cycles of the fabric and of both plans in the event
+    engine.
+    """
     began = time.process_time()
     row: Row = {
         "seed": case.seed, "kind": case.kind, "shape": list(case.shape), "phase": case.phase, "side": case.side, "base": case.base,
@@ -142,7 +145,7 @@ def _values(case: Case, plan: PipelinedPlan | WeightStreamingPlan) -> Row:
 
 
 def _closed(fabric: FabricResult) -> bool:
-    """No word is left, and no core was busy and stalled for longer than the run."""
+    """Return whether no word is left, and no core was busy and stalled for longer than the run."""
     return bool(fabric.words_left == 0 and fabric.idle.min() >= 0)
 
 
@@ -155,7 +158,7 @@ def _engine(plan: PipelinedPlan) -> tuple[float, bool]:
 
 
 def _without_option(case: Case, row: Row, prices: str | None) -> float:
-    """Cycles in the event engine with a plan of a run without ``--whole-fabric``: of a sample, or a batch."""
+    """Return the cycles in the event engine with a plan of a run without ``--whole-fabric``, per sample or batch."""
     loss = "squared error" if case.training else None  # the loss of the comparison
     plan = compiled(case, lowered(case), prices, loss)
     if isinstance(plan, WeightStreamingPlan):

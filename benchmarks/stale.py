@@ -1,4 +1,4 @@
-"""Pictures and measured tables whose sources changed after they were made.
+"""Finds pictures and measured tables whose sources changed after they were made.
 
     python -m benchmarks.stale              name them; part of make numbers-check
     python -m benchmarks.stale --made NAME  note that NAME was made from the sources as they are now
@@ -285,7 +285,9 @@ def _without_comments(text: str) -> str:
 
 
 def _without_sentences(text: str) -> str:
-    """A program whose texts of several words are empty; a text with values in it is the expressions of its values."""
+    """Return a program with empty texts of several words; a text with values is replaced by the expressions of its
+    values.
+    """
     lines = [line.encode() for line in text.splitlines()]
     found = [node for node in ast.walk(ast.parse(text)) if _is_sentence(node)]
     inner = {id(part) for node in found for part in ast.walk(node) if part is not node}
@@ -314,7 +316,7 @@ def read() -> dict[str, Digests]:
 
 
 def made(names: Iterable[str]) -> None:
-    """Note that these were made from the sources as they are now."""
+    """Record that these were made from the current sources."""
     _text.cache_clear()
     kept = {**read(), **{name: digest(name) for name in names}}
     FILE.write_text(json.dumps(dict(sorted(kept.items())), indent=1) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""How fast studies are: ``python -m benchmarks.studies`` prints JSON.
+"""Measures the speed of studies: ``python -m benchmarks.studies`` prints JSON.
 
 settings   1,000 settings of one transformer in weight streaming, store included, on 1 and on 2 workers
 store      inserting, finding, counting and reading 100,000 rows
@@ -64,7 +64,9 @@ def settings(runs: int, workers: int, draws: int) -> Row:
 
 
 def _steady(store: Store) -> tuple[float, float, int, float]:
-    """When the first and the last rows were written (seconds), how many came with the first, seconds in the others."""
+    """Return when the first and the last rows were written (seconds), how many came with the first, and seconds per
+    other row.
+    """
     rows = store.db.execute("SELECT made_at, seconds FROM runs ORDER BY made_at").fetchall()
     first, last = rows[0][0], rows[-1][0]
     later = [seconds for at, seconds in rows if at > first]
@@ -148,7 +150,7 @@ def main() -> None:
 
 
 def _kept(found: Row) -> Row:
-    """What the page shows: of the settings those with most draws, on one and two workers."""
+    """Return the content of the page: of the settings those with most draws, on one and two workers."""
     kept: Row = {}
     rows = {(row["draws"], row["workers"]): row for row in found.get("settings", ())}
     if rows:

@@ -62,7 +62,7 @@ def residual() -> nn.Module:
 
 
 class Narrowing(nn.Module):
-    """Two convolutions with batch norms, the first of stride 2, and a skip of one tap and stride 2 around them."""
+    """Two convolutions with batch norms, the first with stride 2, and a skip of one tap and stride 2 around them."""
 
     def __init__(self, channels: int, filters: int) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ def resnet(stride: int) -> nn.Module:
 
 
 class Around(nn.Module):
-    """Two convolutions without norms, of stride 2 where filters are more than channels, and a skip around them."""
+    """Two convolutions without norms, with stride 2 where there are more filters than channels, and a skip around them."""
 
     def __init__(self, channels: int, filters: int) -> None:
         super().__init__()

@@ -1,4 +1,5 @@
-"""Values of whole models on the fabric next to PyTorch, for :mod:`benchmarks.whole_fabric`: two steps of training each.
+"""Compares values of whole models on the fabric with PyTorch, for :mod:`benchmarks.whole_fabric`: two steps of training
+each.
 
 Errors are of the largest element of a tensor: against fp32, and against a PyTorch that rounds where the fabric does.
 """

@@ -1,4 +1,4 @@
-"""Models that nobody here wrote: how many are lowered and run, with the FLOPs of torch's counter.
+"""Measures models by other authors: how many are lowered and run, with the FLOPs of torch's counter.
 
     python -m benchmarks.zoo_coverage ZOO [NAME ...] [--training] [--families | --shuffled] [--missing | --old] [--most N] [--write]
 
@@ -91,7 +91,7 @@ def build(zoo: str, name: str, **how: bool) -> Built:
 
 
 class _NoModules:
-    """Instead of the counter's record of modules, which some models do not survive."""
+    """Replaces the counter's record of modules, with which some models fail."""
 
     parents = frozenset({"Global"})
 
@@ -116,7 +116,9 @@ def _convolution_backward(
     mask: Sequence[bool],
     **_: object,
 ) -> int:
-    """Torch's formula counts the weight gradient of a grouped convolution as if all channels met: divided by groups."""
+    """Count the weight gradient of a grouped convolution; torch's formula counts it as if all channels met, so it is
+    divided by the groups.
+    """
     positions = prod((x if transposed else g)[2:])
     each = 2 * x[0] * positions * prod(w)
     return each * (int(mask[0]) + int(mask[1]))
@@ -160,7 +162,7 @@ _EXAMPLE = ("check the example arguments", "give arguments that pass it", "that 
 
 
 def measure(zoo: str, name: str, training: bool) -> dict[str, Any]:
-    """One model: lowered, run, FLOPs."""
+    """Lower and run one model and count its FLOPs."""
     import wse_sim
     from wse_sim.errors import WseError
     from wse_sim.frontend.training import FLOPS_CHECKED
@@ -227,7 +229,7 @@ def measure(zoo: str, name: str, training: bool) -> dict[str, Any]:
 
 
 def _grouped_product(x: object, weight: torch.Tensor, *_: object, out_val: torch.Tensor, **__: object) -> int:
-    """Torch has no formula: each row meets one matrix."""
+    """Count a grouped product, for which torch has no formula: each row is multiplied by one matrix."""
     return 2 * int(out_val.numel()) * int(weight.shape[-2])
 
 
@@ -278,7 +280,9 @@ def _first(fault: BaseException) -> str:
 
 
 def _words(fault: BaseException) -> str:
-    """One line, with files named from their package on: where a machine has its packages is no finding."""
+    """Return one line, with files named relative to their package, because the location of packages on a machine does
+    not matter.
+    """
     return re.sub(r"\S*/site-packages/", "", " ".join(str(fault).split()))
 
 

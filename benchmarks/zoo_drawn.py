@@ -1,4 +1,5 @@
-"""Whole zoos in an order that chance fixed once: whatever part of it has run is a fair sample of each zoo and phase.
+"""Measures complete zoos in an order that was drawn once, so that any part of it is a fair sample of each zoo and
+phase.
 
     python -m benchmarks.zoo_drawn [--for SECONDS] [--limit SECONDS] [--file FILE]
 

@@ -116,14 +116,14 @@ def _mlp(wide: int, out: int) -> nn.Module:
 
 
 def _near(places: torch.Tensor, batch: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Fixed edges instead of a search for neighbours, and their lengths."""
+    """Return fixed edges instead of a search for neighbours, and their lengths."""
     source = torch.arange(EDGES) % NODES
     target = (source + 1 + torch.arange(EDGES) // NODES) % NODES
     return torch.stack([source, target]), (places[source] - places[target]).norm(dim=-1)
 
 
 class _AfterProduct(nn.Module):
-    """A layer without weights, behind one that has some: so there is something to train."""
+    """A layer without weights after one that has some, so that there is something to train."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""How a model of each public zoo is built on "meta", with example arguments (see benchmarks/zoo_coverage.py).
+"""Builds a model of each public zoo on "meta", with example arguments (see benchmarks/zoo_coverage.py).
 
 A function NAME_names() lists a zoo's models; the function NAME(model) builds one: (module, args, kwargs).
 
@@ -49,7 +49,7 @@ _SIZES = (
 
 
 def smallest_first(name: str) -> tuple[int, int, str]:
-    """Sorts names by the size word in them, then by the numbers (depth, width), then by letters."""
+    """Return a key that sorts names by their size word, then by the numbers (depth, width), then by letters."""
     words = name.lower().replace("-", "_").split("_")
     size = min((_SIZES.index(w) for w in words if w in _SIZES), default=len(_SIZES))
     digits = [int(d) for d in re.findall(r"\d+", name)]
@@ -77,7 +77,7 @@ def one_of_each_family(zoo: str) -> list[str]:
 
 
 def torchvision_names() -> list[str]:
-    """All of its models but detectors, whose results have shapes that depend on values."""
+    """Return all models except detectors, whose results have shapes that depend on values."""
     import torchvision
 
     detectors = torchvision.models.list_models(module=torchvision.models.detection)
@@ -110,7 +110,7 @@ def torchvision(name: str, **_: bool) -> Built:
 
 
 def timm_names() -> list[str]:
-    """All of its models."""
+    """Return all models of timm."""
     import timm
 
     return list(timm.list_models())
@@ -245,7 +245,7 @@ _TRANSFORMERS: dict[str, Row] = {
 
 
 def _shorten(config: PretrainedConfig) -> None:
-    """One layer of each kind, two at least, in the parts of a composed configuration too."""
+    """Keep one layer of each kind, at least two, in the parts of a composed configuration too."""
     kinds = [
         k
         for k in ("layer_types", "mlp_layer_types", "layers_block_type")
@@ -351,7 +351,7 @@ def _with_pictures(
 
 
 class _Pictures(torch.nn.Module):
-    """What a model makes of pictures."""
+    """The features that a model computes from pictures."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
@@ -364,7 +364,9 @@ class _Pictures(torch.nn.Module):
 
 
 def _features(module: torch.nn.Module, given: Mapping[str, object]) -> int:
-    """How many features the model makes of one picture: captured, because some read values on the way."""
+    """Return the number of features that a model makes of one picture; it is captured, because some read values on the
+    way.
+    """
     from wse_sim.frontend.capture import export
 
     owner = module if hasattr(module, "get_image_features") else module.model
@@ -378,7 +380,7 @@ def _features(module: torch.nn.Module, given: Mapping[str, object]) -> int:
 
 
 def diffusers_names() -> list[str]:
-    """Its UNets and transformers."""
+    """Return the UNets and transformers of diffusers."""
     import diffusers
 
     found = []
@@ -632,7 +634,7 @@ _MONAI = {
 
 
 def monai_names() -> list[str]:
-    """3-D networks for medical images."""
+    """Return the 3-D networks for medical images."""
     return sorted(_MONAI)
 
 

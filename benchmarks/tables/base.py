@@ -1,4 +1,4 @@
-"""What all tables share: their list, Markdown, numbers as text."""
+"""Shared parts of all tables: their list, Markdown, numbers as text."""
 
 from __future__ import annotations
 

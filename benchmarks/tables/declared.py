@@ -1,4 +1,4 @@
-"""What the code declares: options, commands, placers, objectives, kernel families."""
+"""Tables of the declarations in the code: options, commands, placers, objectives, kernel families."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ for command, declaration in DECLARATIONS.items():
 
 @table("options.modes")
 def _modes() -> str:
-    """Options that only a mode has; those of a run are in its table."""
+    """Return the options of single modes; those of a run are in its table."""
     rows = [
         (
             mode.name,

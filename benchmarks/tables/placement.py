@@ -97,12 +97,12 @@ VARIANTS = {"hop_cycles": "links as on WSE-3", "wavelet_cycles": "two cycles a w
 
 
 def _layers(row: Row) -> str:
-    """Sizes of the layers and what is unusual about the plan."""
+    """Return the sizes of the layers and the special features of the plan."""
     return "-".join(map(str, row["sizes"])) + _variant(row)
 
 
 def _variant(row: Row) -> str:
-    """What is unusual about a plan."""
+    """Return the special features of a plan."""
     named = [text for key, text in VARIANTS.items() if key in row][:1]
     named += [f"placer {row['placer']}"] if "placer" in row else []
     named += [f"batches of {row['batch']}"] if "batch" in row else []

@@ -1,4 +1,4 @@
-"""``--interval``: how wrong a printed number may be; and ``wse-sim sensitivity``."""
+"""``--interval``, the uncertainty of printed numbers; and ``wse-sim sensitivity``."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Chosen = TypeVar("Chosen", bound=RunOptions)
 
 
 class Certainty(Declared):
-    """Whether bounds are printed with numbers."""
+    """The choice whether bounds are printed with numbers."""
 
     interval: Real | None = option(
         None, "Print an interval that contains the true value with this probability.", unit="%", ge=50, le=99
@@ -82,12 +82,12 @@ def intervals_of(result: Result | Infeasible, certainty: Certainty) -> dict[str,
 
 
 def as_data(intervals: Mapping[str, Interval]) -> dict[str, Any]:
-    """Intervals as JSON data, by name."""
+    """Return intervals as JSON data, by name."""
     return {name: interval.as_dict() for name, interval in intervals.items()}
 
 
 def lines(intervals: Mapping[str, Interval]) -> str:
-    """One line per interval."""
+    """Return one line per interval."""
     return "\n".join(f"  {interval.text(UNITS.get(name, name))}" for name, interval in intervals.items())
 
 

@@ -35,7 +35,7 @@ def generate_command(
     screen: Screen,
     certainty: Certainty,
 ) -> None:
-    """Tokens per second, time to first token, and the context that fits."""
+    """Simulate generation: tokens per second, time to the first token, and the context that fits."""
     from wse_sim import api
     from wse_sim.cli.outputs import TraceChoice, say_where, write_all
     from wse_sim.modes.generation import Generation

@@ -1,4 +1,4 @@
-"""``wse-sim kernel``: one kernel, by formula and wavelet by wavelet."""
+"""``wse-sim kernel``: computes one kernel by formula and runs it wavelet by wavelet."""
 
 from __future__ import annotations
 

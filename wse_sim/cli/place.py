@@ -128,7 +128,7 @@ def _contest(
 
 
 def _check_mode(name: str) -> None:
-    """Refuse a mode whose plans have no places."""
+    """Refuse a mode whose plans have no placement."""
     from wse_sim.modes import MODES, mode_named, option_names
 
     def places(mode: Mode) -> bool:
@@ -230,7 +230,7 @@ def _compare(
 
 
 def _over(limit_s: float | None, took_s: float, each_s: float | None) -> str:
-    """Why a command took longer than its time limit, or ""."""
+    """Return why a command took longer than its time limit, or ""."""
     if limit_s is None or took_s <= limit_s:
         return ""
     limited = "no placer searches" if each_s is None else f"searches were given {each_s:.3g} s each"

@@ -1,4 +1,6 @@
-"""``wse-sim serve``: requests over time on a decoder at rest; latencies, goodput, the rate or the wafers that goals need."""
+"""``wse-sim serve``: simulates requests to a resident decoder; latencies, goodput, and the rate or the wafers that
+goals need.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,7 @@ def serve_command(
     options: ServeCommand,
     screen: Screen,
 ) -> None:
-    """Latencies and throughput of requests over time, goodput, and the rate or the wafers that goals need."""
+    """Simulate a service: latencies and throughput of requests, goodput, and the rate or the wafers that goals need."""
     from wse_sim.cli.serve_files import write_files
     from wse_sim.report.serving_page import ServingPage
     from wse_sim.service.answers import Unserved, answer_of, curve_for

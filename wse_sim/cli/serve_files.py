@@ -27,7 +27,7 @@ Column = NDArray[np.floating] | NDArray[np.int64] | NDArray[np.str_]
 
 
 def write_files(out: Path, page: ServingPage, trace: bytes | None = None) -> None:
-    """All files of a run, or none; Parquet where pyarrow is installed."""
+    """Write all files of a run, or none; Parquet where pyarrow is installed."""
     from wse_sim.report.serving import draw_serving
     from wse_sim.report.serving_page import write_serving_page
 

@@ -1,4 +1,4 @@
-"""Groups of commands that refuse what the parser would pass over: an option given twice, a number in odd digits."""
+"""Groups of commands that refuse input that the parser would ignore: an option given twice, a number in unusual digits."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _NUMBERS = ("integer", "float")  # names of types of earlier parsers begin so
 
 
 class StrictGroup(TyperGroup):
-    """Looks at the words of each of its commands before the command reads them."""
+    """Checks the arguments of each of its commands before the command reads them."""
 
     def resolve_command(self, ctx: Context, args: list[str]) -> tuple[str | None, Command | None, list[str]]:
-        """The command that is named, and its words.
+        """Find the named command and its arguments.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""The number of samples in a batch."""
+"""Determines the number of samples in a batch."""
 
 from __future__ import annotations
 

@@ -385,7 +385,7 @@ class _Source:
 
 
 class LazyTensor(torch.Tensor):
-    """A tensor in a file: it knows shape and type, and reads its values when something is done with it."""
+    """A tensor in a file: it has shape and type, and reads its values when it is used."""
 
     _source: _Source
     _name: str

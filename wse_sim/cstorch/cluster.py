@@ -26,7 +26,7 @@ class Cluster:
         self.workflow_id: str | None = None
 
     def start_workflow(self, lock_resources: bool = True) -> bool:
-        """Name the runs that belong together; whether there is a name now."""
+        """Name the runs that belong together; return whether there is a name now."""
         if self.workflow_id is None:
             self.workflow_id = f"wflow-{next(_workflows)}"
         return True
@@ -36,7 +36,7 @@ class Cluster:
         self.workflow_id = None
 
     def check_storage_connectivity(self) -> None:
-        """Files of this machine need no connection."""
+        """Do nothing: files of this machine need no connection."""
 
     def active_resources(self) -> int:
         """Return the systems of the cluster."""

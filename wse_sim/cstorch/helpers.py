@@ -32,7 +32,7 @@ def current_torch_device() -> torch.device:
 
 
 def current_executor() -> object:
-    """The executor whose loop is at work, or None."""
+    """Return the executor whose loop is running, or None."""
     execution = runtime.current_execution()
     return None if execution is None else execution.executor
 
@@ -69,7 +69,7 @@ _scope = ""
 
 
 def set_debug_scope(name: str) -> None:
-    """Prefix of names given later."""
+    """Set the prefix of names that are given later."""
     global _scope
     _scope = name or ""
 

@@ -164,12 +164,12 @@ class Backend:
 
     @property
     def is_e2e_execution(self) -> bool:
-        """Whether steps are executed."""
+        """True if steps are executed."""
         return not (self.compile_only or self.validate_only)
 
     @property
     def is_tracing(self) -> bool:
-        """Whether tensors have no values now: in a step, and in the loop around it, but not in closures."""
+        """True if tensors have no values now: in a step, and in the loop around it, but not in closures."""
         run = runtime.run()
         return runtime.is_tracing() or (self.is_csx and run.execution is not None and not run.in_closure)
 

@@ -88,7 +88,7 @@ ROUNDED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 # -- the rewrite --------------------------------------------------------------------------------------
 class _Mixed:
-    """Copies a recorded graph and puts roundings into it."""
+    """Copies a recorded graph and inserts roundings."""
 
     def __init__(self, program: StepProgram, half: str, level: int) -> None:
         self.program, self.round = program, ROUNDED[half]
@@ -188,8 +188,7 @@ def _is_view(node: Node) -> bool:
 
 # -- checks -------------------------------------------------------------------------------------------
 class Checks:
-    """Checks every result of a replay; names the first operator that makes an infinity or a NaN from finite
-    operands."""
+    """Checks every result of a replay; names the first operator that returns an infinity or a NaN for finite operands."""
 
     def __init__(self, sources: list[str]) -> None:
         self.sources = sources

@@ -141,7 +141,9 @@ class Numbers:
             self._judge(node)
 
     def _count(self, node: Node, target: str, given: list[Node]) -> None:
-        """Chains begin at state that is a number; an operator in place continues from what it writes."""
+        """Record the length of a node's chain; chains begin at state that is a number, and an operator in place
+        continues from what it writes.
+        """
         before = [
             self.depth.get(n, 0)
             for n in given

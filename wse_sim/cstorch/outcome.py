@@ -117,7 +117,7 @@ def performance(run: runtime.Run, execution: ExecutionRole) -> dict[str, Any]:
 
 
 def finish(run: runtime.Run, status: int) -> None:
-    """The end of the script: the summary, and the report where one is requested.
+    """End the script: write the summary, and the report if it is requested.
 
     The report of an interrupted script has only its first steps, so it does not replace an earlier report.
     """
@@ -188,7 +188,7 @@ def _write_report(run: runtime.Run, folder: Path) -> None:
 
 
 def _loss_page(run: runtime.Run, folder: Path, page: Path) -> None:
-    """``loss.csv``, and a section of the page: loss against wafer time."""
+    """Write ``loss.csv`` and a section of the page that shows the loss against wafer time."""
     lines = ["step,wafer_s,loss", *(f"{step},{seconds:.9g},{loss:.9g}" for step, seconds, loss in run.losses)]
     (folder / "loss.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     text = page.read_text(encoding="utf-8")

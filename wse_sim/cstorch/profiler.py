@@ -23,7 +23,7 @@ class Schedule:
 
     @property
     def off(self) -> bool:
-        """Whether no step is captured, which trainers express as -1 to -1."""
+        """True if no step is captured, which trainers express as -1 to -1."""
         return self.start_step == -1 and self.end_step == -1
 
     def __post_init__(self) -> None:
@@ -118,12 +118,14 @@ class profile:  # noqa: N801
 
     @property
     def op_profiler_json(self) -> str:
-        """The vendor's own form of a capture, which is not made here: export_chrome_trace() writes one."""
+        """Return an empty text: the vendor's own form of a capture is not supported; export_chrome_trace() writes a
+        trace.
+        """
         return ""
 
     @property
     def appliance_response(self) -> bool:
-        """Whether anything was captured."""
+        """True if anything was captured."""
         return self._capture is not None and self._capture.whole_steps > 0
 
     def data(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Recording of one step: every operator once, on fakes; and the calls of its forward pass, for lowering.
+"""Records one step: every operator once, on fakes, and the calls of its forward pass for lowering.
 
 Two recordings are made in one run of the user's Python:
 
@@ -200,7 +200,9 @@ class Recorder:
         return isinstance(target, WaferTensor) and target._role == "trace" and not moves
 
     def _turned(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
-        """``squeeze_`` and its like: the same tensor in another shape, for torch, for its fake and in the graph."""
+        """Record ``squeeze_`` and similar operators, which give the same tensor another shape, for torch, for its fake
+        and in the graph.
+        """
         tensor = args[0]
         with self.fake_mode:
             func(self.fake_of(tensor), *args[1:], **kwargs)
@@ -384,7 +386,7 @@ class Recorder:
 
     # -- gradients ---------------------------------------------------------------------------------
     def cleared(self, parameter: torch.Tensor) -> None:
-        """A gradient was set to None (or found None by zero_grad) in the step."""
+        """Record that a gradient was set to None (or found None by zero_grad) in the step."""
         if gradient_of(parameter) is None or id(parameter) not in self.cleared_grads:
             self.cleared_grads.add(id(parameter))
 
@@ -406,7 +408,7 @@ def _parameter_name(function: str, position: int) -> str:
 
 
 class _Operators(TorchDispatchMode):
-    """Brings every operator of the step to the recorder, those without device tensors too."""
+    """Passes every operator of the step to the recorder, including those without device tensors."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
@@ -423,7 +425,7 @@ class _Operators(TorchDispatchMode):
 
 
 class _Calls(TorchFunctionMode):
-    """Notes the torch function at work (for sentences) and writes the tape of the forward pass."""
+    """Records the current torch function (for error sentences) and writes the tape of the forward pass."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
@@ -466,7 +468,9 @@ _CONVOLUTIONS = frozenset(
 
 
 def _of_one_type(arguments: _Arguments) -> _Arguments:
-    """Half-typed inputs of a convolution in fp32 where its weight or bias is: what `autocast` does elsewhere."""
+    """Convert half-precision inputs of a convolution to fp32 if its weight or bias is fp32, as `autocast` does for
+    other operators.
+    """
     args, kwargs = arguments
     given = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)]
     if len({v.dtype for v in given}) == 1 or not any(v.dtype is torch.float32 for v in given):

@@ -1,4 +1,4 @@
-"""The one run of a process: its options, its state, its clock; what both halves of the package ask for.
+"""The single run of a process: its options, state and clock, which the rest of the package reads.
 
 A process has one :class:`Run`.  It knows the backend, whether a step is being recorded or executed, which
 tensors are state, and when values may be read.
@@ -73,7 +73,7 @@ class ClientSpan:
 
 
 class Run:
-    """Everything that is one per process."""
+    """The state that exists once per process."""
 
     def __init__(self) -> None:
         self.options = RunnerOptions()
@@ -119,7 +119,7 @@ class Run:
         return self.backend is None or not (self.backend.compile_only or self.backend.validate_only)
 
     def request_stop(self) -> None:
-        """End after the step at work, with its checkpoint."""
+        """End after the current step, with its checkpoint."""
         self.stop_requested = True
 
     def titles(self) -> list[str]:
@@ -169,7 +169,7 @@ def run() -> Run:
 
 
 def reset() -> None:
-    """Forget the run and all that its modules kept of it (for tests and notebooks: one process, one configuration)."""
+    """Discard the run and everything that its modules stored of it (for tests and notebooks)."""
     global _RUN
     if _RUN.leave_device is not None:
         _RUN.leave_device()
@@ -244,7 +244,7 @@ def state_tensor(value: torch.Tensor, name: str = "", metric: bool = False) -> t
 
 @contextmanager
 def internal() -> Iterator[None]:
-    """Changes of state inside are ours (loading, resetting metrics), not the user's."""
+    """Mark changes of state within the block as internal (loading, resetting metrics), not the user's."""
     _RUN.internal += 1
     try:
         yield
@@ -337,7 +337,7 @@ def check_fetch() -> None:
 
 
 def _guard(tensor: WaferTensor, operator: str) -> None:
-    """Weights change outside a step only before the first execution or after a checkpoint."""
+    """Refuse changes of weights outside a step, except before the first execution or after a checkpoint."""
     owner = owner_of(tensor)
     if owner._role != "state" or _RUN.internal or _RUN.executions == 0:
         return
@@ -376,13 +376,13 @@ def step_output(values: object, callback: Callable[[Any], None]) -> None:
 
 
 def set_density(fraction: float, name: str = "weights") -> None:
-    """Fraction of non-zero weights for the simulation."""
+    """Set the fraction of non-zero weights for the simulation."""
     _RUN.settings.density[name] = fraction
 
 
 @contextmanager
 def kernel_precision(level: object = None, bwd_level: object = None) -> Iterator[None]:
-    """Kernels captured inside have this precision level (forward, backward)."""
+    """Give kernels captured within the block this precision level (forward, backward)."""
     if tensors.recorder is None:
         yield
         return
@@ -402,7 +402,7 @@ def mark_scaled(loss: torch.Tensor, scaled: torch.Tensor) -> None:
 
 # -- cluster ------------------------------------------------------------------------------------------
 def apply_cluster(config: object) -> None:
-    """Take over the fields of a CSConfig or ClusterConfig.
+    """Apply the fields of a CSConfig or ClusterConfig.
 
     Raises
     ------
@@ -438,7 +438,7 @@ def set_cluster(given: dict[str, Any]) -> None:
 
 
 def lock_cluster() -> None:
-    """The first compile keeps the cluster as it is."""
+    """Fix the cluster at the first compile."""
     if _RUN.locked is None:
         _RUN.locked = {key: getattr(_RUN.settings, key) for key in CLUSTER_KEYS}
 
@@ -465,7 +465,7 @@ def random_state() -> torch.Tensor:
 
 @contextmanager
 def random_kept() -> Iterator[None]:
-    """Random numbers of torch continue after the block as if it had drawn none."""
+    """Restore torch's random state after the block, as if the block had drawn nothing."""
     before = torch.get_rng_state()
     try:
         yield
@@ -479,6 +479,6 @@ def set_random_state(state: torch.Tensor) -> None:
 
 
 def note(text: str) -> None:
-    """A line of progress on standard error and in the run's log."""
+    """Write a line of progress to standard error and to the run's log."""
     _RUN.log_lines.append(text)
     faults.note(text)

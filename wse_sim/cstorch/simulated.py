@@ -1,4 +1,4 @@
-"""Program -> kernel graph, plan, result; and the time that each step takes on the wafer.
+"""Simulates a program: its kernel graph, plan and result, and the time that each step takes on the wafer.
 
 Symbols: r the simulated result, b samples of a batch, i samples/s of the input, c bytes of a checkpoint,
 s bytes/s of storage::
@@ -443,7 +443,7 @@ def _say_plan(compiled: Compiled, result: Result, graph: KernelGraph) -> None:
 
 
 def _say_kernels(graph: KernelGraph) -> None:
-    """The table of matched kernels."""
+    """Log the table of matched kernels."""
     counts: dict[tuple[str, str], int] = {}
     for kernel in graph.kernels:
         key = (kernel.family, str(kernel.phase))

@@ -25,6 +25,6 @@ def of_run(store: Store) -> Store:
 
 
 def restore_all() -> None:
-    """Every store as it was when its module was imported."""
+    """Restore every store to its content when its module was imported."""
     for restore in _RESTORES:
         restore()

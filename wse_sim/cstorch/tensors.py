@@ -1,4 +1,4 @@
-"""Device tensors: tensors of the simulated wafer, whose values Python does not see.
+"""Device tensors: tensors of the simulated wafer, whose values Python cannot read.
 
 A :class:`WaferTensor` wraps a CPU tensor (`_value`), a fake one where nothing executes, or nothing at all
 for results inside a step that is being recorded.  For torch's C++ it lives on "cpu": the same kernels are
@@ -68,7 +68,7 @@ _GRAD: Any = torch.Tensor.grad  # the descriptor, not a gradient
 
 
 def gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:
-    """``tensor.grad`` as torch keeps it, without a note to the recorder."""
+    """Return ``tensor.grad`` as torch stores it, without a note to the recorder."""
     return _GRAD.__get__(tensor)
 
 
@@ -386,7 +386,7 @@ def wide_positions(func: OpOverload) -> tuple[int, ...]:
 def integers_widened(
     func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments as the CPU's kernel wants them: indices as int64, mixed float types as fp32."""
+    """Convert arguments to the types that the CPU's kernel needs: indices to int64, mixed float types to fp32."""
     positions, halves = wide_positions(func), (*mixed_floats(func, args), *counted_floats(func, args))
     if not positions and not halves:
         return args, kwargs

@@ -1,4 +1,5 @@
-"""Tests of values that do not decide the graph: checks that only raise, and what libraries ask before they look at values.
+"""Finds tests of values that do not determine the graph: checks that only raise, and queries of libraries before they
+read values.
 
 A step knows no values while it is recorded.  A branch on one is refused, for the graph would depend on it.  Two kinds do not:
 
@@ -104,7 +105,7 @@ def _side(check: ast.If | ast.Assert, to: dis.Instruction) -> int:
 
 @contextmanager
 def believed() -> Iterator[None]:
-    """Tell libraries that ask torch whether they are traced that they are."""
+    """Let torch answer libraries that they are traced."""
     names = "is_compiling", "is_exporting", "_is_compiling_flag"
     before = [getattr(torch.compiler, name) for name in names]
     asked: list[object] = []
@@ -138,7 +139,7 @@ def _asking(frame: FrameType) -> tuple[int, int]:
 
 @lru_cache(maxsize=64)
 def _tests(path: str) -> tuple[tuple[int, int], ...]:
-    """First and last lines of the tests of a file."""
+    """Return the first and last lines of the tests of a file."""
     try:
         tree = ast.parse("".join(linecache.getlines(path)))
     except (SyntaxError, ValueError):

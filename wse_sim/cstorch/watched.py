@@ -1,5 +1,4 @@
-"""Python state that a step reads and would not see again: it is captured once, and later steps repeat that
-capture.
+"""Python state that a step reads: it is captured once, and later steps repeat that capture.
 
 Before and after the capture, and at every later call, these are compared:
 
@@ -52,7 +51,7 @@ class Watched:
         self.optimizers: dict[int, tuple[torch.optim.Optimizer, dict[tuple[int, str], object]]] = {}
 
     def _values(self, whole: bool = True) -> Values:
-        """Names and marks of values; `whole`: the attributes of models too."""
+        """Yield names and fingerprints of values; `whole`: the attributes of models too."""
         found: Values = {}
         for function in self.functions:
             for name, value in _named(function):
@@ -137,7 +136,7 @@ def _functions(function: object) -> tuple[list[FunctionType], object]:
 
 
 def _named(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Globals and closure cells that a function reads."""
+    """Yield the globals and closure cells that a function reads."""
     space = function.__globals__
     for name in _globals_of(function.__code__):
         if name in space:

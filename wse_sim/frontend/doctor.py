@@ -158,7 +158,7 @@ def _share(obstacle: Obstacle, lowered: LoweredModel) -> float | None:
 
 
 def _before(name: str, kernels: Sequence[Kernel]) -> int:
-    """Return the FLOPs of the kernels on which each kernel depends."""
+    """Return the FLOPs of the kernels on which a kernel depends."""
     needed: set[str] = set()
     flops = 0
     for kernel in reversed(kernels):

@@ -142,7 +142,7 @@ def _rectangle(name: str, area: Region) -> list[str | int]:
 
 
 def packed(values: NDArray[np.float32]) -> dict[str, Any]:
-    """Return a map as index into its distinct values, gzipped and in base64; exact unless it says ``rounded``.
+    """Return a map as indices into its distinct values, gzipped and in base64; exact unless ``rounded`` is set.
 
     Maps of more than 65,536 distinct values travel as bytes of float32, sorted by significance; if that
     is too large, with fewer bits of mantissa: then ``rounded`` is the n of "right to one part in n".

@@ -15,7 +15,7 @@ OF_A_RUN = "fraction of the cycles stepped"
 
 @dataclass(frozen=True)
 class MeasuredMap:
-    """One map: values (rows, cols) of the cores; `fold` says how cells become one when zoomed out."""
+    """One map: values (rows, cols) of the cores; `fold` is the rule by which cores become one when zoomed out."""
 
     key: str
     title: str

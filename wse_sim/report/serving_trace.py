@@ -58,7 +58,7 @@ class _RecordedReplicas(ServingReplicas):
                 )
 
     def play(self) -> None:
-        """Up to the end of the window, and until what entered in it has left."""
+        """Run to the end of the window, and until every turn that entered in it has left."""
         self.begin()
         whole = int(self.latency.ticks_of([(1, 1, 1)]).sum())
         self.env.run(until=self.window[1] + whole)

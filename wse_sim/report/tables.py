@@ -81,7 +81,7 @@ def _links_bind(result: Result) -> str:
 
 
 def _bounds(result: Result, name: str) -> str:
-    """Bounds as `` (1,050 to 1,340, 90 %)``; empty if no bounds were requested."""
+    """Format bounds as `` (1,050 to 1,340, 90 %)``; empty if no bounds were requested."""
     found = result.intervals.get(name)
     return "" if found is None else f" ({number(found.low)} to {number(found.high)}, {found.percent:g} %)"
 
@@ -262,7 +262,7 @@ def table(result: Result, sort_by: str = "time", row_limit: int = 20, *, folded:
 
 
 def comparison(rows: Sequence[Result | Infeasible]) -> Printed:
-    """Modes side by side, one column each; a model that does not fit is a column like the others."""
+    """Print modes in one table with a column for each; a model that does not fit has a column too."""
     from rich import box
     from rich.table import Table
 

@@ -1,4 +1,4 @@
-"""Numbers as people read them: always with a unit, never more than four digits."""
+"""Formats numbers for readers: with a unit, and with at most four digits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PREFIXES = (
 
 
 def number(value: float) -> str:
-    """Four significant digits, thousands separated, no exponent in the usual range."""
+    """Format a number with four significant digits, thousands separators and no exponent in the usual range."""
     if not math.isfinite(value):
         return "n/a"
     if value == 0:

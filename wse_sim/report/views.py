@@ -23,7 +23,7 @@ BUSY_CATEGORIES = frozenset({"compute", "update"})
 
 @dataclass(frozen=True)
 class KernelGroup:
-    """Kernels that are equal but for the block or the replica they belong to.
+    """Kernels that are equal except for the block or the replica that they belong to.
 
     Times are means over the members weighted by their cores; `core_s` is the busy core-seconds of all.
     """
@@ -252,7 +252,7 @@ def busy_fraction(result: Result) -> float:
 
 
 def energy(result: Result) -> Energy:
-    """Energy by what runs: a system draws the power between idle and at work that its busy cores say.
+    """Return the energy of a step: a system draws between its idle and its full power, in proportion to its busy cores.
 
     With P0 and P the power of an idle system and of one at work, u the busy fraction (:func:`busy_fraction`)::
 

@@ -53,7 +53,7 @@ def sampled_run(served: Served) -> SampledRun:
 
 
 def _thinned(rows: Ticks, step: int) -> Ticks:
-    """Keep one row of `step`, and the last one at the end."""
+    """Keep every `step`-th row, and the last one."""
     return rows if step == 1 else np.concatenate([rows[:-1:step], rows[-1:]])
 
 

@@ -1,4 +1,4 @@
-"""A value with its bounds.
+"""Computes the bounds of a value.
 
 Symbols: r ratios of the value at the draws to the value at the stated constants, q(r) their quantile, e the 90 %
 half-width of the model's own error in logarithms, z(p) the normal score that holds p on both sides together::

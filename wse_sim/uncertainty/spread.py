@@ -1,4 +1,4 @@
-"""A run, a kernel or a comparison priced again at every draw of the constants.
+"""Reprices a run, a kernel or a comparison at every draw of the constants.
 
 The plan stays: regions, routes, lanes and micro-batches are those that were chosen with the stated constants.  Ratios
 between draws come from :meth:`wse_sim.modes.base.Mode.quick_figures`, the value itself from the whole simulation.
@@ -201,7 +201,7 @@ def kernel_interval(
 
 @dataclass(frozen=True)
 class Lead:
-    """Which of two results is faster, and with what probability."""
+    """The faster of two results, and the probability that it is faster."""
 
     faster: str
     slower: str
@@ -212,7 +212,7 @@ class Lead:
 def compare_interval(
     rows: Sequence[Result | Infeasible], percent: float = 90.0, samples: int = SAMPLES
 ) -> Lead | None:
-    """Probability that the faster of two feasible results is really faster: both are priced at the same
+    """Return the probability that the faster of two feasible results is really faster: both are priced at the same
     draws.
 
     Common constants (clock, vector rates) cancel; the results' own errors are independent.

@@ -1,4 +1,4 @@
-"""Intervals of points: each prediction priced again at draws of the constants, with the model's own error.
+"""Intervals of points: each prediction is repriced at draws of the constants, and the model's own error is added.
 
 A point that a suite holds is judged by an own error that knows nothing of its group: see docs/validation.md.
 """

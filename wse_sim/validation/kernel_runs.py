@@ -1,4 +1,4 @@
-"""Points of kernels and CSL programs that were timed on a machine of one's own.
+"""Points of kernels and CSL programs that were timed on the user's machine.
 
 `kernel` with `sizes` names a kernel of ``wse-sim kernel``; `program` a CSL program below the folder of --sources, without
 which it is not run.  What was measured is `cycles`, or is read from

@@ -1,4 +1,4 @@
-"""Logs of training scripts on a Cerebras system: what their lines say, and the rate of a steady step.
+"""Reads logs of training scripts on a Cerebras system, and the rate of a steady step from them.
 
 Lines that are read, as the vendor's Model Zoo prints them in releases 1.6 to 2.10::
 
@@ -73,7 +73,7 @@ class StepLine:
 
 @dataclass
 class Stretch:
-    """Consecutive lines of one phase with nothing but steps between them."""
+    """Consecutive lines of one phase with only steps between them."""
 
     phase: str
     from_beginning: bool
@@ -92,7 +92,7 @@ class Stretch:
         return self.lines[-1].step - self.lines[0].step
 
     def starts(self) -> bool:
-        """Return whether its GlobalRate counts steps alone: of evaluation, which has its own clock, or where the first
+        """Return whether its GlobalRate counts steps only: in evaluation, which has its own clock, or where the first
         line is that of the beginning (as many steps from 0 as to the next line).
         """
         if self.from_beginning or self.phase == EVAL:
@@ -192,7 +192,7 @@ def parse_training_log(text: str, path: Path) -> TrainingLog:
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines with their numbers; what a progress bar wrote over itself is a line of the same number each time."""
+    """Yield lines with their numbers; overwritten states of a progress bar have the same number."""
     for number, line in enumerate(text.split("\n"), start=1):
         for part in line.split("\r"):
             yield number, _COLORS.sub("", part) if "\x1b" in part else part

@@ -1,4 +1,4 @@
-"""A folder with runs of a machine of one's own, as points of a suite.
+"""Reads a folder with runs of the user's machine as points of a suite.
 
 A run is a folder in it, or ``NAME.log`` (``.txt``) next to ``NAME.yaml``; a folder with one log of its own is one run.  Of a run's files are read: a log of training
 (:mod:`wse_sim.validation.logs`), ``performance.json`` and ``compile_report.txt`` (:mod:`wse_sim.validation.vendor_files`),
@@ -77,7 +77,9 @@ def load_mine(folder: Path, results: Path | None = None) -> Suite:
 
 
 def _runs(folder: Path) -> list[Path]:
-    """Folders and logs, by name; a folder with a record of a run, or one log without a statement next to it, is itself the run."""
+    """Yield folders and logs, by name; a folder with a record of a run, or one log without a statement next to it, is
+    itself the run.
+    """
     try:
         entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
     except OSError as error:
@@ -96,7 +98,7 @@ def _runs(folder: Path) -> list[Path]:
 
 
 def _points(run: Path, folder: Path) -> Iterator[Point]:
-    """The points of one run; a fault yields a point of its own."""
+    """Return the points of one run; a fault yields a separate point."""
     try:
         yield from _Run(run, folder).points()
         return
@@ -122,7 +124,7 @@ class _Run:
         self.notes: list[str] = []
 
     def points(self) -> Iterator[Point]:
-        """The measurement, and the compiler's estimate where there is one."""
+        """Return the measurement, and the compiler's estimate where there is one."""
         stated = self.stated
         if stated.kernel is not None or stated.program is not None:
             yield kernel_point(stated, self.name, self.home, self._wafer())
@@ -368,5 +370,5 @@ def _is_params(file: Path) -> bool:
 
 
 def _beside(name: str, home: Path) -> str:
-    """A name as it is; a path next to the run as seen from here."""
+    """Return a name as it is, and a path next to the run relative to this folder."""
     return str(home / name) if name.endswith((".yaml", ".yml")) and is_file(home / name, "path") else name

@@ -1,4 +1,4 @@
-"""One prediction per subject: how a point's parameters become a run.
+"""Predicts a point: a rule per subject turns the point's parameters into a run.
 
 model.training     compile and simulate the step of the stated model in the stated mode
 model.evaluation   the same, forward only
@@ -77,7 +77,7 @@ def predict(
     change: WaferChange | None = None,
     sources: Path | None = None,
 ) -> Prediction:
-    """Predict a point; a point that cannot be run comes back with the reason.
+    """Predict a point; if it cannot be run, the prediction has the reason.
 
     `change` derives the wafer that is used from the point's (for refits of its constants); `sources` is the folder of published programs.
     """

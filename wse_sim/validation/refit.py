@@ -1,4 +1,4 @@
-"""Fitted constants fitted again to given points, within their ranges.
+"""Refits fitted constants to given points, within their ranges.
 
 Symbols: p points with predictions y and measurements m; z normal scores of the constants, 0 where they are stated and
 +-1.645 at the ends of their ranges (:mod:`wse_sim.uncertainty.draws`)::
@@ -62,7 +62,7 @@ Errors = Callable[[NDArray[np.float64]], Sequence[float]]
 
 @dataclass(frozen=True)
 class Optimum:
-    """Where the least sum of squares lies, and the covariance of its numbers, in units of the residuals."""
+    """The position of the least sum of squares, and the covariance of its numbers, in units of the residuals."""
 
     x: NDArray[np.float64]
     covariance: NDArray[np.float64]
@@ -121,7 +121,7 @@ class Move:
         return abs(self.value - float(self.constant.stated.value)) > MOVED * (high - low)  # type: ignore[arg-type]
 
     def as_dict(self) -> dict[str, object]:
-        """Plain data for JSON."""
+        """Return plain data for JSON."""
         stated = self.constant.stated
         return {
             "name": self.constant.name, "of": self.constant.owner, "stated": stated.value, "refitted": self.value, "unit": stated.unit,
@@ -168,7 +168,7 @@ class Refit:
         return math.sqrt(sum(e * e for e in errors) / len(errors)) if errors else None
 
     def as_dict(self) -> dict[str, object]:
-        """Plain data for JSON."""
+        """Return plain data for JSON."""
         return {
             "system": self.system,
             "cluster": self.cluster,
@@ -252,7 +252,7 @@ class _Problem:
         self.figures: list[Figure] = [point_figure(point) for point in points]
 
     def error(self, number: int, constants: Sequence[Ranged], scores: Sequence[float]) -> float:
-        """ln(predicted / measured) of a point."""
+        """Return ln(predicted / measured) of a point."""
         at = self.machines[number]
         values = [
             (c.owner, name, value_at(c, score))

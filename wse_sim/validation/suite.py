@@ -1,4 +1,4 @@
-"""A suite: published measurements with all that is needed to set the runs up."""
+"""A suite of published measurements with everything that is needed to set up the runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parameters of the vendor's Model Zoo (``params*.yaml``): which model they state, its batch, length and precision.
+"""Reads parameters of the vendor's Model Zoo (``params*.yaml``): the model, its batch, length and precision.
 
 Two shapes are read: `model`, `train_input`, `runconfig`, `optimizer` at the top (releases 1.6 to 2.2), and one trainer
 (`trainer`: `init`, `fit`; releases 2.3 to 2.10).  Decoders (GPT-2, GPT-3, GPT-J, GPT-NeoX, LLaMA), BERT, the vision
@@ -70,7 +70,7 @@ def read_zoo_params(path: Path, phase: str = "training") -> ZooParams:
 
 
 class _Reader:
-    """One file, its parts found in either shape."""
+    """Reads one file, whose parts may have either of two forms."""
 
     def __init__(self, path: Path, data: Values, phase: str) -> None:
         self.path = path
@@ -119,7 +119,7 @@ class _Reader:
         return value
 
     def needed(self, key: str) -> int:
-        """A size that the model must state."""
+        """Return a size that the model must state."""
         value = self.whole(self.model, key)
         if value is None:
             raise ConfigError(f"{self.path}: key 'model.{key}' is missing; {REMEDY}")

@@ -10,7 +10,7 @@ __all__ = ["AP_DISABLED", "DebugArgs", "ExecutionStrategy", "FullConfig"]
 
 
 class ExecutionStrategy(IntEnum):
-    """Pipelined execution or weight streaming."""
+    """The execution strategy: pipelined execution or weight streaming."""
 
     ES_UNKNOWN = 0
     ES_PIPELINE = 1
@@ -31,7 +31,7 @@ AP_DISABLED = 0
 
 
 class FullConfig(DebugArgs):
-    """A compiler's configuration: kept, without effect."""
+    """A compiler's configuration, which is stored without effect."""
 
 
 def __getattr__(name: str) -> type[DebugArgs]:

@@ -102,7 +102,7 @@ def _takes(kind: type, name: str) -> bool:
 
 
 class Loader:
-    """A loader whose batches are on the wafer; asking for the next one ends the step."""
+    """A loader whose batches are on the wafer; a request for the next batch ends the step."""
 
     def __init__(self, loader: Iterable[object]) -> None:
         self.loader = loader

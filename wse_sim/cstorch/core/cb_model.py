@@ -72,14 +72,14 @@ def is_streamer() -> bool:
 
 
 def num_streamers() -> int:
-    """Input workers of the run."""
+    """Return the number of input workers of the run."""
     from wse_sim.cstorch import distributed
 
     return distributed.num_streamers()
 
 
 def get_streaming_rank() -> int:
-    """Rank of this input worker."""
+    """Return the rank of this input worker."""
     from wse_sim.cstorch import distributed
 
     return distributed.get_streaming_rank()
@@ -96,7 +96,7 @@ def get_run_step() -> int:
 
 
 def set_run_config(*args: object, **kwargs: object) -> None:
-    """Keep a configuration in the run's record."""
+    """Store a configuration in the run's record."""
     runtime.settings().without_effect.update({"run_config": {**kwargs, **({"args": args} if args else {})}})
 
 
@@ -125,7 +125,7 @@ def print_metrics_report() -> None:
 
 
 def metrics_counter_value(name: str) -> int:
-    """Return the value of a counter of the metrics report."""
+    """Return a counter of the metrics report by name."""
     return counters.counter_value(name) or 0
 
 
@@ -147,17 +147,17 @@ is_wse_device = is_appliance
 
 
 def is_receiver() -> bool:
-    """Return whether this process takes results."""
+    """Return whether this process receives results."""
     return True
 
 
 def get_ordinal() -> int:
-    """Return the number of this process."""
+    """Return the rank of this process."""
     return 0
 
 
 def num_tasks() -> int:
-    """Input workers and the client."""
+    """Return the number of input workers and the client."""
     return num_streamers() + 1
 
 
@@ -215,7 +215,7 @@ def run_step_closures() -> None:
 
 
 def set_state_names(names: object) -> None:
-    """Names of the program's state, by which a file is loaded into it."""
+    """Set the names of the program's state, by which a file is loaded into it."""
     from wse_sim.cstorch import checkpoint
     from wse_sim.cstorch.legacy import state
 
@@ -229,12 +229,12 @@ def set_state_names(names: object) -> None:
 
 
 def set_metric_state_names(names: object, metric: str = "") -> None:
-    """Names of the state of a metric."""
+    """Set the names of the state of a metric."""
     set_state_names({METRIC_NAME_PREFIX: {metric: names}})
 
 
 def set_target_num_replicas(number: object) -> None:
-    """Replicas of a small model are the compiler's choice: kept in the run's record."""
+    """Store the number of replicas in the run's record; the compiler chooses the replicas of a small model."""
     runtime.settings().without_effect["num_replicas"] = number
 
 

@@ -13,7 +13,7 @@ PREDICT = "predict"
 
 
 def get_modes() -> list[str]:
-    """All modes."""
+    """Return all modes."""
     return [TRAIN, EVAL, EVAL_ALL, TRAIN_AND_EVAL, INFERENCE, PREDICT]
 
 

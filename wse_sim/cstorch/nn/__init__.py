@@ -24,7 +24,7 @@ def applied_to_a_part() -> bool:
 
 
 class StripPadding(torch.nn.Module):
-    """Marks sequences whose padding need not be computed: gives its input, masked where the mask is 0."""
+    """Marks sequences whose padding need not be computed; it returns its input, masked where the mask is 0."""
 
     def forward(self, values: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         if mask is None:
@@ -34,7 +34,7 @@ class StripPadding(torch.nn.Module):
 
 
 class Scope(torch.nn.Module):
-    """Names a part of a model: gives its input.
+    """Names a part of a model; it returns its input.
 
     Args:
         scope_name: of the part, in reports.
@@ -57,7 +57,7 @@ class Scope(torch.nn.Module):
 
 
 class SelectiveGrad(torch.nn.Module):
-    """Lets only a part of each weight's gradient through: a mask of zeros and ones, made once.
+    """Passes only a part of each weight's gradient, by a mask of zeros and ones that is made once.
 
     Args:
         parameters_filter: name patterns (``*`` and ``?``, or ``re:`` and a regular expression), or a function of name and
@@ -86,7 +86,7 @@ class SelectiveGrad(torch.nn.Module):
         self.masked: list[str] = []
 
     def __call__(self, model: torch.nn.Module) -> torch.nn.Module:
-        """Take a model's parameters; ``model.apply`` also calls this for every part, which is not meant."""
+        """Accept a model's parameters; ``model.apply`` also calls this for every part, which is ignored."""
         return model if applied_to_a_part() else self.forward(model)
 
     def forward(self, model: torch.nn.Module) -> torch.nn.Module:
@@ -132,7 +132,7 @@ class DiceCELoss(torch.nn.Module):
         self.wc, self.wd = wc, wd
 
     def forward(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """The loss, a scalar."""
+        """Return the loss, a scalar."""
         entropy = torch.nn.functional.cross_entropy(outputs, labels)
         shares = torch.softmax(outputs, dim=1)[:, self.first :]
         truth = functional.one_hot(labels, self.num_classes).movedim(-1, 1)[:, self.first :].to(shares.dtype)

@@ -9,7 +9,7 @@ from wse_sim.cstorch import faults
 
 
 def one_hot(array: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
-    """One-hot vectors of integers (int64, shape ``(..., num_classes)``).
+    """Return one-hot vectors of integers (int64, shape ``(..., num_classes)``).
 
     Raises:
         ProgramError: the number of classes is not given; to find it, values would have to be read.
@@ -54,7 +54,7 @@ def sparse_act_matmul(
     weight: torch.Tensor,
     dense_capacity: int | None = None,
 ) -> torch.Tensor:
-    """The product of the tokens whose mask is 1, and 0 for the others.
+    """Multiply the tokens whose mask is 1; the result is 0 for the others.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Optimizers and schedules by name, as in configurations."""
+"""Makes optimizers and schedules by name, as in configurations."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def _named(entry: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _milestones(entries: Sequence[Mapping[str, Any]], schedules: Sequence[Scheduler]) -> list[int]:
-    """After how many steps the second, the third ... schedule begins."""
+    """Return after how many steps the second, the third ... schedule begins."""
     milestones, reached = [], 0
     for entry, made in zip(entries[:-1], schedules, strict=False):
         length = next(
@@ -377,7 +377,7 @@ def configure_scheduler(
 def _one_general(
     optimizer: torch.optim.Optimizer, option: str, value: float | Mapping[str, Any]
 ) -> Scheduler:
-    """Any other option of a group: the general form, with the option as its key."""
+    """Make a schedule of any other option of a group, with the option as its key."""
     if not any(option in g for g in optimizer.param_groups):
         known = sorted({k for g in optimizer.param_groups for k in g} - {"params", "tags"})
         raise faults.program_error(

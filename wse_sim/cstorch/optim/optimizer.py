@@ -25,7 +25,7 @@ EXECUTION_ARGUMENTS = frozenset({"foreach", "capturable", "differentiable", "fus
 
 
 class _Prepared(ABCMeta):
-    """Calls ``preinitialize`` when the whole constructor has run: a subclass may set attributes after ``super()``."""
+    """Calls ``preinitialize`` after the complete constructor, because a subclass may set attributes after ``super()``."""
 
     def __call__(cls, *args: object, **kwargs: object) -> Optimizer:
         optimizer = super().__call__(*args, **kwargs)
@@ -136,7 +136,7 @@ class Optimizer(torch.optim.Optimizer, metaclass=_Prepared):
 
     @abstractmethod
     def step(self, closure: Callable[[], T] | None = None) -> T | None:  # type: ignore[override]
-        """One update of all parameters that have a gradient."""
+        """Update all parameters that have a gradient."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state like torch; scalars that all parameters share become one tensor each, as in
@@ -198,7 +198,7 @@ def _copy_values(present: dict[str, Any], saved: dict[str, Any]) -> None:
 
 
 def check_execution(name: str, given: dict[str, Any]) -> None:
-    """Refuse arguments that neither torch nor we know."""
+    """Refuse arguments that neither torch nor this class has."""
     for key in given:
         if key not in EXECUTION_ARGUMENTS:
             raise program_error(

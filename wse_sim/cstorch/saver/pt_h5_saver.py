@@ -54,7 +54,7 @@ class PyTorchH5Saver:
         return [*checkpoint.names(path), *_numbers(path)]
 
     def load_tensor(self, path: str | os.PathLike[str], name: str) -> torch.Tensor | float:
-        """One tensor, or a plain number of the structure.
+        """Load one tensor, or a plain number of the structure.
 
         Raises:
             ProgramError: the file has no such tensor.

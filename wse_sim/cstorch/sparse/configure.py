@@ -1,4 +1,4 @@
-"""Sparsity from a configuration."""
+"""Configures sparsity from a mapping."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def configure_sparsity_optimizer(
 def configure_sparsity_wrapper(
     model: torch.nn.Module, optimizer: torch.optim.Optimizer, sparsity_type: str = "static", **config: object
 ) -> SparsityWrapperOptimizer:
-    """Masks for a model, and its optimizer in the wrapper that keeps them."""
+    """Make masks for a model, and wrap its optimizer so that it applies them."""
     sparsity = configure_sparsity_optimizer(sparsity_type, model.named_parameters(), **config)
     sparsity.hook_module(model)
     return SparsityWrapperOptimizer(optimizer, sparsity)

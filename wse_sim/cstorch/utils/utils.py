@@ -30,7 +30,7 @@ def convert_glob_to_regex(pattern: str) -> re.Pattern[str] | None:
 
 
 def make_param_filter(patterns: str | Iterable[str] | FilterCallable) -> FilterCallable:
-    """A function of name and parameter that is true where one of the patterns fits."""
+    """Return a function of name and parameter that is true if one of the patterns matches."""
     if callable(patterns):
         return patterns
     wanted = [patterns] if isinstance(patterns, str) else list(patterns)

@@ -1,4 +1,4 @@
-"""Links and folders as trainers make them."""
+"""Creates links and folders as trainers do."""
 
 from __future__ import annotations
 

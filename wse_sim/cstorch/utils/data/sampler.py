@@ -14,7 +14,7 @@ pad_index = -1
 
 
 class DistributedSampler(torch.utils.data.Sampler):
-    """Indices of a dataset, shuffled by epoch and dealt out over the input workers.
+    """Indices of a dataset, shuffled by epoch and distributed over the input workers.
 
     Args:
         data_source: the dataset (its length counts).
@@ -62,7 +62,7 @@ class DistributedSampler(torch.utils.data.Sampler):
             )
 
     def set_state(self, samples: int) -> None:
-        """Resume after that many samples of the first epoch (over all workers)."""
+        """Resume after this number of samples of the first epoch (over all workers)."""
         self.start_index = samples % max(self.total, 1)
 
     def set_epoch(self, epoch: int) -> None:
