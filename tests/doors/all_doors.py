@@ -1,4 +1,6 @@
-"""The doors: what every command reads, each with a generator of malformed cases (:mod:`tests.doors.strangers`)."""
+"""The entry points: the input of every command, each with a generator of malformed cases
+(:mod:`tests.doors.strangers`).
+"""
 
 from __future__ import annotations
 
@@ -114,7 +116,7 @@ def descriptions() -> list[Door]:
 
 
 def grammars() -> list[Door]:
-    """Graphs, placements, programs, command lines, requests, logs."""
+    """Return generators for graphs, placements, programs, command lines, requests and logs."""
     graph = kgraph_text([(14, 14, 3, 3, 16, 32, 1), (7, 7, 3, 3, 32, 64, 1)], [(0, 1)]).encode()
     paint = (
         b'include "common.paint"\n'
@@ -136,7 +138,7 @@ def grammars() -> list[Door]:
 
 
 def built(door: Door) -> Door:
-    """Without what an earlier case compiled."""
+    """Compile without the results of an earlier case."""
 
     def make(chance: Chance) -> Case:
         shutil.rmtree("built", ignore_errors=True)
@@ -223,7 +225,7 @@ def runs() -> Door:
 
 
 def written(folder: Path) -> list[Door]:
-    """Results, stores of studies, compiled programs, exported programs, checkpoints."""
+    """Return generators for results, stores of studies, compiled programs, exported programs and checkpoints."""
     return [results(folder), stores(folder), compiled(folder), exported(folder), *checkpoints(folder)]
 
 
@@ -250,7 +252,7 @@ def results(folder: Path) -> Door:
 
 
 def archive(chance: Chance) -> bytes:
-    """A sound archive whose members are no arrays."""
+    """Make a sound archive whose members are not arrays."""
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as out:
         for name in chance.sample(["0.npy", "a.txt", "data.pkl", "..", "x/"], chance.randint(1, 3)):
@@ -441,12 +443,12 @@ NO_NUMBERS = (
 
 
 def words_of_commands() -> list[Door]:
-    """Options, parameters of kernels, lines of the compiler in CSL."""
+    """Return generators for options, parameters of kernels, and lines of the CSL compiler."""
     return [option_values(), kernel_parameters(), compiler_lines()]
 
 
 def option_values() -> Door:
-    """A number's option with what is none: the sentence names the option, so it was looked at first."""
+    """Give a number's option an invalid value: the sentence must name the option, so it was read first."""
     from tests.doors.test_said_twice import _kinds, single_options
 
     numbers = [
@@ -538,7 +540,7 @@ def compiler_lines() -> Door:
 
 
 def factories() -> Door:
-    """Python of a user's with changed words: its file and line are named, its status is never ours."""
+    """Change words in a user's Python file: its file and line are named, and its status is never ours."""
     code = (
         b"import torch\n\n\ndef make():\n    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU())\n"
         b"    return model, (torch.zeros(2, 4),)\n"
@@ -575,5 +577,5 @@ def parses(code: bytes) -> bool:
 
 
 def all_doors(folder: Path) -> list[Door]:
-    """Every door; the folder is the current one, and takes the sound files."""
+    """Return every entry point; the folder is the current one and receives the sound files."""
     return [*descriptions(), *grammars(), *written(folder), *words_of_commands(), factories()]

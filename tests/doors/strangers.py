@@ -1,4 +1,5 @@
-"""Generators of malformed input over all doors: every kind of file that a command reads, and the words of every command.
+"""Generators of malformed input for all entry points: every kind of file that a command reads, and the arguments of
+every command.
 
 A :class:`Door` makes cases: files to write, and a call.  Each case is drawn from a sound file or line by a change of one
 of these kinds: bytes cut off, turned over or put in; words dropped, doubled, exchanged or replaced; fields of another
@@ -38,7 +39,7 @@ Call = Callable[[], object]
 
 @dataclass
 class Case:
-    """Files by name, and what reads them: words of a command, or a call that raises a `WseError` where it refuses."""
+    """Files by name, and their reader: the words of a command, or a call that raises a `WseError` if it refuses."""
 
     files: Mapping[str, bytes]
     words: Sequence[str] = ()
@@ -59,12 +60,12 @@ class Door:
 
 
 class Broken(BaseException):
-    """What a reader that is broken on purpose raises: nothing of ours takes it for damage of a file."""
+    """The error of a reader that is broken on purpose; no code of ours takes it for damage of a file."""
 
 
 @dataclass
 class Tally:
-    """Answers of one door by class, and faults in words."""
+    """Answers of one entry point by class, and faults in words."""
 
     answers: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ANSWERS, 0))
     faults: list[str] = field(default_factory=list)
@@ -100,7 +101,7 @@ RAW = (
 
 
 def reworded(data: bytes, chance: Chance) -> bytes:
-    """One or two words dropped, doubled, exchanged or replaced."""
+    """Drop, double, exchange or replace one or two words."""
     ways = ("drop", "double", "swap", "odd")
     changes = [
         (chance.randrange(10**6), chance.choice(ways), chance.choice(ODD_WORDS))
@@ -182,7 +183,7 @@ def blob(data: bytes, chance: Chance) -> tuple[bytes, bool, str]:
 
 
 def spoken(words: Sequence[str]) -> tuple[int, str]:
-    """Status and standard error of one command line, in this process."""
+    """Return status and standard error of one command line, in this process."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         status = door.run(COMMAND, list(words))
@@ -190,7 +191,7 @@ def spoken(words: Sequence[str]) -> tuple[int, str]:
 
 
 def answer(case: Case) -> str:
-    """One of :data:`ANSWERS`, or what is wrong with the answer."""
+    """Return one of :data:`ANSWERS`, or a description of the wrong answer."""
     if case.call is not None:
         try:
             with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
@@ -237,7 +238,7 @@ def fault_of(case: Case, folder: Path) -> tuple[str, str]:
 
 
 def campaign(door_: Door, folder: Path, count: int, seed: int = 0) -> Tally:
-    """So many cases of a door, the same ones for a seed; the folder is that in which they run."""
+    """Run a number of cases of an entry point, the same ones for a seed, in the given folder."""
     chance, tally = random.Random(f"{door_.name} {seed}"), Tally()
     for number in range(count):
         case = door_.make(chance)

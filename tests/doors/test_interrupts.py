@@ -1,4 +1,4 @@
-"""Interrupts and kills of a command: one line, and no worker stays."""
+"""Interrupts and kills of a command leave one line and no worker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ draws: 0
 
 
 def children(pid: int) -> list[int]:
-    """Processes below `pid`."""
+    """Return the processes below `pid`."""
     found = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         found += [int(text) for text in task.read_text().split()]

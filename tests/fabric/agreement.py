@@ -1,4 +1,4 @@
-"""Equality of two executors on one program, field by field."""
+"""Checks that two executors agree on one program, field by field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random constants of the fabric: links, queues, rings, ramps and edges of dies as no wafer has them."""
+"""Random constants of the fabric: links, queues, rings, ramps and edges of dies that no wafer has."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ def odd_config(seed: int) -> FabricConfig:
 
 
 def config_of(seed: int) -> FabricConfig:
-    """Every second seed WSE-2, every tenth WSE-3, the others odd constants."""
+    """Return the constants: every second seed WSE-2, every tenth WSE-3, the others odd constants."""
     return WSE2 if seed % 2 else WSE3 if seed % 10 == 0 else odd_config(seed)

@@ -1,4 +1,4 @@
-"""What torch says about a model: FLOPs of a run, and the products of its joint graph."""
+"""Torch's own counts for a model: FLOPs of a run, and the products of its joint graph."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _value(tree: Any) -> Any:
 
 
 def flops_of(graph: torch.fx.Graph) -> int:
-    """FLOPs by torch's registry (2 per multiply-accumulate, attention dense)."""
+    """Count FLOPs by torch's registry (2 per multiply-accumulate, attention dense)."""
     total = 0
     for node in graph.nodes:
         formula = flop_registry.get(getattr(node.target, "overloadpacket", None))
@@ -50,7 +50,7 @@ def shape_key(b: int, m: int, k: int, n: int) -> tuple[int, int, int, int]:
 
 
 def forward(module: torch.nn.Module, args: Any, kwargs: Any = None) -> torch.fx.Graph:
-    """The forward graph in core ATen with attention as products."""
+    """Return the forward graph in core ATen with attention as products."""
     fake, fake_args, fake_kwargs = as_fake(module.eval(), args, kwargs or {})
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
         return torch.export.export(fake, fake_args, fake_kwargs).run_decompositions().graph

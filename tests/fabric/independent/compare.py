@@ -1,4 +1,4 @@
-"""What the independent simulator and an executor say of one program, field by field."""
+"""Compares the independent simulator with an executor on one program, field by field."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def differences(program: Program, own: Outcome, found: FabricResult) -> list[str
 def disagreements(
     program: Program, config: FabricConfig, inputs: Mapping[str, Any], *, strict: bool = False
 ) -> dict[str, list[str]]:
-    """What every executor says otherwise of a program, by executor and threads."""
+    """Return the differences of every executor from the independent simulator, by executor and threads."""
     own = Machine(program, config, inputs).run()
     differ = {}
     for executor, threads in EXECUTORS:

@@ -1,4 +1,4 @@
-"""A device without a GPU: the threads of a grid one after the other, in an order that changes in every half cycle.
+"""A device without a GPU: the threads of a grid run one after the other, in an order that changes in every half cycle.
 
 What the kernels run is run here, compiled for the processor.  A thread that read what another one writes in the same half
 would see it in one order and not in the other.
@@ -17,7 +17,7 @@ from wse_sim.jit import bare_kernel
 
 @bare_kernel
 def run_in_turns(orders, routes, planes, payload, cores, tally, marks, settings, t, until):  # type: ignore[no-untyped-def]
-    """Cycles t .. until - 1, or fewer; row k of `orders` is the order of the threads in half cycle k."""
+    """Step cycles t .. until - 1, or fewer; row k of `orders` is the order of the threads in half cycle k."""
     n = orders.shape[1]
     while t < until and not is_over(t, marks, settings.sets):
         for k in range(n):
@@ -43,15 +43,15 @@ class HostGrid:
         return each_array(_copied, state)
 
     def advance(self, state: RunState, t: int, until: int) -> None:
-        """All threads, in turns."""
+        """Run all threads, one after the other."""
         run_in_turns(self.orders, *state, t, until)
 
     def marks(self, state: RunState) -> Marks:
-        """As they are."""
+        """Return the marks unchanged."""
         return state.marks
 
     def download(self, state: RunState, onto: RunState) -> None:
-        """All that a device would hand back."""
+        """Return everything that a device would return."""
         Cuda().download(state, onto)
 
 

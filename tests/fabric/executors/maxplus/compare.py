@@ -1,4 +1,4 @@
-"""Runs of the max-plus executor, and their equality with a stepped run, field by field."""
+"""Runs the max-plus executor and compares it with a stepped run, field by field."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class _Color:
 def random_program(
     seed: int, config: FabricConfig, *, merges: float = 0.0, contention: float = 0.5
 ) -> tuple[Program, dict[str, np.ndarray]]:
-    """Program and values of its buffers."""
+    """Return a program and the values of its buffers."""
     rng = random.Random(seed)
     rows, cols = rng.randint(1, 5), rng.randint(2, 8)
     cells = [(r, c) for r in range(rows) for c in range(cols)]
