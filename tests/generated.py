@@ -1,4 +1,5 @@
-"""How many generated cases a test runs: few in `make test`, all in `make test-all`, many and new ones in `make test-random`.
+"""The number of generated cases of a test: few in `make test`, all in `make test-all`, many and new ones in `make
+test-random`.
 
 ``$WSE_SIM_TESTS`` says which: "quick", "all" or "random".
 """
@@ -17,7 +18,7 @@ _first = random.SystemRandom().randrange(10**6) * 1000 if WHICH == "random" else
 
 
 def cases(count: int) -> int:
-    """So many of `count` cases in this run, at least two."""
+    """Return the number of cases in this run, out of `count`, at least two."""
     return max(min(2, count), count * PERCENT // 100)
 
 

@@ -1,4 +1,4 @@
-"""Counts of work for tests: a clock says what the machine does, a count says what the program does."""
+"""Counts work for tests: a clock measures the machine, a count measures the program."""
 
 from __future__ import annotations
 

@@ -238,7 +238,7 @@ _QUICK = ("gpt2", "llama", "gptj", "vit")
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [k if k in _QUICK else pytest.param(k, marks=pytest.mark.slow) for k in HF])
 def test_transformers_configurations(tmp_path: Path, kind: str) -> None:
-    """A config.json is enough: whole model, attention found, masks folded, FLOPs as torch counts them."""
+    """A config.json is enough for the complete model: attention found, masks folded, FLOPs as torch counts them."""
     pytest.importorskip("transformers")
     architecture, sizes, attention, causal = HF[kind]
     file = tmp_path / "config.json"
@@ -300,7 +300,9 @@ SENSES: dict[str, tuple[str, dict[str, Any], set[str], int]] = {
     "kind", ["clip", *(pytest.param(k, marks=pytest.mark.slow) for k in SENSES if k != "clip")]
 )
 def test_configurations_choose_their_own_inputs(tmp_path: Path, kind: str) -> None:
-    """Text with images: both are given, the text with a place for each feature of the image; FLOPs as torch counts them."""
+    """A model of text with images gets both, and the text has a placeholder for each feature of the image; FLOPs as
+    torch counts them.
+    """
     pytest.importorskip("transformers")
     from wse_sim.frontend.huggingface import from_config
 
@@ -321,8 +323,9 @@ def test_configurations_choose_their_own_inputs(tmp_path: Path, kind: str) -> No
 
 @pytest.mark.slow
 def test_no_default_configuration_of_transformers_has_sizes_that_are_refused() -> None:
-    """Stages with a width each (MobileViT), heads of their own size (Reformer), keys that differ between layers: the sizes
-    that the authors of an architecture chose are sizes that models have."""
+    """Stages with a width each (MobileViT), heads of their own size (Reformer), keys that differ between layers: sizes
+    chosen by an architecture's authors are accepted.
+    """
     auto = pytest.importorskip("transformers.models.auto")
     from wse_sim.frontend.huggingface import _check_sizes
 
@@ -347,7 +350,7 @@ def test_no_default_configuration_of_transformers_has_sizes_that_are_refused() -
     ],
 )
 def test_configurations_with_faults(tmp_path: Path, config: dict[str, Any], sentence: str) -> None:
-    """What is wrong in a configuration is named with its key."""
+    """A fault in a configuration is named with its key."""
     pytest.importorskip("transformers")
     file = tmp_path / "config.json"
     file.write_text(json.dumps(config))

@@ -1,4 +1,4 @@
-"""Kernel graphs compute what the model computes: every kernel by itself, and all in a row."""
+"""Kernel graphs compute the model's values: each kernel alone, and all one after the other."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def filled(module: Any, tied: bool) -> Any:
 
 
 def arguments(args: Any) -> list[Any]:
-    """Values for the example arguments: ids below 2 (also types), or normal numbers."""
+    """Return values for the example arguments: ids below 2 (also types), or normal numbers."""
     torch.manual_seed(1)
     return [torch.randn(a.shape) if a.is_floating_point() else torch.randint(0, 2, a.shape) for a in args]
 
@@ -95,7 +95,7 @@ def test_transformers(name: str) -> None:
 
 @pytest.mark.slow
 def test_the_check_finds_faults() -> None:
-    """A kernel that states something else than the model does is found."""
+    """A kernel that states something different from the model is found."""
     module, args = build(parse_parameters(FAMILIES["gpt"]))
     model = record(filled(module, True), arguments(args))
     graph, lowered = model.lowered.graph, model.lowered

@@ -1,4 +1,4 @@
-"""Tables and loads of tests."""
+"""Tables and loads for tests."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def open_of(*rows: tuple[int, int, int]) -> Load:
 
 @st.composite
 def replicas(draw: st.DrawFn) -> tuple[Load, ServingRules, TurnTable]:
-    """A small load, open or closed, rules that preempt at times, and an uneven table."""
+    """Draw a small load, open or closed, rules that sometimes preempt, and an uneven table."""
     seed = draw(st.integers(0, 2**32 - 1))
     rng = np.random.default_rng(seed)
     regions, turn, count = draw(st.integers(1, 5)), draw(st.integers(1, 12)), draw(st.integers(1, 30))
@@ -72,7 +72,7 @@ def replicas(draw: st.DrawFn) -> tuple[Load, ServingRules, TurnTable]:
 
 @st.composite
 def services(draw: st.DrawFn) -> tuple[Load, ServingRules, TurnTable, int, str]:
-    """As :func:`replicas`, with every option that there is, replicas, and a router."""
+    """Draw :func:`replicas` with every option, several replicas, and a router."""
     load, rules, table = draw(replicas())
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     count, size = len(load), draw(st.integers(1, 5))

@@ -1,4 +1,4 @@
-"""Tasks that tests give to workers: graphs made by hand, so that a worker needs no torch; a task that ends its worker."""
+"""Tasks that tests send to workers: graphs made by hand, so that a worker needs no torch; a task that ends its worker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def handmade(training: bool):
 
 
 def capture(request):
-    """In place of a capture."""
+    """Replace a capture."""
     return handmade(request.options.phase == "training")
 
 
@@ -33,7 +33,7 @@ def hungry(graph, requests):
 
 
 def memory_hungry(graph, requests):
-    """A task that takes far more memory than its worker may, a little at a time, for one of its settings."""
+    """Use far more memory than the worker may, gradually, for one of the settings."""
     rows = []
     for request in requests:
         if request.options.batch == 13:
