@@ -98,6 +98,7 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "pictures/report_read.png": (*_PAGE, "docs/pictures/make.py:gpt2", *_GPT2),
     "pictures/llama_links.png": (
         "wse_sim/report/heatmap.py",
+        "wse_sim/report/bottleneck.py",
         "docs/pictures/make.py:llama",
         "numbers:models/llama2-7b, training, weight-streaming",
     ),
