@@ -19,7 +19,7 @@ from wse_sim.compiler.plan import CoreMemory, Infeasible, Region, Stream
 from wse_sim.engine.result import LINK_QUANTITIES, Result
 from wse_sim.hardware import Cluster, Wafer
 from wse_sim.report import bottleneck, hta, tables, views
-from wse_sim.report.heatmap import DIRECTIONS, used_cores
+from wse_sim.report.heatmap import DIRECTIONS, scale_end, used_cores
 from wse_sim.report.levers import SHOWN, levers_of
 from wse_sim.report.measured import MeasuredCounters
 from wse_sim.report.pages import as_json, parts_of, templates
@@ -93,6 +93,7 @@ def payload(result: Result, bins: int = BINS, measured: MeasuredCounters | None 
     """Return the data for the page's script: packed maps, regions, time bins, timeline."""
     wafer = result.plan.wafer
     over_time = views.time_bins(result, bins)
+    used = used_cores(result)
     return {
         "rows": wafer.rows,
         "cols": wafer.cols,
@@ -101,15 +102,15 @@ def payload(result: Result, bins: int = BINS, measured: MeasuredCounters | None 
         "families": [use.family for use in result.kernels],
         "regions": [_rectangle(area.name, area.region) for area in result.areas],
         "marks": _marks(result),
-        "used": packed(used_cores(result).astype(np.float32)),
+        "used": packed(used.astype(np.float32)),
         "kernel": packed(result.core_map("kernel")),
         "layers": [
-            {"key": key, "title": title, "unit": unit, "fold": fold, **packed(result.core_map(key))}
+            _layer(key, title, unit, fold, result.core_map(key), used)
             for key, title, unit, fold in LAYERS
             if key != "queue" or result.queues
         ]
         + [
-            {"key": one.key, "title": one.title, "unit": one.unit, "fold": one.fold, **packed(one.values)}
+            _layer(one.key, one.title, one.unit, one.fold, one.values, used)
             for one in (measured.maps if measured else ())
         ],
         "time": None
@@ -123,6 +124,15 @@ def payload(result: Result, bins: int = BINS, measured: MeasuredCounters | None 
         "timeline": timeline_slices(result),
         "counters": {name: _thinned(points) for name, points in result.counters.items()},
     }
+
+
+def _layer(
+    key: str, title: str, unit: str, fold: str, values: NDArray[np.float32], used: NDArray[np.bool_]
+) -> dict[str, Any]:
+    """Return a map with its texts; `end` is the end of its color scale."""
+    shown = values.astype(float) if key.startswith("link_") else np.where(used, values, np.nan)
+    end = scale_end(shown, is_fraction=unit.startswith("fraction"))
+    return {"key": key, "title": title, "unit": unit, "fold": fold, "end": end, **packed(values)}
 
 
 def _marks(result: Result) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def seconds(value_s: float) -> str:
     """Return a time with the prefix that leaves one to three digits before the point; hours stay seconds."""
     if not math.isfinite(value_s):
         return "n/a"
-    if value_s == 0:
+    if abs(value_s) < 1e-15:  # far less than a cycle: the rest of a difference
         return "0 s"
     if abs(value_s) >= 1e4:
         return f"{value_s:,.0f} s"
