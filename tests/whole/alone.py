@@ -1,4 +1,4 @@
-"""One region that trains, alone on its fabric: host streams at all its ports, and the same kernel in PyTorch."""
+"""Runs one region that trains, alone on its fabric: host streams at all its ports, and the same kernel in PyTorch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Op = Callable[..., torch.Tensor]
 
 @dataclass
 class Alone:
-    """What a batch gave: by tensor and by parameter; gradients of parameters are sums over the batch."""
+    """The results of a batch, by tensor and by parameter; gradients of parameters are sums over the batch."""
 
     region: TrainedKind
     output: Floats  # (samples, T, N)
@@ -52,7 +52,7 @@ def region_alone(
 
 
 class _Bench:
-    """A fabric with the region, and the ways between its ports and the edges."""
+    """A fabric with the region, and the routes between its ports and the edges."""
 
     def __init__(self, region: TrainedKind, samples: int, come: tuple[int, int] | None = None) -> None:
         self.region, self.samples, wafer = region, samples, region.wafer
@@ -142,7 +142,7 @@ class _Laid:
         return flat.astype(np.float32)
 
     def gradients(self, found: FabricResult) -> dict[str, Floats]:
-        """Of the operands, (samples, elements)."""
+        """Return the gradients of the operands, (samples, elements)."""
         return {
             tensor: self.unpacked(tensor, found.read(f"gradient {tensor}"))
             for tensor in self.region.gradient_order
@@ -201,18 +201,20 @@ def run_alone(
 
 
 def counted(region: TrainedKind, samples: int, in_flight: int) -> Floats:
-    """Cycles (rows, cols) that the region's compute cores issue in a batch and its update, counted from the program."""
+    """Return the cycles (rows, cols) that the region's compute cores issue in a batch and its update, counted from the
+    program.
+    """
     laid = _laid(region, samples, in_flight, 0.5, (samples, samples))
     return issued_cycles(laid.bench.b.build(), laid.bench.config)[region.rows, region.columns]
 
 
 def issued_by_core(region: TrainedKind) -> Floats:
-    """Cycles (rows, cols) of one sample forward and backward: what it adds to a batch."""
+    """Return the cycles (rows, cols) of one sample forward and backward, which it adds to a batch."""
     return counted(region, 2, 1) - counted(region, 1, 1)
 
 
 def issued(region: TrainedKind) -> float:
-    """Of the busiest core."""
+    """Return the cycles of the busiest core."""
     return float(issued_by_core(region).max())
 
 
@@ -223,7 +225,9 @@ def first_sample_alone(
     weights: Mapping[str, Floats],
     come: tuple[int, int],
 ) -> tuple[Floats, dict[str, Floats]]:
-    """What left of a batch of which `come` samples of operands and of gradients came: result and gradients, zero where nothing did."""
+    """Send only `come` samples of operands and of gradients of a batch; return result and gradients, zero where none
+    left.
+    """
     samples = len(gradient)
     laid = _laid(region, samples, samples, 0.0, come)
     inputs = laid.inputs(operands, gradient, weights)

@@ -1,4 +1,6 @@
-"""A convolution that trains, alone on its fabric: outputs, gradients and updates beside autograd, cycles beside paper."""
+"""A convolution that trains, alone on its fabric: outputs, gradients and updates compared with autograd, cycles with
+paper.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,7 @@ def test_values_are_those_of_autograd_and_cycles_those_of_the_program(name: str)
 
 @pytest.mark.slow
 def test_images_of_the_host_need_no_gradient() -> None:
-    """Nothing goes west, and no image of gradients is kept."""
+    """No gradient is sent west, and no image of gradients is stored."""
     run, _ = checked("stride 2, two rounds", needs=())
     assert run.operand_gradients == {}
     with_gradient, _ = checked("stride 2, two rounds")

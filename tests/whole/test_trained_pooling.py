@@ -42,7 +42,7 @@ def region(name: str, side: int = 16) -> TrainedPooling:
 
 
 def pooling(pool: nn.Module, image: Image, side: int = 16) -> TrainedPooling:
-    """As above."""
+    """Return the cases as above."""
     layers = [nn.Conv2d(image[0], image[0], 1), pool, nn.Flatten(), nn.LazyLinear(4)]
     model = nn.Sequential(*layers)
     model(torch.zeros(1, *image))
@@ -107,7 +107,7 @@ def test_any_window_and_any_number_in_flight(
 
 @pytest.mark.parametrize("name", POOLS)
 def test_there_is_no_update(name: str) -> None:
-    """Three images take what they add to a batch, and nothing follows."""
+    """Three images take the time that they add to a batch, without an update."""
     found = region(name)
     assert counted(found, 3, 3).max() == 3 * issued(found)
 
