@@ -148,7 +148,7 @@ def changed(item: Part, name: str, factor: float) -> Part | None:
 
 
 def system() -> tuple[Wafer, Cluster]:
-    """The wafer and the cluster that are changed."""
+    """Return the wafer and the cluster whose constants are changed."""
     from wse_sim.hardware import load_cluster, load_wafer
 
     return load_wafer("wse2").derive(**SIZE), load_cluster()

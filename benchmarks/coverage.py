@@ -183,7 +183,7 @@ def answer(points: Sequence[Row]) -> dict[str, Any]:
         }
         ships[subject] = max(owns)
     for name in ("kernel", "model"):
-        # A subject without points of its own is at best known as the worst of its kind.
+        # A subject without points is known at best as well as the worst of its kind.
         known = [value for subject, value in ships.items() if subject.startswith(f"{name}.")]
         ships[name] = max([own_error([row for row in points if row["subject"].startswith(name)]), *known])
     return {"subjects": table, "half_width_90": ships}

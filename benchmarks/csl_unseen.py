@@ -32,7 +32,7 @@ class Row(NamedTuple):
     """A stencil and its published cycles per iteration."""
 
     grid: tuple[int, int]
-    tile: tuple[int, int] | None  # cells of a core; None: one cell, a program of its own
+    tile: tuple[int, int] | None  # cells of a core; None: one cell, in a separate program
     radius: int
     wse2: int
     wse3: int

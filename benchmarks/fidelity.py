@@ -44,7 +44,7 @@ from wse_sim.validation.suite import Point, load_suite
 GATED = ("reduce", "vector_op", "point_to_point")
 PUBLISHED_LIMIT, TREE_LIMIT = 0.01, 0.02
 COLLIDING_LIMIT = (
-    0.035  # the study that says 0.5 for a plain fp32 product has 1.94 for the conflict of its reads
+    0.035  # the study that states 0.5 for a plain fp32 product has 1.94 for the conflict of its reads
 )
 MAX_CORE_CYCLES = 5.0e8
 SIZES = ((4, 16), (8, 64), (16, 256), (64, 256), (64, 1024), (128, 64))

@@ -53,7 +53,7 @@ class _NoFitError(Exception):
 def compiled(
     case: Case, graph: KernelGraph, prices: str | None = None, loss: str | None = None
 ) -> PipelinedPlan | WeightStreamingPlan:
-    """Return a plan of the case; `prices` of a pipeline are those of a run unless others are asked for."""
+    """Return a plan of the case; `prices` of a pipeline are those of a run unless others are requested."""
     how: dict[str, Any] = {"mode": "weight-streaming"}
     if not case.is_streamed:
         how = {"mode": "pipelined", "replicas": 1, "placer": case.placer, "prices": prices, "loss": loss}

@@ -105,7 +105,7 @@ def _nothing(number: int) -> int:
 
 
 def engine() -> Row:
-    """Empty tasks per second through the scheduler: where it would bind."""
+    """Return the rate of empty tasks through the scheduler, at which it becomes the bottleneck."""
     import distributed
 
     with (

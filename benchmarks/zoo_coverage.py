@@ -218,7 +218,7 @@ def measure(zoo: str, name: str, training: bool) -> dict[str, Any]:
     if "torch_flops" not in row:
         return row
     if row["torch_flops"] > row["flops"] and not training and "counter" not in row:
-        # Products whose result nobody reads: the model works them out, a compiled program does not.
+        # Products with unused results: the model computes them, a compiled program does not.
         row |= {
             "torch_flops": counted_in_program(module, args, kwargs),
             "counter": "over the exported program",

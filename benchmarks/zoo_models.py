@@ -314,7 +314,7 @@ def _transformers_inputs(module: torch.nn.Module, config: PretrainedConfig) -> R
     if "use_cache" in takes:
         given["use_cache"] = False
     if "input_ids" in given and ("pixel_values" in given or "image_grid_thw" in takes):
-        with contextlib.suppress(Exception):  # then the model itself says what it lacks
+        with contextlib.suppress(Exception):  # then the model itself reports what it lacks
             given |= _with_pictures(module, config, given, takes)
     return given
 

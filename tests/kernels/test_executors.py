@@ -28,7 +28,7 @@ GIVEN: dict[str, dict[str, int]] = {
 
 
 def compare(case: Case, executor: str) -> None:
-    """Equal cycles, halts, counters and values on the max-plus and the wavelet executor."""
+    """Require equal cycles, halts, counters and values on the max-plus and the wavelet executor."""
     solved, stepped = (
         run.run_program(case.program, case.config, executor=name, inputs=case.inputs)
         for name in (executor, "wavelet")

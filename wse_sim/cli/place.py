@@ -152,7 +152,10 @@ def _compare(
     options: PlaceOptions,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Place with each placer for each objective, simulate, rank: rows best first; plans in the same order."""
+    """Place with each placer for each objective, simulate the plans, and rank them.
+
+    Return the rows, best first, and the plans in the same order.
+    """
     from wse_sim import api
     from wse_sim.compiler.placers import StagePlacer, placer_named
     from wse_sim.compiler.plan import Infeasible

@@ -100,7 +100,7 @@ def mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> object:
 
 
 class WaferTensor(torch.Tensor):
-    """A tensor on the simulated wafer; see the module."""
+    """A tensor on the simulated wafer, whose values Python cannot read; the module's docstring has the rules."""
 
     _value: torch.Tensor | None
     _const: torch.Tensor | None

@@ -29,7 +29,7 @@ DEFAULT_LENGTH = 512
 SOUND = 16_000  # values: one second
 FRAMES = 3_000  # of a spectrum: as many as 30 seconds have
 MOST_TRIED = 12
-MOST_VALUES = 2**20  # tokens that have values: of a longer text nobody looks at them
+MOST_VALUES = 2**20  # tokens that have values; values of a longer text are not read
 OF_VALUES = ("image_grid_thw", "spatial_shapes", "image_sizes", "target_sizes")
 """Arguments that say how large something is: models read their values."""
 MARKS = {
@@ -283,7 +283,7 @@ class _Rules:
         takes = inspect.signature(features).parameters
         named = {k: v for k, v in given.items() if k in takes and k != "input_ids"}
         shapes = _shapes_made(_Part(self.module, features), named)
-        count = sum(prod(shape[:-1]) for shape in shapes)  # none are known: the text stands alone
+        count = sum(prod(shape[:-1]) for shape in shapes)  # none are known: the text is used alone
         places = torch.full((1, count), mark, dtype=torch.long)
         return torch.cat([places, torch.where(text == mark, mark + 1, text)], dim=1)
 

@@ -418,7 +418,7 @@ def compared(graph: KernelGraph, kept: KernelGraph, trace: Trace, chosen: bool) 
             f"recomputation of torch.utils.checkpoint, {first.again:,} FLOPs a step by torch, is not in the graph, which "
             "keeps what gradients need"
         )
-    # Products whose result nobody reads run in the module, and no captured program has them.
+    # Products with unused results run in the module, and no captured program has them.
     lacking = bool(first.strange) and first.strange <= _UNCOUNTED  # the program spells them out
     unread = first.forward > last.forward and first.backward == last.backward
     if _is_equal(kept, first) or ((unread or lacking) and _is_equal(kept, last)):

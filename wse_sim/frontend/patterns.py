@@ -355,7 +355,7 @@ class SpelledAttention:
             value_width=node.shape[-1],
             scale=factor,
             reshaped=factor is None,
-            # A mask that is added as well has the last word: a triangle does not stand for both.
+            # A mask that is added as well decides: a triangle does not represent both.
             is_causal=causal and mask_kind(trace, mask) != "dense",
         )
 

@@ -27,7 +27,7 @@ def frozen_marked() -> Iterator[list[str]]:
     modes: dict[Any, bool | None] = {
         torch.no_grad: True,
         torch.enable_grad: False,
-        torch.set_grad_enabled: None,  # says itself which
+        torch.set_grad_enabled: None,  # its argument is the mode
         torch.inference_mode: None,
     }
     apply = function.__dict__["apply"]

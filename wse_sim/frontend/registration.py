@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-import wse_sim.frontend.classify_rows  # noqa: F401  (its handlers must stand before others replace them)
+import wse_sim.frontend.classify_rows  # noqa: F401  (its handlers must exist before others replace them)
 from wse_sim.errors import KernelError, ModelError
 from wse_sim.frontend.classify import HANDLERS, Handler, handles
 from wse_sim.frontend.fusions import FUSIONS, Fusion

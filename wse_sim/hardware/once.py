@@ -49,7 +49,7 @@ class ReadOnce(Generic[Read]):
 def _stamp(path: str) -> Stamp:
     try:
         status = os.stat(path)
-    except (OSError, ValueError):  # a null byte: the reader says so
+    except (OSError, ValueError):  # a null byte: the reader reports it
         return path, 0, 0, 0
     return path, status.st_mtime_ns, status.st_size, status.st_ino
 

@@ -54,9 +54,9 @@ class Wafer(Displayed, ScalarCosts):
     # Cores that are dead: (row, col) pairs, and whole rows; regions and programs avoid them.
     dead_cores: tuple[tuple[int, int], ...] = ()
     dead_rows: tuple[int, ...] = ()
-    # avoid: regions leave them out; shift: spare columns stand in for them, row by row (assumed).
+    # avoid: regions leave them out; shift: spare columns replace them, row by row (assumed).
     defect_repair: Literal["avoid", "shift"] = "avoid"
-    # redundant: links that nobody else uses take words over dead cores (assumed); around: words go round them.
+    # redundant: otherwise unused links carry words over dead cores (assumed); around: words go around them.
     defect_links: Literal["redundant", "around"] = "redundant"
 
     # geometry

@@ -32,7 +32,7 @@ MAX_COUNTER_POINTS = 1500
 PALETTE_LIMIT = 65536
 # Of one packed map; maps repeat within a kernel, so that a whole page has about 1 MB.
 ROUNDED_ABOVE_BYTES = 700_000
-MANTISSA_BITS = (14, 12, 10, 8, 6, 4, 3, 2)  # tried in turn; float32 has 23
+MANTISSA_BITS = (14, 12, 10, 8, 6, 4, 3, 2)  # tried in this order; float32 has 23
 
 LAYERS = (
     ("busy", "Compute", "fraction of the step", "mean"),

@@ -28,7 +28,7 @@ Z95 = 1.6448536269514722
 """95 % quantile of the normal distribution: where a range ends."""
 SAMPLES = 64
 SEED = 1
-MOST_SCORE = 3.0  # a range says nothing of its far tails
+MOST_SCORE = 3.0  # a range does not determine its far tails
 UNUSED = ("scalar_", "power_limited_clock_hz")
 """Constants that no formula of a kernel or a mode reads: prices of register cores, and a clock that counts as `clock_hz` where it is requested."""
 

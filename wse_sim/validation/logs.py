@@ -40,7 +40,7 @@ BATCH_BAND = 0.10
 called wrong."""
 EXCERPT_BAND = 0.25
 """The same for an excerpt without the beginning, whose GlobalRate has only two decimals."""
-LEAST_S = 5.0  # time stamps closer than this say nothing of a rate
+LEAST_S = 5.0  # time stamps closer than this do not determine a rate
 STAMP_FORMAT = "%Y-%m-%d %H:%M:%S,%f"
 
 _PROGRESS = re.compile(r"\|\s*(Train|Eval)\s+(Device=.*)")

@@ -20,7 +20,7 @@ ACTIVATIONS = {
 }  # fmt: skip
 HALVES = {"float16": "mixed", "cbfloat16": "cbfloat16", "bfloat16": "bf16"}
 OPTIMIZERS = {"sgd": "sgd", "adam": "adam", "adamw": "adamw", "adambase": "adam"}
-# What makes a decoder another model than its sizes say.
+# Keys that make a decoder a different model from the one with its sizes.
 FOREIGN = (
     "encoder_num_hidden_layers", "num_experts", "moe_params", "moe", "d_kv", "image_model_list", "lora_params",
     "attention_sliding_window_length", "fixed_sparse_attention", "freeze", "freeze_layers",

@@ -345,7 +345,8 @@ def test_every_core_sends_to_its_neighbour_around_the_edges(wse2: FabricConfig, 
     """Of s x s words (s - 1)^2 cross two links; those of the last column cross s - 1 west and one south, those of the
     last row likewise, and the corner's 2 (s - 1).
 
-    A core sends and receives in turn, at 0.4 words a cycle 1.25 cycles each: 2.5 cycles a word, but for what queues take at first and the way.
+    A core alternates between sending and receiving; at 0.4 words per cycle each takes 1.25 cycles.  So a word takes 2.5
+    cycles, in addition to the filling of queues and the route.
     """
     side, words = 6, 200
     result = run_program(neighbours(wse2, side, words, 0.4), wse2, executor=executor)

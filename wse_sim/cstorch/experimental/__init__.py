@@ -15,7 +15,7 @@ from wse_sim.cstorch import faults
 from wse_sim.cstorch.nn import applied_to_a_part
 from wse_sim.cstorch.utils.utils import FilterCallable, make_param_filter
 
-# Names of the interface that are not simulated, and what stands for them.
+# Names of the interface that are not simulated, and their replacements.
 NOT_SIMULATED = {
     "run_implicit_autoregressive_loop": "text generation is simulated by 'wse-sim generate'",
     "start_implicit_loop": "text generation is simulated by 'wse-sim generate'",

@@ -304,7 +304,7 @@ class GMP(DynamicSparsity):
     ) -> None:
         if schedule is None and sparsity is None:
             raise faults.program_error("GMP: the schedule of sparsity is missing; give schedule")
-        # Earlier releases say with "schedule" when masks change, and with "sparsity" how sparse they get.
+        # In earlier releases "schedule" states when masks change, and "sparsity" how sparse they get.
         if sparsity is not None and schedule is not None and update is None:
             update, schedule = schedule, None
         super().__init__(schedule if sparsity is None else sparsity, init_method, update=update, **options)

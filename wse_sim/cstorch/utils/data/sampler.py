@@ -93,7 +93,7 @@ class DistributedSampler(torch.utils.data.Sampler):
         if self.batch_size is None:
             yield from order[self.rank :: self.workers]
             return
-        # Batches are dealt out in turn, so together the workers keep the order of batches.
+        # Batches are distributed round-robin, so together the workers keep the order of batches.
         for start in range(self.rank * self.batch_size, len(order), self.workers * self.batch_size):
             yield order[start : start + self.batch_size]
 
