@@ -23,13 +23,13 @@ def _one(rng: Rng, choices: tuple[str, ...]) -> str:
 
 
 def _tile(rng: Rng, most: int = 9) -> tuple[int, int, int, int, int]:
-    """(rows, columns, words f, vector t, turns)."""
+    """Return (rows, columns, words f, vector t, turns)."""
     rows, cols = (int(v) for v in rng.integers(2, most, 2))
     return rows, cols, int(rng.integers(12, 40)), int(rng.integers(4, 20)) * 2, int(rng.integers(20, 60))
 
 
 def triggered(mapping: str) -> Sampler:
-    """Forward products of one lane or two."""
+    """Forward products of one or two lanes."""
 
     def sample(rng: Rng) -> Row:
         rows, cols = (int(v) for v in rng.integers(2, 12, 2))
@@ -91,7 +91,7 @@ def _grouped_gemm(rng: Rng) -> Row:
 
 
 def _batch_gemm(rng: Rng) -> Row:
-    """A row of cores per product, or two products."""
+    """Return a row of cores per product, or two products."""
     rows, cols, f, t, n = _tile(rng)
     how = {"rows": rows, "cols": cols, "b": rows, "dtype": "fp16", "mapping": _one(rng, MAPPINGS)}
     if rng.integers(3) == 0:
@@ -102,7 +102,9 @@ def _batch_gemm(rng: Rng) -> Row:
 
 
 def _conv2d(rng: Rng) -> Row:
-    """Lines of 16 pixels and more, 9 products per core and more; few turns, so that lines are exchanged once."""
+    """Return the lines of 16 pixels and more, 9 products per core and more; few turns, so that lines are exchanged
+    once.
+    """
     rows, cols = (int(v) for v in rng.integers(2, 7, 2))
     taps, stride = (int(v) for v in rng.choice([(1, 1), (1, 2), (3, 1), (3, 2)]))
     phase, mapping = _one(rng, PHASES), _one(rng, MAPPINGS)

@@ -16,7 +16,7 @@ Rng = np.random.Generator
 
 
 def _attention(mapping: str) -> Sampler:
-    """One head of one sample: lines of cores over its features, others over its queries or keys."""
+    """One head of one sample: some lines of cores have its features, others its queries or keys."""
 
     def sample(rng: Rng) -> dict[str, Any]:
         over, lines = int(rng.integers(1, 6)), int(rng.integers(2, 7))
@@ -60,7 +60,7 @@ def _rows(mappings: tuple[str, ...], phases: tuple[str, ...], **more: tuple[str,
 
 
 def _losses(rng: Rng) -> dict[str, Any]:
-    """More cores than rows (each over whole lines of cores), or whole rows on every core."""
+    """Losses with more cores than rows (each over complete lines of cores), or with complete rows on every core."""
     rows, cols, f = (int(v) for v in (*rng.integers(2, 9, 2), rng.integers(8, 200)))
     m, n = (rows, cols * f) if rng.integers(2) else (rows * cols * int(rng.integers(1, 9)), f)
     how = {"mapping": "streamed", "dtype": str(rng.choice(DTYPES)), "phase": str(rng.choice(BACKWARD))}

@@ -1,4 +1,4 @@
-"""What an answer costs: CPU seconds and memory of whole commands, with an empty cache and once more.
+"""Measures the cost of an answer: CPU seconds and memory of complete commands, with an empty cache and once more.
 
     python -m benchmarks.answers [NAME ...] [--keep WHERE]
 
@@ -36,7 +36,7 @@ _PART = re.compile(r"^ {0,2}(\w.*?)  +(\d+\.\d\d)(?:  +\d+\.\d\d)?$", re.MULTILI
 
 
 def loop_s() -> float:
-    """CPU seconds of a fixed loop: how fast this machine is now."""
+    """Return the CPU seconds of a fixed loop, which measure how fast this machine is now."""
     began, total = time.process_time(), 0
     for number in range(LOOPS):
         total += number
@@ -44,7 +44,7 @@ def loop_s() -> float:
 
 
 def cost(command: Sequence[str], cache: str) -> dict[str, object]:
-    """CPU seconds, in all and by part, and most memory (bytes) of one command."""
+    """Return CPU seconds, in total and by part, and the peak memory (bytes) of one command."""
     timings = ["--timings"] if command[0] == "run" else []
     with tempfile.TemporaryFile("w+", encoding="utf-8") as output:
         process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Published runs of other machines next to simulated CS-2 systems.
+"""Compares published runs of other machines with simulated CS-2 systems.
 
     python -m benchmarks.baselines [--series gpt2-series] [--keep]
 

@@ -1,4 +1,4 @@
-"""What each constant of the hardware moves: rates of models in both modes, and prices of kernels.
+"""Measures the effect of each constant of the hardware: on rates of models in both modes, and on prices of kernels.
 
     python -m benchmarks.constants           compute and write docs/constants.json     (about 15 CPU minutes)
     python -m benchmarks.constants --only hop_cycles link_bytes_per_cycle              some constants, printed
@@ -50,14 +50,14 @@ RATES = ("_per_s", "_per_cycle", "_hz")
 
 
 def is_better(name: str, factor: float) -> bool:
-    """Whether `factor` times a constant is better hardware: more of a rate or a size, less of a time or a loss."""
+    """Return whether `factor` times a constant is better hardware: more of a rate or a size, less of a time or a loss."""
     less = name.endswith(LESS_IS_BETTER) and not name.endswith(RATES)
     return (factor < 1) == less
 
 
 @dataclass(frozen=True)
 class Change:
-    """One constant changed, for one model in one mode: the rates over those before."""
+    """One constant changed, for one model in one mode, with the ratio of the new rates to the old ones."""
 
     constant: str
     factor: float
@@ -92,7 +92,7 @@ def _graph(model: str) -> KernelGraph:
 
 
 def watched(item: Part, names: Iterable[str], read: set[str]) -> Part:
-    """The same wafer or cluster; the names of the constants that anybody reads of it go into `read`."""
+    """Return the same wafer or cluster; the names of the constants that anybody reads of it go into `read`."""
     known = frozenset(names)
 
     class Watched(type(item)):  # type: ignore[misc]
@@ -106,7 +106,7 @@ def watched(item: Part, names: Iterable[str], read: set[str]) -> Part:
 
 @lru_cache(maxsize=32)
 def before(model: str, mode: str) -> tuple[tuple[float, float] | None, frozenset[str]]:
-    """The rates on the machine as it stands, and the constants that were read for them."""
+    """Return the rates on the machine as it stands, and the constants that were read for them."""
     wafer, cluster = system()
     read: set[str] = set()
     machine = watched(wafer, names(), read), watched(cluster, names(), read)
@@ -115,7 +115,7 @@ def before(model: str, mode: str) -> tuple[tuple[float, float] | None, frozenset
 
 
 def rates(model: str, mode: str, wafer: Wafer, cluster: Cluster) -> tuple[float, float] | None:
-    """(samples/s, samples/s without the host), or None if the model does not fit."""
+    """Return (samples/s, samples/s without the host), or None if the model does not fit."""
     from wse_sim import api
 
     plan = api.compile(_graph(model), wafer, mode=mode, batch=BATCH, cluster=cluster)
@@ -126,7 +126,7 @@ def rates(model: str, mode: str, wafer: Wafer, cluster: Cluster) -> tuple[float,
 
 
 def changed(item: Part, name: str, factor: float) -> Part | None:
-    """The wafer or cluster with a constant times `factor`, or None where its limits do not allow that."""
+    """Return the wafer or cluster with a constant times `factor`, or None where its limits do not allow that."""
     from wse_sim.errors import ConfigError
 
     value = getattr(item, name)
@@ -148,14 +148,14 @@ def changed(item: Part, name: str, factor: float) -> Part | None:
 
 
 def system() -> tuple[Wafer, Cluster]:
-    """The wafer and the cluster that are changed."""
+    """Return the wafer and the cluster whose constants are changed."""
     from wse_sim.hardware import load_cluster, load_wafer
 
     return load_wafer("wse2").derive(**SIZE), load_cluster()
 
 
 def names() -> list[str]:
-    """Every constant of a wafer and a cluster but the prices of scalar code and of CSL, which no model runs."""
+    """Return every constant of a wafer and a cluster except the prices of scalar code and of CSL, which no model runs."""
     from wse_sim.hardware.cluster import CLUSTER_UNITS
     from wse_sim.hardware.wafer import UNITS
 
@@ -165,7 +165,7 @@ def names() -> list[str]:
 def changes(
     constants: Iterable[str], models: Iterable[str] = tuple(MODELS), modes: Iterable[str] = MODES
 ) -> Iterator[Change]:
-    """All changes of some constants, both ways."""
+    """Return all changes of some constants, in both directions."""
     wafer, cluster = system()
     runs = [(model, mode, *before(model, mode)) for model in models for mode in modes]
     for name in constants:
@@ -186,7 +186,9 @@ def changes(
 
 
 def prices_moved(name: str) -> int | None:
-    """Kernels at their default sizes whose formula the constant moves (doubled or halved); None for a cluster's."""
+    """Return the kernels at their default sizes whose formula the constant changes (doubled or halved); None for a
+    cluster's.
+    """
     wafer, _ = system()
     if not hasattr(wafer, name):
         return None
@@ -238,7 +240,7 @@ def _row(one: Change) -> dict[str, Any]:
 
 
 def _write(table: dict[str, dict[str, Any]], unmeasured: Iterable[str] = ()) -> None:
-    """The file; `unmeasured` constants have no numbers of the pipelined mode."""
+    """Write the file; `unmeasured` constants have no numbers of the pipelined mode."""
     lines = [f" {json.dumps(name)}: {json.dumps(found)}" for name, found in table.items()]
     head = f'{{"tolerance": {TOLERANCE}, "modes": {json.dumps(MODES)}, "unmeasured": {json.dumps(sorted(unmeasured))}, "changes": {{\n'
     FILE.write_text(head + ",\n".join(lines) + "\n}}\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Coverage of intervals over the shipped suites, each point left out with its group.
+"""Measures the coverage of intervals over the shipped suites, with each point left out together with its group.
 
     python -m benchmarks.coverage [--json] [--rows FILE] [--write]
 
@@ -59,7 +59,7 @@ def group_of(subject: str, params: Mapping[str, Any], system: str) -> str:
 
 
 def rows(samples: int) -> list[dict[str, Any]]:
-    """Errors, with the group left out, and log quantiles of the draws for every point that runs."""
+    """Return errors, with the group left out, and log quantiles of the draws for every point that runs."""
     import numpy as np
 
     from wse_sim.validation.intervals import point_figure, point_ratios
@@ -95,7 +95,8 @@ def rows(samples: int) -> list[dict[str, Any]]:
 
 
 def left_out(points: Sequence[Point], figures: Mapping[str, Figure]) -> dict[tuple[str, float | None], float]:
-    """Errors of the points whose constants were fitted, with these fitted again without the group of the point.
+    """Return the errors of the points whose constants were fitted, with these fitted again without the group of the
+    point.
 
     By name and measurement: two runs may have one name.
     """
@@ -120,13 +121,13 @@ def left_out(points: Sequence[Point], figures: Mapping[str, Figure]) -> dict[tup
 
 
 def needed(row: Row) -> float:
-    """The least own error with which the measurement is inside."""
+    """Return the least own error with which the measurement is inside."""
     edge = row["high"] if row["error"] > 0 else row["low"]
     return math.sqrt(max(0.0, row["error"] ** 2 - edge**2))
 
 
 def own_error(points: Sequence[Row]) -> float:
-    """The least own error with which nine tenths of the points, and the next one, may be expected inside.
+    """Return the least own error with which nine tenths of the points, and the next one, may be expected inside.
 
     Of n points and one more that is like them, the k-th largest of n holds the new one with k / (n + 1).  Fewer than nine
     points have no such k: there the new error is one of a normal distribution whose spread s is known from n errors
@@ -144,7 +145,9 @@ def own_error(points: Sequence[Row]) -> float:
 
 
 def judged_by(mine: Sequence[Row], kind: Sequence[Row], group: str) -> float:
-    """Own error of a subject without a group; where fewer than LEAST points are left, at least that of its kind."""
+    """Return the own error of a subject without a group; where fewer than LEAST points are left, at least that of its
+    kind.
+    """
     left = [row for row in mine if row["group"] != group]
     around = own_error([row for row in kind if row["group"] != group])
     if len(mine) < LEAST:
@@ -159,7 +162,7 @@ def half_width(row: Row, own: float) -> float:
 
 
 def answer(points: Sequence[Row]) -> dict[str, Any]:
-    """Coverage per subject, and the own errors that ship."""
+    """Return coverage per subject, and the own errors that ship."""
     subjects = sorted({row["subject"] for row in points})
     table: dict[str, Any] = {}
     ships: dict[str, float] = {}
@@ -180,7 +183,7 @@ def answer(points: Sequence[Row]) -> dict[str, Any]:
         }
         ships[subject] = max(owns)
     for name in ("kernel", "model"):
-        # A subject without points of its own is at best known as the worst of its kind.
+        # A subject without points is known at best as well as the worst of its kind.
         known = [value for subject, value in ships.items() if subject.startswith(f"{name}.")]
         ships[name] = max([own_error([row for row in points if row["subject"].startswith(name)]), *known])
     return {"subjects": table, "half_width_90": ships}

@@ -1,4 +1,4 @@
-"""Speed of CSL programs on the simulated fabric: process CPU time, one thread.
+"""Measures the speed of CSL programs on the simulated fabric, in process CPU time of one thread.
 
 ``python -m benchmarks.csl [--json] [--only KEY] [--cold]``.  The programs are those of ``benchmarks/csl_programs``.
 """
@@ -34,7 +34,7 @@ DEBUGGED_STEPS = 20
 
 
 def compiled(name: str, **params: int) -> tuple[CompiledProgram, float]:
-    """A program of the folder, and the CPU seconds of its compilation."""
+    """Return a program of the folder, and the CPU seconds of its compilation."""
     begin = time.process_time()
     program = compile_program(PROGRAMS / f"{name}_layout.csl", memcpy=True, params=params)
     return program, time.process_time() - begin
@@ -82,7 +82,7 @@ def check_gemv(session: Session, tiles: np.ndarray, x: np.ndarray) -> float:
 
 
 def scalar_speed() -> dict[str, Any]:
-    """Opcodes per second of scalar code on one core."""
+    """Return the opcodes per second of scalar code on one core."""
     program, _ = compiled("loop", n=64, turns=400)
     session = Session(program.image, load_wafer("wse2"))
     seconds, cycles = timed(session, "compute")
@@ -116,7 +116,7 @@ def grid_speed(name: str, size: int, **params: int) -> dict[str, Any]:
 
 
 def wafer_speed(m: int = 4, n: int = 4) -> dict[str, Any]:
-    """The GEMV on the largest program rectangle, with values; resident bytes per core."""
+    """Return the GEMV on the largest program rectangle, with values; resident bytes per core."""
     cols, rows = WAFER
     program, compile_s = compiled("gemv", cols=cols, rows=rows, m=m, n=n)
     before = resident_bytes()
@@ -140,7 +140,7 @@ def resident_bytes() -> int:
 def debugged(
     program: CompiledProgram, name: str, points: Callable[[Debugger], object] | None
 ) -> tuple[float, int]:
-    """CPU seconds and cycles of a call in a debugger that has these points and goes on wherever it stops."""
+    """Return CPU seconds and cycles of a call in a debugger that has these points and continues wherever it stops."""
     session = ReplaySession(program.image, load_wafer("wse2"))
     debugger = Debugger(lambda debugger, _: debugger.resume())
     debugger.attach(session, program.image)
@@ -150,7 +150,8 @@ def debugged(
 
 
 def debugger_cost(rounds: int = 2) -> dict[str, object]:
-    """Cycles per CPU second of a stencil on 16 x 16 cores alone and in a debugger, the best of some rounds in turns.
+    """Return the cycles per CPU second of a stencil on 16 x 16 cores alone and in a debugger, the best of some rounds
+    in turns.
 
     ``break_point`` and ``watch_point`` are never reached or written; ``reached`` and ``written`` are once in every step of one core,
     with a condition that does not hold.
@@ -182,7 +183,9 @@ def debugger_cost(rounds: int = 2) -> dict[str, object]:
 
 
 def start_up() -> dict[str, float]:
-    """CPU seconds until the first result in a fresh process: machine code compiled, and taken from the cache."""
+    """Return the CPU seconds until the first result in a fresh process: with machine code compiled, and taken from the
+    cache.
+    """
     script = "from benchmarks.csl import scalar_speed; scalar_speed()"
     found = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -197,7 +200,7 @@ def start_up() -> dict[str, float]:
 
 
 def measure(only: str | None, cold: bool) -> dict[str, Any]:
-    """All results by key; the machine code is loaded before the first."""
+    """Return all results by key; the machine code is loaded before the first."""
     program, _ = compiled("loop", n=2, turns=1)
     timed(Session(program.image, load_wafer("wse2")), "compute")
     jobs: dict[str, Any] = {"scalar": scalar_speed}

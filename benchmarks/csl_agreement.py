@@ -1,4 +1,4 @@
-"""Two ways to one number, and published runs: programs in CSL against fabric programs and against what others measured.
+"""Compares cycles of CSL programs with those of fabric programs, and with published runs.
 
     python -m benchmarks.csl_agreement --two-ways --keep                our kernels: fabric program against its CSL, both generations
     python -m benchmarks.csl_agreement --costs --keep                   single loops against published numbers (``benchmarks.csl_costs``)
@@ -43,7 +43,9 @@ KERNELS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 
 
 def emitted_cycles(name: str, given: dict[str, Any], arch: str) -> int:
-    """Cycles of a kernel written as CSL, compiled and run by our own tools; its script compares the values."""
+    """Return the cycles of a kernel that is written as CSL, compiled and run by our own tools; its script compares the
+    values.
+    """
     with tempfile.TemporaryDirectory() as scratch, contextlib.chdir(scratch):
         write_csl(name, given, find(name).build(given, load_wafer(arch)), Path())
         text = Path(f"commands_{arch}.sh").read_text(encoding="utf-8")
@@ -61,7 +63,7 @@ def emitted_cycles(name: str, given: dict[str, Any], arch: str) -> int:
 
 
 def two_ways() -> list[dict[str, Any]]:
-    """Rows with the cycles of the fabric program, with the time stamps of its CSL, and of that CSL."""
+    """Return the rows with the cycles of the fabric program, with the time stamps of its CSL, and of that CSL."""
     rows = []
     for name, label, given in KERNELS:
         for arch in ARCHES:
@@ -83,7 +85,7 @@ def two_ways() -> list[dict[str, Any]]:
 
 
 def published(sources: Path, most_cores: int, only: str) -> list[dict[str, Any]]:
-    """Rows of the suite of published runs that count, with error."""
+    """Return the rows of the suite of published runs that count, with error."""
     suite = load_suite(shipped_suite(SUITE))
     points = tuple(
         p for p in suite.points if p.gate and only in p.id and int(p.params.get("cores", 1)) <= most_cores
@@ -97,7 +99,7 @@ def published(sources: Path, most_cores: int, only: str) -> list[dict[str, Any]]
 
 
 def merged(kept: list[dict[str, Any]], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Kept rows with those that ran now in their place, in the order of the suite."""
+    """Replace stored rows by those that ran now, in the order of the suite."""
     found = {row["id"]: row for row in [*kept, *rows]}
     return [
         found[point.id]

@@ -1,4 +1,4 @@
-"""Scalar code against the published rows: cycles that our own CSL programs take, the published number, the error.
+"""Compares scalar code with the published rows: cycles of our own CSL programs, the published number, the error.
 
 ``python -m benchmarks.csl_costs [--json]``.  The prices are in ``configs/wafers/wse2.yaml`` (``scalar_*_cycles``).  Each program is written
 after the description of the published one; where a row depends on the placement of arrays in banks, both placements are shown.
@@ -136,7 +136,7 @@ fn run() void {
 
 
 def finished(text: str, n: int, k: int, arch: str = "wse2") -> Session:
-    """A session in which the program `text` has run on one core."""
+    """Run the program `text` on one core and return its session."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "layout.csl").write_text(LAYOUT)
         (Path(folder) / "pe.csl").write_text(HEAD + text)
@@ -151,12 +151,12 @@ def finished(text: str, n: int, k: int, arch: str = "wse2") -> Session:
 
 
 def per_turn(text: str, n: int) -> float:
-    """Cycles of a turn of the loop, from runs of 10 and 50 turns."""
+    """Return the cycles of a turn of the loop, from runs of 10 and 50 turns."""
     return (finished(text, n, 50).cycle - finished(text, n, 10).cycle) / 40
 
 
 def between_stamps(text: str, n: int, k: int) -> int:
-    """Cycles between the two time stamps of a program."""
+    """Return the cycles between the two time stamps of a program."""
     session = finished(text, n, k)
     (symbol,) = [s for s in session.image.classes[0].symbols if s.name == "stamps"]
     stamps = session.peek(0, 0, symbol.address, 6).astype(np.int64)
@@ -165,7 +165,7 @@ def between_stamps(text: str, n: int, k: int) -> int:
 
 
 def rows() -> list[dict[str, Any]]:
-    """Name, our cycles, published cycles."""
+    """Return name, our cycles and published cycles of every row."""
     found: list[tuple[str, float, float]] = []
     for offset, label in ((1, "other banks"), (0, "same bank")):
         call = finished(SUMMA.replace("OFF", str(offset)), 14, 14).cycle / 196

@@ -1,4 +1,4 @@
-"""The decoder layer of the examples at full size: cycles of its phases, what closed forms say, CPU seconds.
+"""Measures the decoder layer of the examples at full size: cycles of its phases, closed forms, CPU seconds.
 
     python -m benchmarks.csl_decoder [--keep WHERE]
 
@@ -44,7 +44,7 @@ SUMS = {  # by phase: (length of the line, words)
 
 
 def closed_form(phase: int, wafer: Wafer) -> dict[str, int]:
-    """Cycles of the products and of the sums of a phase."""
+    """Return the cycles of the products and of the sums of a phase."""
     products = sum(
         columns * (wafer.map_element_cycles + count / wafer.fma_mixed_per_cycle)
         for columns, count in PRODUCTS.get(phase, [])
@@ -57,7 +57,9 @@ def closed_form(phase: int, wafer: Wafer) -> dict[str, int]:
 
 
 def measure(arch: str) -> Row:
-    """One command file, five tokens: its phases with their closed forms, what was compared, seconds."""
+    """Run one command file with five tokens; return its phases with their closed forms, the compared values, and
+    seconds.
+    """
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with tempfile.TemporaryDirectory() as place:
         copy = Path(place) / "csl_decoder"

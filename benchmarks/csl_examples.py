@@ -1,4 +1,4 @@
-"""Every command file of the public examples: passed or not, seconds, cycles; kept for the page.
+"""Runs every command file of the public examples and stores for the page whether it passed, its seconds and its cycles.
 
     python -m benchmarks.csl_examples DIR --keep WHERE [--arch wse2]      DIR holds a checkout of Cerebras/csl-examples; some 3 min a generation
     python -m benchmarks.csl_examples DIR --sdk 2.10 --keep WHERE         DIR holds a checkout of Cerebras/sdk-examples, the second corpus
@@ -24,13 +24,13 @@ CORPORA = {"1.4": "examples", "2.10": "examples_2_10"}
 
 
 def checked(folder: Path, arch: str | None, timeout_s: float) -> list[dict[str, Any]]:
-    """Results of the command files below a folder."""
+    """Return the results of the command files below a folder."""
     found = find_cases(folder, arch, None)
     return [check_case(name, generation, file, timeout_s).as_dict() for name, generation, file in found]
 
 
 def summary(cases: list[dict[str, Any]], where: str) -> dict[str, dict[str, Any]]:
-    """Per generation what the page shows."""
+    """Return the content of the page, per generation."""
     found = {}
     for arch in sorted({case["arch"] for case in cases}):
         own = [case for case in cases if case["arch"] == arch]

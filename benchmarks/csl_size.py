@@ -1,4 +1,4 @@
-"""Programs in CSL on grids of growing size: CPU seconds of every phase, peak memory, and how both grow.
+"""Measures programs in CSL on grids of growing size: CPU seconds of every phase, peak memory, and the growth of both.
 
     python -m benchmarks.csl_size [--only gemv] [--sizes 50x50,100x100,200x200] [--write]
     python -m benchmarks.csl_size --sources DIR --only 25-point     a checkout of Cerebras/csl-examples is in DIR
@@ -78,7 +78,7 @@ def warm() -> None:
 
 
 def one(key: str, cols: int, rows: int, sources: str) -> Row:
-    """All phases of one program on one grid, in this process."""
+    """Return all phases of one program on one grid, in this process."""
     warm()
     program = PROGRAMS[key]
     layout = (Path(sources) if program.public else OWN) / program.layout
@@ -141,7 +141,7 @@ def growth(rows: list[Row]) -> dict[str, float]:
 
 
 def keep(rows: list[Row]) -> None:
-    """Rows into the data of the page; a grid that was measured before is replaced."""
+    """Store rows in the data of the page; a grid that was measured before is replaced."""
     data = json.loads(KEPT.read_text())
     new = {(r["key"], r["cols"], r["rows"]): r for r in [*data.get("size", []), *rows]}
     data["size"] = [new[k] for k in sorted(new, key=lambda k: (k[0], k[1] * k[2]))]

@@ -1,4 +1,5 @@
-"""Programs in CSL whose course no data decide: which cases qualify for what, why others do not, and how much faster their cycles come.
+"""Measures programs in CSL whose course does not depend on data: which cases qualify, why others do not, and the
+speed-up of their cycles.
 
     python -m benchmarks.csl_static [--sizes 100x100] [--write]           speed of the project's own programs
     python -m benchmarks.csl_static --sources DIR [--only NAME] [--write] every command file of a checkout of Cerebras/csl-examples in DIR
@@ -34,7 +35,9 @@ LARGEST_MACHINE = 50_000
 
 
 def case_row(name: str, arch: str, file: Path, timeout_s: float) -> Row:
-    """What is found of one command file: launches, how many are lowered and agree with the machine, and what may decide the course."""
+    """Return the findings for one command file: launches, how many are lowered and agree with the machine, and what may
+    decide the course.
+    """
     with tempfile.TemporaryDirectory() as folder:
         kept = Path(folder) / "launches.jsonl"
         os.environ[STATIC_VARIABLE] = str(kept)
@@ -48,17 +51,17 @@ def case_row(name: str, arch: str, file: Path, timeout_s: float) -> Row:
 
 
 def decides(found: Found) -> str:
-    """The first reason why data may decide the course of a run; "" if none may."""
+    """Return the first reason why data may decide the course of a run; "" if none may."""
     return next((v.reason for course in found.courses for v in course if v.reason), "")
 
 
 def refused(launches: list[Launch]) -> str:
-    """Why the first launch that is not lowered is not."""
+    """Return why the first launch that is not lowered is not."""
     return next((launch.reason for launch in launches if launch.cycles is None), "")
 
 
 def speed_row(key: str, cols: int, rows: int, sources: str) -> Row:
-    """One program on one grid: cycles and CPU seconds by the machine (small grids), and without values."""
+    """Measure one program on one grid: cycles and CPU seconds on the machine (small grids), and without values."""
     program, wafer = PROGRAMS[key], load_wafer("wse2")
     layout = (Path(sources) if program.public else OWN) / program.layout
     params = {n: {"w": cols, "h": rows}.get(str(v), v) for n, v in program.params.items()}
@@ -101,7 +104,7 @@ def warm_up() -> None:
 
 
 def keep(name: str, rows: list[Row], keys: tuple[str, ...]) -> None:
-    """Rows into the data of the page; one that was measured before is replaced."""
+    """Store rows in the data of the page; one that was measured before is replaced."""
     data = json.loads(KEPT.read_text())
     new = {tuple(row[key] for key in keys): row for row in [*data.get(name, []), *rows]}
     data[name] = [new[key] for key in sorted(new)]

@@ -1,4 +1,5 @@
-"""Rows of public stencils in CSL that nobody fitted: cycles per iteration on both generations, a third of the programs held back.
+"""Compares public stencils in CSL, to which nothing was fitted: cycles per iteration on both generations, with a third
+of the programs held back.
 
     python -m benchmarks.csl_unseen --sources DIR [--seen] [--keep]
 
@@ -31,13 +32,13 @@ class Row(NamedTuple):
     """A stencil and its published cycles per iteration."""
 
     grid: tuple[int, int]
-    tile: tuple[int, int] | None  # cells of a core; None: one cell, a program of its own
+    tile: tuple[int, int] | None  # cells of a core; None: one cell, in a separate program
     radius: int
     wse2: int
     wse3: int
 
     def label(self) -> str:
-        """The stencil in words."""
+        """Return the stencil in words."""
         grid = f"{self.grid[0]} x {self.grid[1]}"
         if self.tile is None:
             return f"{grid}, one cell a core"
@@ -62,7 +63,7 @@ HELD = frozenset(random.Random(32).sample(range(len(ROWS)), 4))
 
 
 def cycles(folder: Path, row: Row, arch: str) -> float:
-    """Cycles of an iteration between the two run lengths."""
+    """Return the cycles of an iteration, from the difference between the two run lengths."""
     return (_run(folder, row, arch, LONG) - _run(folder, row, arch, SHORT)) / (LONG - SHORT)
 
 
@@ -88,7 +89,7 @@ def _run(folder: Path, row: Row, arch: str, iterations: int) -> int:
 
 
 def measured(folder: Path, *, only_seen: bool) -> list[Measured]:
-    """Rows with what was published and what comes out here."""
+    """Return the rows with what was published and what comes out here."""
     rows = []
     for number, row in enumerate(ROWS):
         if only_seen and number in HELD:
@@ -102,7 +103,7 @@ def measured(folder: Path, *, only_seen: bool) -> list[Measured]:
 
 
 def summary(rows: list[Measured], *, held: bool) -> dict[str, float]:
-    """Number, median and largest error, rows beyond 35 %, of the rows that were held back or seen."""
+    """Return number, median and largest error, and rows beyond 35 %, of the rows that were held back or seen."""
     errors = [
         abs(row["cycles"][arch] / row["published"][arch] - 1)
         for row in rows
@@ -119,7 +120,7 @@ def summary(rows: list[Measured], *, held: bool) -> dict[str, float]:
 
 
 def ordered(rows: list[Measured]) -> int:
-    """Rows whose faster generation is the published one."""
+    """Return the rows whose faster generation is the published one."""
     return sum(
         (row["cycles"]["wse2"] < row["cycles"]["wse3"])
         == (row["published"]["wse2"] < row["published"]["wse3"])

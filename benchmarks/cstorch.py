@@ -1,4 +1,4 @@
-"""Measures of training scripts as JSON: ``python -m benchmarks.cstorch``.
+"""Measures training scripts and prints JSON: ``python -m benchmarks.cstorch``.
 
 CPU time of one thread.  `replay` compares a replayed step with a step of PyTorch alone (plain), in turn in one process; `recording` the seconds of a capture per 1,000 operators; `compile_only`
 the wall seconds and the peak memory of a process that plans a model whose weights are never allocated.
@@ -24,7 +24,7 @@ SIZES = {"gpt2-small": (12, 768, 12, 50257, 1024, 112), "gpt-13b": (40, 5120, 40
 
 
 def model_of(layers: int, width: int, heads: int, vocab: int, seq: int) -> torch.nn.Module:
-    """A GPT as users write it."""
+    """Return a GPT as users write it."""
     import torch
     from torch import nn
     from torch.nn import functional
@@ -63,7 +63,7 @@ def model_of(layers: int, width: int, heads: int, vocab: int, seq: int) -> torch
 
 
 def replay(sizes: tuple[int, ...], batch: int, steps: int) -> dict[str, float]:
-    """Replay against PyTorch alone, one step of each in turn, and the cost of recording.
+    """Compare replay with PyTorch alone, alternating steps, and measure the cost of recording.
 
     Both train the same model with clipping, the script with the interface's AdamW, PyTorch with its own.
     """

@@ -1,4 +1,4 @@
-"""What looking at a running job costs it: CPU time of steps with and without a capture, in one run.
+"""Measures the cost of a capture for a running job: CPU time of steps with and without a capture, in one run.
 
     python -m benchmarks.cstorch_capture [--steps 600]
 
@@ -32,7 +32,7 @@ def loader(width: int, batch: int) -> torch.utils.data.DataLoader:
 def run(
     steps: int, width: int, captured: range | None, folder: str
 ) -> tuple[list[float], list[float], float]:
-    """(losses, CPU seconds of each step, CPU seconds to build the answer) of one training run."""
+    """Return (losses, CPU seconds of each step, CPU seconds to build the answer) of one training run."""
     runtime.reset()
     backend = cstorch.backend("CSX", artifact_dir=folder)
     torch.manual_seed(0)

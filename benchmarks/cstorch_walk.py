@@ -1,4 +1,4 @@
-"""Which names of the interface public code uses, and which of them exist here: a table by folder.
+"""Lists which names of the interface public code uses, and which of them exist here, in a table by folder.
 
 ``python -m benchmarks.cstorch_walk FOLDER`` walks every Python file below each folder of FOLDER (one per release, say),
 resolves imports and the attributes of what they bind, and looks every name up behind the doors.  ``--keep FILE`` writes the
@@ -20,7 +20,7 @@ from wse_sim.cstorch import doors
 
 
 def is_ours(name: str) -> bool:
-    """Whether a dotted name belongs to one of the doors."""
+    """Return whether a dotted name belongs to one of the doors."""
     return any(name == door or name.startswith(f"{door}.") for door in doors.DOORS)
 
 
@@ -112,7 +112,7 @@ def names_below(folder: Path) -> set[str]:
 
 
 def table(folders: Iterable[Path]) -> tuple[list[str], set[str]]:
-    """A line per folder, and every name that was met."""
+    """Return a line per folder, and every name that was met."""
     rows, every = ["| folder | names | missing | which |", "|---|---|---|---|"], set[str]()
     for folder in folders:
         names = names_below(folder)
@@ -123,7 +123,7 @@ def table(folders: Iterable[Path]) -> tuple[list[str], set[str]]:
 
 
 def main() -> None:
-    """The table of a folder of releases."""
+    """Print the table of a folder of releases."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("folder", type=Path)
     arguments.add_argument("--keep", type=Path, help="write the names that were found")

@@ -1,4 +1,4 @@
-"""How the differences of random models are distributed: rows of :mod:`benchmarks.random_models` by group."""
+"""Summarizes the differences of random models: rows of :mod:`benchmarks.random_models` by group."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ BOUNDS = (0.05, 0.10, 0.30)
 
 
 def distribution(differences: Sequence[float]) -> Row:
-    """Of the sizes of differences: median, 90th percentile, fractions within bounds; and the worst, with its sign."""
+    """Return, for the sizes of differences: median, 90th percentile, fractions within bounds; and the worst, with its
+    sign.
+    """
     sizes = np.abs(differences)
     return {
         "n": len(sizes),
@@ -39,7 +41,7 @@ def distribution(differences: Sequence[float]) -> Row:
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
-    """A line for every group and plan."""
+    """Return a line for every group and plan."""
     return [
         {"group": name, "plan": plan, **distribution(found)}
         for plan in PLANS
@@ -49,6 +51,6 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 
 
 def outcomes(rows: Sequence[Row]) -> dict[str, int]:
-    """How many were run, refused and so on."""
+    """Count the models that were run, refused and so on."""
     counted = Counter(row["outcome"] for row in rows)
     return {name: counted[name] for name in ("run", "refused", FIT, "stalled", "crashed")}

@@ -1,4 +1,4 @@
-"""Models, wafers and choices by chance, for measurements and tests of whole models on the fabric.
+"""Draws models, wafers and choices at random, for measurements and tests of whole models on the fabric.
 
     case = drawn(7)             the case of a seed: kind, phase, wafer, placer and batch are drawn as well
     case.model, case.shape      with parameters away from their defaults, in fp16 numbers
@@ -43,7 +43,7 @@ class Around(nn.Module):
 
 
 class Branches(nn.Module):
-    """Two layers of one tensor, and their sum, difference or product."""
+    """Two layers on one tensor, and the sum, difference or product of their results."""
 
     def __init__(self, features: int, hidden: int, sign: str) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Branches(nn.Module):
 
 
 class Gated(nn.Module):
-    """The second half of a block of LLaMA: RMS norm, a gate with SiLU, a skip around both."""
+    """The second half of a LLaMA block: RMS norm, a gate with SiLU, and a skip around both."""
 
     def __init__(self, features: int, hidden: int) -> None:
         super().__init__()
@@ -199,7 +199,7 @@ def _residual(rng: Random, *, training: bool) -> Made:
 
 
 def _depthwise(rng: Random) -> Made:
-    """Filters for every channel and filters of one tap in turn; these do not train on the fabric."""
+    """Alternating filters for every channel and filters of one tap; these do not train on the fabric."""
     channels, side = 2 * rng.randint(1, 4), rng.choice((8, 10, 12))
     layers: list[nn.Module] = []
     shape = (channels, side, side)
@@ -237,7 +237,7 @@ LARGE = ("attention", "block", "gate", "encoder layer")
 
 @dataclass(frozen=True)
 class Case:
-    """A model and how it is run; `side` rows and columns of cores hold programs."""
+    """A model and its run; `side` rows and columns of cores are available to programs."""
 
     seed: int
     kind: str
@@ -251,16 +251,18 @@ class Case:
 
     @property
     def is_streamed(self) -> bool:
-        """Whether weights are streamed, instead of a pipeline."""
+        """True if weights are streamed instead of a pipeline."""
         return self.kind == "streamed"
 
     @property
     def phase(self) -> str:
-        """As options call it."""
+        """The phase by its name in options."""
         return "training" if self.training else "inference"
 
     def wafer(self) -> Wafer:
-        """A corner of a wafer; with rows outside the programs for streamed weights, whose edges carry what four streams do."""
+        """Return a corner of a wafer; with rows outside the programs for streamed weights, whose edges carry what four
+        streams do.
+        """
         outer = (2 if self.training else 1) if self.is_streamed else 0
         size = {"rows": self.side + 2 * outer, "cols": self.side}
         size |= {"program_rows": self.side, "program_cols": self.side}
@@ -271,7 +273,7 @@ class Case:
 
 
 def drawn(seed: int) -> Case:
-    """The case of a seed, the same on every machine."""
+    """Return the case of a seed, the same on every machine."""
     rng = Random(seed)
     torch.manual_seed(seed)
     kind = KINDS[seed % len(KINDS)]

@@ -1,4 +1,4 @@
-"""Speed of the fabric executors in process CPU time, one thread.
+"""Measures the speed of the fabric executors in process CPU time of one thread.
 
 ``python -m benchmarks.fabric [--json] [--only KEY ...] [--keep WHERE]``; a router-cycle is one router simulated for one cycle.
 """
@@ -29,7 +29,7 @@ ROUTER_CYCLES_PER_S = ("dense_256", "dense_wafer", "sparse_1pct", "sparse_0p1pct
 
 
 def wafer_config(name: str = "wse2") -> FabricConfig:
-    """The constants of a wafer."""
+    """Return the constants of a wafer."""
     return FabricConfig.from_wafer(load_wafer(name))
 
 
@@ -63,7 +63,7 @@ def crossing_streams(config: FabricConfig, rows: int, cols: int, words: int) -> 
 
 
 def row_streams(config: FabricConfig, rows: int, cols: int, fraction: float, words: int) -> Program:
-    """Streams of 64 hops to the east on one color until `share` of the routers carry one."""
+    """Return the streams of 64 hops to the east on one color until `share` of the routers carry one."""
     b = Builder(rows, cols, config)
     x = b.buffer("x", 1)
     length = 64
@@ -217,7 +217,7 @@ def compile_cached_s() -> float:
 
 
 def maxplus_keys() -> dict[str, Callable[[], float]]:
-    """The keys of the max-plus executor, measured in :mod:`benchmarks.fabric_maxplus`."""
+    """Return the keys of the max-plus executor, measured in :mod:`benchmarks.fabric_maxplus`."""
     from benchmarks.fabric_maxplus import KEYS
 
     return dict(KEYS)

@@ -1,4 +1,4 @@
-"""Memory traffic of a cycle of the GPU executor, counted access by access.
+"""Counts the memory traffic of a cycle of the GPU executor, access by access.
 
 ``NUMBA_DISABLE_JIT=1 python -m benchmarks.fabric_gpu [--rows N] [--cols N]`` counts; every access counts once, although
 caches answer most of them.  The speed is a key of ``python -m benchmarks.fabric`` on a machine with a GPU.
@@ -51,7 +51,7 @@ class Counting(np.ndarray):
 
 
 def counted(group: Group, tag: str) -> Group:
-    """`group` with arrays that count under `tag`."""
+    """Return `group` with arrays that count accesses under `tag`."""
     arrays = []
     for array in group:
         arrays.append(np.array(array).view(Counting))
@@ -60,7 +60,9 @@ def counted(group: Group, tag: str) -> Group:
 
 
 def traffic(rows: int, cols: int) -> dict[str, float]:
-    """Bytes of one cycle of four crossing streams once all links are busy, and what they allow on the whole wafer."""
+    """Return the bytes of one cycle of four crossing streams once all links are busy, and the rate that they allow on
+    the whole wafer.
+    """
     config = wafer_config()
     program = crossing_streams(config, rows, cols, 10**6)
     state = make_state(lower(program, config), new_memory(program), Options())

@@ -1,4 +1,4 @@
-"""Speed of the max-plus executor: CPU seconds of one process, one thread.
+"""Measures the speed of the max-plus executor in CPU seconds of one process with one thread.
 
     python -m benchmarks.fabric_maxplus [--only KEY]
 
@@ -188,7 +188,7 @@ def solved(program: Program, config: FabricConfig, repeat: int = 1) -> tuple[flo
 
 
 def maxplus_ns_per_word() -> float:
-    """Nanoseconds per word and queue actor (ring, router, read): a chain of 256 cores, 1,024 words."""
+    """Return the nanoseconds per word and queue actor (ring, router, read): a chain of 256 cores, 1,024 words."""
     config = wafer_config()
     cores, words = 256, 1024
     program = chain(config, cores, words)
@@ -242,7 +242,7 @@ def gemv_x20_clean_wafer_s() -> float:
 
 
 def periodic_wafer_s() -> float:
-    """A halo exchange of about 10^6 cycles on the whole wafer."""
+    """Return a halo exchange of about 10^6 cycles on the whole wafer."""
     config = wafer_config()
     solved(halo(config, 6, 6, 4, 1000, 20), config)
     return solved(halo(config, ROWS, COLS, 4, 1000, 980), config)[0]

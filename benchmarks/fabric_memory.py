@@ -1,4 +1,4 @@
-"""Memory of the fabric executors, measured: bytes that a run allocates for a core and for each of its colors.
+"""Measures the memory of the fabric executors: bytes that a run allocates for a core and for each of its colors.
 
 ``python -m benchmarks.fabric_memory [--json] [--keep WHERE]``.  A color of a core has five router queues and one input queue.
 Of the machine of CSL programs: what a session asks for; the operating system gives the pages that are touched.
@@ -40,7 +40,7 @@ def streams(config: FabricConfig, side: int, colors: int) -> Program:
 
 
 def peak_bytes(executor: str, wafer: str, colors: int) -> float:
-    """Most bytes per core that a run holds at once, the program itself not counted."""
+    """Return the peak memory of a run in bytes per core, the program itself not counted."""
     config = FabricConfig.from_wafer(load_wafer(wafer))
     run_program(streams(config, 4, colors), config, executor=executor)  # load the machine code
     program = streams(config, SIDE, colors)
@@ -72,7 +72,7 @@ PER_COLOR = (
 
 
 def csl_bytes() -> dict[str, float]:
-    """The same of the machine that runs CSL, on the GEMV of the benchmark."""
+    """Return the same for the machine that runs CSL, on the GEMV of the benchmark."""
     program, _ = csl.compiled("gemv", cols=SIDE, rows=SIDE, m=8, n=8)
     session = Session(program.image, load_wafer("wse2"))
     colors = len(session.machine.color_of)

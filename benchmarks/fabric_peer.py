@@ -1,4 +1,5 @@
-"""A load that a usual network simulator runs as well: every node sends single words to the node one east and one south of it.
+"""Runs a load that common network simulators run as well: every node sends single words to the node one east and one
+south of it.
 
 ``python -m benchmarks.fabric_peer [--side 32] [--words 12000] [--load 0.4] [--threads 1] [--json]
                                       [--beside PATH [--keep WHERE]]``
@@ -146,7 +147,7 @@ def measure(side: int, words: int, load: float, threads: int = 1) -> dict[str, f
 
 
 def beside(program: str, side: int, load: float) -> dict[str, float]:
-    """One run of BookSim 2."""
+    """Run BookSim 2 once."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with tempfile.NamedTemporaryFile("w", suffix=".cfg") as file:
         file.write(BOOKSIM.format(side=side, load=load))

@@ -1,4 +1,4 @@
-"""Which fabric program runs where, how fast, in how much memory: one table from the measured values."""
+"""Makes one table of the fabric executors from the measured values: supported programs, speed and memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ QUEUES_OF_A_COLOR = 6  # five of the router, one of the core
 
 
 def scaled(value: float, unit: str = "") -> str:
-    """Three digits, in G and M where it is large."""
+    """Format a number with three digits, in G or M where it is large."""
     for size, letter in ((1e9, " G"), (1e6, " M")):
         if value >= size:
             return f"{value / size:.3g}{letter}"
@@ -22,7 +22,7 @@ def scaled(value: float, unit: str = "") -> str:
 
 
 def executors(speed: Mapping[str, float], memory: Mapping[str, Mapping[str, float]]) -> list[tuple[str, ...]]:
-    """A row per executor, of WSE-2 and WSE-3 where memory differs; ``speed`` by key of :mod:`benchmarks.fabric`."""
+    """Return a row per executor, of WSE-2 and WSE-3 where memory differs; ``speed`` by key of :mod:`benchmarks.fabric`."""
 
     def rate(key: str) -> str:
         return f"{scaled(speed[key])} router-cycles/s"

@@ -1,4 +1,4 @@
-"""Two threads over one, by the clock: it needs two free cores.
+"""Measures the speed-up of two threads over one by the clock, which needs two free cores.
 
 Only the part "cycles" of a run is timed (``FabricResult.timings_s``): what builds the state takes one thread whatever
 ``threads`` is, and in the first run of a process it waits for fresh memory, which took as long as 300 cycles of a dense wafer.
@@ -56,7 +56,9 @@ def gain(of: Callable[[int], Program], words: tuple[int, int], config: FabricCon
 
 
 def memory_rate(threads: int, rounds: int = 5) -> float:
-    """GB/s that so many threads read and write together in 64 MiB, each in its own part; the best of some rounds."""
+    """Return the GB/s that this number of threads read and write together in 64 MiB, each in its own part; the best of
+    some rounds.
+    """
     words = np.zeros(1 << 23, np.uint64)
     parts = np.split(words, threads)
     best = float("inf")

@@ -1,4 +1,5 @@
-"""How faithful the fabric is: programs against published values, closed forms, and the executors against each other.
+"""Measures the fidelity of the fabric: programs against published values, closed forms, and the executors against each
+other.
 
     python -m benchmarks.fidelity [--json] [--only published|forms|agreement] [--programs 200]
 
@@ -43,7 +44,7 @@ from wse_sim.validation.suite import Point, load_suite
 GATED = ("reduce", "vector_op", "point_to_point")
 PUBLISHED_LIMIT, TREE_LIMIT = 0.01, 0.02
 COLLIDING_LIMIT = (
-    0.035  # the study that says 0.5 for a plain fp32 product has 1.94 for the conflict of its reads
+    0.035  # the study that states 0.5 for a plain fp32 product has 1.94 for the conflict of its reads
 )
 MAX_CORE_CYCLES = 5.0e8
 SIZES = ((4, 16), (8, 64), (16, 256), (64, 256), (64, 1024), (128, 64))
@@ -62,16 +63,16 @@ class Row:
 
     @property
     def error(self) -> float | None:
-        """Found against expected, as a fraction."""
+        """The relative difference between found and expected."""
         return None if self.found is None else self.found / self.expected - 1.0
 
     @property
     def fails(self) -> bool:
-        """True beyond the limit."""
+        """True if the error exceeds the limit."""
         return self.limit is not None and (self.error is None or abs(self.error) > self.limit)
 
     def line(self) -> str:
-        """A line of the table."""
+        """Return a line of the table."""
         error = "" if self.error is None else f"{100 * self.error:+.2f} %"
         found = "-" if self.found is None else f"{self.found:,.2f}"
         limit = "" if self.limit is None else f"{100 * self.limit:g} %"
@@ -120,7 +121,7 @@ class Form:
 
 
 def closed_forms(wafer: Wafer) -> tuple[Form, ...]:
-    """The forms of the module's docstring with the constants of `wafer`."""
+    """Return the forms of the module's docstring with the constants of `wafer`."""
     config = FabricConfig.from_wafer(wafer)
     hop, r = config.hop_cycles, config.ring_delay_cycles + 2
     start, o = config.task_start_cycles, config.start_code_cycles

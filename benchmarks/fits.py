@@ -1,4 +1,4 @@
-"""Constants that were fitted, fitted again: values, 90 % ranges and correlations from the covariance of the fit.
+"""Refits the fitted constants: values, 90 % ranges and correlations from the covariance of the fit.
 
     python -m benchmarks.fits [--only FIT]
 
@@ -43,11 +43,11 @@ class Fit:
     system: str = ""  # "": of all systems
 
     def takes(self, point: Point) -> bool:
-        """Whether the constants were fitted to this point: of whole models to those that are counted."""
+        """Return whether the constants were fitted to this point: of whole models to those that are counted."""
         return self.prices(point) and (point.gate or not point.subject.startswith("model."))
 
     def prices(self, point: Point) -> bool:
-        """Whether a point is of the kind that the constants were fitted to."""
+        """Return whether a point is of the kind that the constants were fitted to."""
         known = point.subject in self.spread and (not self.system or point.system == self.system)
         return known and bool(point.measured)
 
@@ -88,7 +88,7 @@ class Outcome:
 
 
 def changed(machine: DrawnMachine, constants: Sequence[str], factors: Sequence[float]) -> DrawnMachine:
-    """The machine with constants of its wafer multiplied."""
+    """Return the machine with constants of its wafer multiplied."""
     pairs = zip(constants, factors, strict=True)
     values = {name: getattr(machine.wafer, name) * factor for name, factor in pairs}
     return DrawnMachine(machine.wafer.model_copy(update=values), machine.cluster)
@@ -137,7 +137,7 @@ def statement(fit: Fit, points: Sequence[Point], outcome: Outcome) -> dict[str, 
 
 
 def answer(fits: Sequence[Fit] = FITS) -> dict[str, object]:
-    """All fits."""
+    """Return all fits."""
     found: dict[str, object] = {}
     for fit in fits:
         points = [point for point in load_suite().points if fit.takes(point)]

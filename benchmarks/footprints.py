@@ -1,4 +1,4 @@
-"""Bytes of SRAM that every family asks for: odd sizes, every mapping and phase, every attribute turned once.
+"""Lists the bytes of SRAM that every family needs: odd sizes, every mapping and phase, every attribute varied once.
 
 Cycles are compared with fabric programs and published points; a footprint only with the program of its own kernel, which
 uses no more.  So the group ``footprints`` of the golden numbers holds each of them.
@@ -28,7 +28,7 @@ LANES = {"streamed": (1, 2)}
 
 
 def ways(found: Family) -> Iterator[tuple[str, Values]]:
-    """The attributes as they are, then each that is a switch, a choice or a count turned alone."""
+    """Yield the attributes as they are, then with each switch, choice or count varied alone."""
     stated = {item.name: item.default for item in found.parameters().values()}
     yield "", stated
     for item in found.parameters().values():
@@ -43,7 +43,8 @@ def ways(found: Family) -> Iterator[tuple[str, Values]]:
 
 
 def footprints(name: str, mapping: str, wafer: str = "wse2") -> dict[str, int]:
-    """Bytes of the fullest core by phase, lanes and turned attribute; ways that the family refuses are left out.
+    """Return the bytes of the fullest core by phase, lanes and turned attribute; ways that the family refuses are left
+    out.
 
     A turned attribute that moves nothing in a phase is left out as well.
     """

@@ -1,4 +1,4 @@
-"""Speed and agreement of the fabric executors on a machine with a GPU, by the clock.
+"""Measures speed and agreement of the fabric executors on a machine with a GPU, by the clock.
 
 ``python -m benchmarks.gpu [--programs N] [--keep WHERE]`` steps the dense and the sparse load of :mod:`benchmarks.fabric` on the
 whole wafer: on the GPU, and with the wavelet executor on one and on all processor cores of the same machine.  Then it runs N
@@ -53,7 +53,7 @@ def _sparse(words: int) -> Program:
 
 
 def differing_programs(number: int) -> list[int]:
-    """Seeds of random programs whose counters, values, faults or deadlocks differ from those of the oracle."""
+    """Return the seeds of random programs whose counters, values, faults or deadlocks differ from those of the oracle."""
     differ = []
     for seed in range(FIRST_SEED, FIRST_SEED + number):
         try:
@@ -64,7 +64,9 @@ def differing_programs(number: int) -> list[int]:
 
 
 def differing_kernels() -> tuple[int, dict[str, list[str]]]:
-    """How many kernels of the library ran, and which counters or final memories differ from those of the oracle."""
+    """Return the number of kernels of the library that ran, and the counters or final memories that differ from those
+    of the oracle.
+    """
     differ: dict[str, list[str]] = {}
     names = tuple(dict.fromkeys((*kernel_commands(), *load_families())))
     for kernel in names:

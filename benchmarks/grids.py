@@ -1,4 +1,5 @@
-"""Two constants of grids of cores that few runs tie, with and without them: ``python -m benchmarks.grids [--keep]``.
+"""Fits two constants of grids of cores that few runs determine, with and without them: ``python -m benchmarks.grids
+[--keep]``.
 
 misaligned   What a misaligned fp16 vector costs (``misaligned_fp16_per_cycle``).  The prefill points have odd tiles only, so
              ``map_element_cycles`` is fitted to them twice: with the cost, and with none.  Published end-to-end requests,
@@ -39,7 +40,7 @@ EDGE = "die_crossing_cycles"
 
 
 def misaligned() -> Row:
-    """The map element and the rates of requests, with the cost of a misaligned vector and without."""
+    """Return the map element and the rates of requests, with the cost of a misaligned vector and without."""
     points = {point.id: point for point in load_suite().points}
     prefill, decode = points["prefill-llama3-8b-600"], points["decode-llama3-8b-420"]
     stated = wafer_of(prefill)
@@ -52,7 +53,7 @@ def misaligned() -> Row:
 
 
 def _refit(wafer: Wafer) -> Wafer:
-    """The wafer with the map element that meets the prefill points best."""
+    """Return the wafer with the map element that meets the prefill points best."""
     fit = Fit("prefill", ("map_element_cycles",), {"model.prefill": 0.002}, "wse2")
     points = [point for point in load_suite().points if fit.takes(point)]
     costs = {"misaligned_fp16_per_cycle": wafer.misaligned_fp16_per_cycle}

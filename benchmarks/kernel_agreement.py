@@ -1,4 +1,4 @@
-"""Cost in closed form against the fabric program, over sampled (kernel, shape, tiling) points.
+"""Compares costs in closed form with fabric programs over sampled (kernel, shape, tiling) points.
 
     python -m benchmarks.kernel_agreement --json [--seed 0] [--points 240]
 
@@ -8,18 +8,18 @@ fabric cycles, error, largest term, deviation of the values from numpy).
 Why the worst rows differ:
 
 layout       a copy waits for its neighbour's first word and starts twice; a transpose's streams wait a few cycles
-             behind every switch.
-stencil25    the cost carries the measured stalls of the published run; the program has its own: 47 starts per
-             block, and collisions of every second sum.
-fused_gemm   sums come back to the cores that keep them: half a cycle per sum, 1 / f of a turn of f words.
+             after every switch.
+stencil25    the cost contains the stalls measured in the published run; the program has different ones: 47 starts
+             per block, and collisions of every second sum.
+fused_gemm   sums return to the cores that store them: half a cycle per sum, 1 / f of a round of f words.
 scan         (cumsum of few states per core) a start of 3.1 cycles is 3 in the program, and a step is a few cycles.
 conv2d       taps that begin in the bank of the sums take twice as long; the first words wait for the lines.
-weight_gradient  streamed: the program multiplies while the gradient arrives, the cost counts the arrival on top
-             (1 / f); stationary: it receives one of the two operands, which the cost leaves out (1 / v).
-sparse_gemm  a control word ends a turn.
-attention    a core that multicasts issues its own words besides; backward, the gradients of keys and values take
+weight_gradient  streamed: the program multiplies while the gradient arrives, the cost adds the arrival
+             (1 / f); stationary: it receives one of the two operands, which the cost omits (1 / v).
+sparse_gemm  a control word ends a round.
+attention    a core that multicasts also issues its own words; backward, the gradients of keys and values take
              words instead of the sums that the formula counts.  Both show with few queries or keys per core.
-reduce       (two_phase) the next leader's stream restarts behind a switch: up to 6 cycles.
+reduce       (two_phase) the next leader's stream restarts after a switch, up to 6 cycles.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _embedding(rng: Rng) -> Row:
 
 
 def _layout(rng: Rng) -> Row:
-    """Copies of 400 elements per core and more; transposes on 6 x 6 cores and more."""
+    """Return the copies of 400 elements per core and more; transposes on 6 x 6 cores and more."""
     op, side = str(rng.choice(["copy", "transpose"])), int(rng.integers(6, 17))
     elements = int(rng.integers(400, 2000)) if op == "copy" else int(rng.integers(40, 600))
     return {"elements": elements * side * side, "rows": side, "cols": side, "op": op, "dtype": "fp16"}
@@ -234,7 +234,7 @@ SAMPLES: dict[str, tuple[str, int, Callable[[Rng], Row]]] = {
 
 
 def sample(seed: int, points: int) -> list[tuple[str, str, Row]]:
-    """(label, kernel, parameters) of `points` points."""
+    """Return (label, kernel, parameters) of `points` points."""
     rng = np.random.default_rng(seed)
     turn = [label for label, (_, weight, _) in SAMPLES.items() for _ in range(weight)]
     chosen = [turn[i % len(turn)] for i in range(points)]

@@ -1,4 +1,5 @@
-"""Kills of every command that writes, at random moments: what it left must be whole, of this command or of the one before.
+"""Kills every command that writes at random moments: its files must be complete, from this command or from the one
+before.
 
     python -m benchmarks.kills --kills 400 --keep      (about 20 minutes; writes the entry of docs/measured.json)
     python -m benchmarks.kills --kills 12 --only serve study --keep      (some commands; the others keep their rows)
@@ -111,7 +112,7 @@ Files = dict[str, str]
 
 @dataclass
 class Tally:
-    """What the kills of one command did."""
+    """Counts the outcomes of the kills of one command."""
 
     kills: int = 0
     writing: int = 0  # of them while it wrote
@@ -122,7 +123,7 @@ class Tally:
 
 
 def start(words: str, folder: Path) -> int:
-    """Begin a command in a child; its number."""
+    """Start a command in a child process; return its number."""
     child = os.fork()
     if child:
         return child
@@ -149,7 +150,7 @@ def ended(child: int) -> int:
 
 
 def files(folder: Path) -> Files:
-    """Hashes of all files below a folder, without those of SQLite, which has its own transactions."""
+    """Return the hashes of all files below a folder, without those of SQLite, which has its own transactions."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
@@ -171,7 +172,7 @@ def rows(folder: Path) -> Files:
 
 
 def prepared(folder: Path) -> None:
-    """What the commands read."""
+    """Prepare the files that the commands read."""
     (folder / "layout.csl").write_text(LAYOUT)
     (folder / "pe.csl").write_text(PE)
     (folder / "small.yaml").write_text(DECODER)
@@ -189,13 +190,13 @@ def prepared(folder: Path) -> None:
 
 
 def output(command: str, setting: str) -> str:
-    """The folder that a command writes into."""
+    """Return the folder that a command writes into."""
     return f"{INTO[command]}{setting}" if command in INTO else "o"
 
 
 @dataclass
 class Whole:
-    """A command that nothing ends: its files for each setting without those that differ from run to run, and its times."""
+    """An uninterrupted command: its files for each setting, without those that differ from run to run, and its times."""
 
     files: dict[str, Files]
     begins_s: float  # its first file is there
@@ -203,7 +204,7 @@ class Whole:
 
 
 def states(command: str, folder: Path) -> Whole:
-    """What a command leaves that nothing ends."""
+    """Return the files of an uninterrupted command."""
     found: dict[str, Files] = {}
     seconds = begins = 0.0
     for setting in SETTINGS:
@@ -233,7 +234,7 @@ def _first_file(child: int, out: Path, began: float) -> float:
 
 
 def is_writing(out: Path) -> bool:
-    """Whether files are on their way into a folder."""
+    """Return whether files are on their way into a folder."""
     return any(path.name.startswith((PREFIX, "runs.sqlite-wal")) for path in out.iterdir())
 
 
@@ -251,7 +252,7 @@ def kill_at_random(command: str, setting: str, folder: Path, known: Whole, chanc
 
 
 def one_kill(command: str, folder: Path, known: Whole, chance: random.Random) -> tuple[str, bool]:
-    """Kill one command: the setting whose files are there ("" if of none or of several), and whether it was writing."""
+    """Kill one command; return the setting whose files exist ("" if of none or of several), and whether it was writing."""
     setting = chance.choice(SETTINGS)
     writing = kill_at_random(command, setting, folder, known, chance)
     out = folder / output(command, setting)
@@ -269,7 +270,7 @@ def one_kill(command: str, folder: Path, known: Whole, chance: random.Random) ->
 
 
 def described(now: Files, known: Whole) -> str:
-    """Which files are there of which setting, and which are missing or of none: to look at what was left."""
+    """Describe which files exist for which setting, and which are missing or belong to none."""
     names = sorted({*now, *(name for state in known.files.values() for name in state)})
     parts = []
     for name in names:
@@ -322,7 +323,7 @@ def tally(command: str, kills: int, folder: Path, chance: random.Random) -> Tall
 
 
 def tally_of_study(kills: int, folder: Path, known: Whole, chance: random.Random) -> Tally:
-    """Kill studies on one store; when every row is there, begin again."""
+    """Kill studies on one store; once every row exists, start again with an empty store."""
     found, out = Tally(seconds=known.seconds), folder / "o"
     whole: Files = {}
     for setting in SETTINGS:

@@ -1,4 +1,4 @@
-"""Leave-one-out error of the training points: ``python -m benchmarks.leave_one_out [--data FILE]``.
+"""Computes the leave-one-out error of the training points: ``python -m benchmarks.leave_one_out [--data FILE]``.
 
 Four fitted numbers of the wafer take part: the launch floor t_k, the cost e of a transcendental element,
 the part 1 - eta that the efficiency of pipelines lacks to one, the gap s between triggered multiply-accumulates.  For each point:
@@ -48,7 +48,7 @@ SUITE = Path(__file__).parent / "validation" / "suite.yaml"
 
 
 def changed(wafer: Wafer, numbers: Mapping[str, float]) -> Wafer:
-    """The wafer with its fitted numbers scaled (s: increased; eta: what it lacks to one scaled)."""
+    """Return the wafer with its fitted numbers scaled (s: increased; eta: what it lacks to one scaled)."""
     values = {name: _changed(name, getattr(wafer, name), number) for name, number in numbers.items()}
     return wafer.derive(**values)
 
@@ -65,12 +65,12 @@ def run(point: Point, numbers: Mapping[str, float]) -> Prediction:
 
 
 def neutral() -> dict[str, float]:
-    """The numbers that change nothing."""
+    """Return the numbers that change nothing."""
     return {name: 0.0 if name == ADDED else 1.0 for name in FITTED}
 
 
 def tables(points: Sequence[Point]) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
-    """(log rate, log ratio by number): arrays (points,) and (points, values)."""
+    """Return (log rate, log ratio by number): arrays (points,) and (points, values)."""
     base = np.zeros(len(points))
     change = {name: np.zeros((len(points), len(values))) for name, values in FITTED.items()}
     for i, point in enumerate(points):
@@ -91,7 +91,7 @@ def refit(
     log_error: NDArray[np.float64],
     change: Mapping[str, NDArray[np.float64]],
 ) -> dict[str, float]:
-    """Numbers of least squared logarithmic error over the points `keep`."""
+    """Return the numbers of least squared logarithmic error over the points `keep`."""
     names = list(FITTED)
     axes = [np.linspace(min(FITTED[n]), max(FITTED[n]), STEPS) for n in names]
     total = np.zeros((STEPS,) * len(names))
@@ -108,12 +108,12 @@ def refit(
 
 
 def counted_points(suite: Path = SUITE) -> list[Point]:
-    """Training points that were measured and are counted."""
+    """Return the training points that were measured and are counted."""
     return [p for p in load_suite(suite).points if p.subject == "model.training" and p.gate and p.measured]
 
 
 def leave_one_out(suite: Path = SUITE) -> dict[str, Any]:
-    """Every counted training point left out once: errors, refitted numbers, and their means."""
+    """Leave every counted training point out once; return errors, refitted numbers, and their means."""
     training = counted_points(suite)
     bindings = {p.id: run(p, {}) for p in training}
     points = [p for p in training if bindings[p.id].binding != "input_workers" and bindings[p.id].predicted]

@@ -1,4 +1,4 @@
-"""Measurements of this program's own speed and search, kept in ``docs/measured.json`` for the tables of the pages.
+"""Measurements of this program's speed and search, stored in ``docs/measured.json`` for the tables of the pages.
 
 A golden number (:mod:`benchmarks.numbers`) is equal on every machine; these depend on the machine and its load, so each
 entry says where, when and by which command it was made.  A benchmark with ``--keep`` replaces the values of its entry; if
@@ -22,7 +22,7 @@ FILE = ROOT / "docs" / "measured.json"
 
 
 def read(name: str) -> Mapping[str, Any]:
-    """One entry: command, when, where, values and what belongs to them."""
+    """Return one entry: command, when, where, values and related data."""
     found: Mapping[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))[name]
     return found
 

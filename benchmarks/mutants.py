@@ -1,4 +1,4 @@
-"""Which faults would the tests see?  Random one-token changes of the sources, and the test that fails first.
+"""Tests the tests: random one-token changes of the sources, and the first test that fails for each.
 
     python -m benchmarks.mutants --seed 1                draw 40 changes, try them, print and keep a row each
     python -m benchmarks.mutants --seed 1 --show         the table of the last run
@@ -129,7 +129,7 @@ def sites(room: str, path: Path) -> Iterator[Mutant]:
 
 
 def _unchanged(node: ast.AST) -> Iterator[ast.AST]:
-    """What below a node is no work of the program: types, and what an f-string says."""
+    """Yield the parts below a node that a program does not execute: types, and the texts of f-strings."""
     parts: list[ast.AST | None] = []
     if isinstance(node, ast.AnnAssign | ast.arg):
         parts = [node.annotation]
@@ -142,7 +142,7 @@ def _unchanged(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def drawn(seed: int, count: int) -> list[Mutant]:
-    """Random changes, one room after the other."""
+    """Draw random changes, in one room after the other."""
     rng = random.Random(seed)
     by_room = {
         room: [one for file in sorted((ROOT / folder).rglob("*.py")) for one in sites(room, file)]
@@ -153,7 +153,7 @@ def drawn(seed: int, count: int) -> list[Mutant]:
 
 
 def mutated(text: str, mutant: Mutant) -> str:
-    """The file with the change."""
+    """Return the file with the change."""
     end = mutant.start + len(mutant.old)
     assert text[mutant.start : end] == mutant.old, "the file has changed since the draw"
     return text[: mutant.start] + mutant.new + text[end:]
@@ -163,7 +163,7 @@ def mutated(text: str, mutant: Mutant) -> str:
 
 
 def near(tree: Path, mutant: Mutant) -> tuple[list[str], list[str]]:
-    """Files of tests that name the changed module, and folders of tests of its room."""
+    """Return the files of tests that name the changed module, and folders of tests of its room."""
     module = (
         mutant.file.removesuffix(".py").replace("/", ".").removeprefix("wse_sim.").removesuffix(".__init__")
     )
@@ -180,7 +180,7 @@ def near(tree: Path, mutant: Mutant) -> tuple[list[str], list[str]]:
 
 
 def tried(mutant: Mutant, skip: str) -> Mutant:
-    """The change in a copy of the tree, and the verdict of the tests."""
+    """Return the change in a copy of the tree, and the verdict of the tests."""
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="mutant_") as name:
         tree = Path(name) / "tree"
@@ -224,7 +224,7 @@ def _first_failure(tree: Path, places: list[str], chosen: str, profile: str, ski
 
 
 def run(mutants: Iterable[Mutant], name: str, jobs: int, skip: str) -> None:
-    """Try, keep, print a line each."""
+    """Try, store and print each change."""
     KEPT.mkdir(parents=True, exist_ok=True)
     done: list[Mutant] = []
     with ThreadPoolExecutor(jobs) as pool:
@@ -244,7 +244,7 @@ def row(mutant: Mutant) -> str:
 
 
 def summary(mutants: Iterable[Mutant]) -> str:
-    """How many of each verdict, in all and by room."""
+    """Count the verdicts, in total and by room."""
     counts: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
     for one in mutants:
         counts[one.room][one.verdict] += 1
@@ -255,7 +255,7 @@ def summary(mutants: Iterable[Mutant]) -> str:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""More is never slower: random changes of hardware and batch for the better, and what they cost.
+"""Tests that more is never slower: random improvements of hardware and batch, and the rates that they lose.
 
     python -m benchmarks.never_slower --changes 2000 --keep      (half an hour; writes the entry of docs/measured.json)
 
@@ -56,7 +56,7 @@ FREE = InputPath(workers=1, worker_s=1e-15, io_s=1e-15, link_s=1e-15)
 
 
 def better(change: str, factor: float, wafer: Wafer, cluster: Cluster) -> tuple[Wafer, Cluster] | None:
-    """The machines with one constant changed; None where such a machine cannot be."""
+    """Return the machines with one constant changed; None where such a machine cannot be."""
     owner: Any = cluster if change in OF_CLUSTER else wafer
     value = getattr(owner, change)
     new = value / factor if change in LESS else value * factor
@@ -85,7 +85,7 @@ class Change:
 
     @classmethod
     def drawn(cls, seed: int, number: int) -> Change:
-        """The change of this number."""
+        """Return the change of this number."""
         chance = random.Random(f"{seed} {number}")
         systems = chance.choice(SYSTEMS)
         name = chance.choice((*MORE, *LESS, *OF_CLUSTER, *["batch"] * 6))
@@ -109,7 +109,7 @@ Rate = tuple[float, WeightStreamingPlan | None]
 
 @lru_cache(maxsize=4096)
 def rate(model: str, machines: str, systems: int, batch: int, *, search: bool) -> Rate:
-    """Samples per second without the host; 0 where nothing fits."""
+    """Return the samples per second without the host; 0 where nothing fits."""
     wafer, cluster = _machines[machines]
     choice = StreamingChoice(batch=batch, choose_micro_batch="search" if search else "no-spill")
     plan = plan_streaming(_graph(model), wafer, cluster, systems, choice)
@@ -128,7 +128,7 @@ def _graph(model: str) -> KernelGraph:
 
 
 def loss_of(change: Change, *, search: bool) -> tuple[float, str] | None:
-    """The fraction of the rate that a change loses, and the change in words; None where no such machine can be."""
+    """Return the fraction of the rate that a change loses, and the change in words; None where no such machine can be."""
     sound = _machines.setdefault(change.wafer, (load_wafer(change.wafer), load_cluster("default")))
     name, batch = change.wafer, change.batch
     if change.name == "batch":

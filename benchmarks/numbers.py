@@ -1,4 +1,4 @@
-"""Golden numbers: what the simulator answers today, in ``docs/numbers.json``.
+"""Golden numbers: the current predictions of the simulator, in ``docs/numbers.json``.
 
     python -m benchmarks.numbers                    compute every number and write the file     (make numbers)
     python -m benchmarks.numbers --check [--quick]  compute again and compare within the bands
@@ -198,7 +198,7 @@ def _footprints() -> Runs:
 
 
 def _fabric() -> Runs:
-    """The agreement points, stepped; and the default of every kernel on a WSE-3."""
+    """Return the agreement points, stepped; and the default of every kernel on a WSE-3."""
     from benchmarks.kernel_agreement import sample
     from wse_sim.bench.command import kernel_commands
 
@@ -325,7 +325,7 @@ def _quick_model(key: str) -> bool:
 
 
 def _left_out() -> Runs:
-    """One run answers all points, so every key shares it."""
+    """Return the answers for all points from one run, which every key shares."""
     from benchmarks.leave_one_out import counted_points
 
     return {point.id: partial(_left, point.id) for point in counted_points()}
@@ -422,7 +422,7 @@ GROUPS = (
 
 
 def provenance() -> dict[str, Any]:
-    """What the numbers were made from: constants, suite and libraries."""
+    """Return the inputs of the numbers: constants, suite and libraries."""
     from wse_sim.hardware import load_cluster, load_wafer
 
     def digest(text: str) -> str:
@@ -450,13 +450,13 @@ def compute(group: Group, keys: Iterable[str] | None = None) -> Iterator[tuple[s
 
 
 def read() -> dict[str, Any]:
-    """The file."""
+    """Return the file."""
     found: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
     return found
 
 
 def differences(group: Group, key: str, before: Mapping[str, Value], now: Mapping[str, Value]) -> list[str]:
-    """One line per field that left the band of its group."""
+    """Return one line per field that left the band of its group."""
     lines = []
     for name in sorted({*before, *now}):
         old, new = before.get(name), now.get(name)

@@ -52,7 +52,7 @@ def _number(found: re.Match[str]) -> str:
 
 
 def rendered(text: str) -> str:
-    """The text of a page with every marked table and number written again.
+    """Return the text of a page with every marked table and number written again.
 
     Raises
     ------
@@ -64,7 +64,7 @@ def rendered(text: str) -> str:
 
 
 def stale() -> list[Path]:
-    """Pages whose tables are not those of the file."""
+    """Return the pages whose tables differ from the file."""
     return [page for page in PAGES if rendered(text := page.read_text(encoding="utf-8")) != text]
 
 

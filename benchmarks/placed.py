@@ -1,4 +1,4 @@
-"""Models placed on the wafer: placers, links and colors, dead cores.  ``python -m benchmarks.placed [PART ...] [--keep WHERE]``
+"""Compares placers, links and colors, and dead cores. ``python -m benchmarks.placed [PART ...] [--keep WHERE]``
 
 placers      GPT-2 small with three placers of the default machine (training, sequence 1024, batch 112), within ``--time-limit`` in all
 links        What the busiest link carries over what it can at the pace of the slowest stage, and the colors taken, with
@@ -52,7 +52,7 @@ def _plan(graph: KernelGraph, wafer: Wafer | None = None, **how: object) -> Pipe
 
 
 def placers(time_limit_s: float) -> list[Row]:
-    """A row per placer, the fastest plan first."""
+    """Return a row per placer, the fastest plan first."""
     graph, rows = load_model("gpt2-small", seq=SEQ, training=True), []
     for name in PLACERS:
         plan = _plan(graph, placer=name, time_limit_s=time_limit_s / 2)
@@ -73,7 +73,7 @@ def placers(time_limit_s: float) -> list[Row]:
 
 
 def links() -> Row:
-    """Link use and colors of crowded models, in the densest stacks and as the compiler places them."""
+    """Return link use and colors of crowded models, in the densest stacks and as the compiler places them."""
     found = {}
     for label, name, training in CROWDED:
         graph = load_model(name, training=training)
@@ -98,7 +98,7 @@ def _crowd(plan: PipelinedPlan | Infeasible) -> Row:
 
 
 def dead_cores() -> Row:
-    """What dead cores cost, as a fraction of the cycles of the slowest stage."""
+    """Return the cost of dead cores, as a fraction of the cycles of the slowest stage."""
     graph, whole = load_model("gpt2-small", seq=SEQ, training=True), load_wafer("wse2")
     rng = np.random.default_rng(0)
     places = rng.permutation(whole.program_rows * whole.program_cols)[: max(DEAD)]

@@ -39,7 +39,7 @@ HEADER = "width=633\nheight=633\nwdeltat=1\nwlength=1\nwadapter=0\nmemlimit=2457
 
 
 def generated() -> dict[str, ContestGraph]:
-    """Instances of the contest's size, made up here: a chain, a residual and a U-Net like graph."""
+    """Return the instances of the contest's size, made up here: a chain, a residual and a U-Net like graph."""
     result = {}
     for kind, n in (("chain", 32), ("residual", 52), ("unet", 48)):
         rng = np.random.default_rng(n)
@@ -90,7 +90,7 @@ def skipping(n: int) -> ContestGraph:
 
 
 def weighted(folder: str | None, cases: tuple[Weighted, ...] = WEIGHTED) -> list[Row]:
-    """A row per instance of WEIGHTED; those of the folder are left out without one."""
+    """Return a row per instance of WEIGHTED; those of the folder are left out without one."""
     rows = []
     for label, name, time_weight, wire_weight, limit_s in cases:
         if name.isdigit():
@@ -105,7 +105,7 @@ def weighted(folder: str | None, cases: tuple[Weighted, ...] = WEIGHTED) -> list
 
 
 def published(folder: str) -> list[Row]:
-    """The placements in `folder`/published, evaluated against every graph of the folder that they fit."""
+    """Return the placements in `folder`/published, evaluated against every graph of the folder that they fit."""
     rows: list[Row] = []
     for placement in sorted((Path(folder) / "published").glob("*.paint")):
         for graph in sorted(Path(folder).glob("*.kgraph")):
@@ -126,7 +126,7 @@ def published(folder: str) -> list[Row]:
 
 
 def seed_range(words: list[str]) -> list[int]:
-    """Seeds of words such as ``0 3`` or ``0..4``."""
+    """Return the seeds of words such as ``0 3`` or ``0..4``."""
     seeds: list[int] = []
     for word in words:
         first, _, last = word.partition("..")
@@ -194,7 +194,7 @@ def _other(options: argparse.Namespace) -> int:
 
 
 def _cases(folder: str | None, names: list[str] | None) -> dict[str, ContestGraph]:
-    """Graphs by name: of files, of the folder, or generated."""
+    """Return the graphs by name: of files, of the folder, or generated."""
     if not names:
         if not folder:
             return generated()

@@ -1,4 +1,4 @@
-"""How much of a model's cycles programs measured, and what they say against the formulas.
+"""Measures the fraction of a model's cycles that programs measured, and their ratio to the formulas.
 
     python -m benchmarks.probes [--only TEXT] [--keep]
 
@@ -60,7 +60,7 @@ def lstm() -> tuple[torch.nn.Module, tuple[torch.Tensor]]:
 
 
 def gated_sums() -> tuple[torch.nn.Module, tuple[torch.Tensor]]:
-    """Four layers of 1,024 features: a gate times values, summed up along 256 steps."""
+    """Four layers of 1,024 features: a gate times values, summed along 256 steps."""
     import torch
 
     class Layer(torch.nn.Module):

@@ -1,4 +1,5 @@
-"""Random models on the fabric compared with the event engine and PyTorch: a line a model, then the distribution of the error.
+"""Compares random models on the fabric with the event engine and PyTorch: one line per model, then the distribution of
+the error.
 
     python -m benchmarks.random_models --seed 1 --count 60 [--json] [--keep]
 
@@ -52,7 +53,7 @@ class _NoFitError(Exception):
 def compiled(
     case: Case, graph: KernelGraph, prices: str | None = None, loss: str | None = None
 ) -> PipelinedPlan | WeightStreamingPlan:
-    """A plan of the case; `prices` of a pipeline are those of a run unless others are asked for."""
+    """Return a plan of the case; `prices` of a pipeline are those of a run unless others are requested."""
     how: dict[str, Any] = {"mode": "weight-streaming"}
     if not case.is_streamed:
         how = {"mode": "pipelined", "replicas": 1, "placer": case.placer, "prices": prices, "loss": loss}
@@ -63,13 +64,15 @@ def compiled(
 
 
 def lowered(case: Case) -> KernelGraph:
-    """The graph as a run without ``--whole-fabric`` has it."""
+    """Return the graph of a run without ``--whole-fabric``."""
     trains = {"training": True, "optimizer": "sgd"} if case.training else {}
     return api.lower(case.model, (torch.zeros(1, *case.shape),), **trains)
 
 
 def measure(case: Case) -> Row:
-    """One model: the outcome, values next to PyTorch, cycles of the fabric and of both plans in the event engine."""
+    """Measure one model: the outcome, values compared with PyTorch, cycles of the fabric and of both plans in the event
+    engine.
+    """
     began = time.process_time()
     row: Row = {
         "seed": case.seed, "kind": case.kind, "shape": list(case.shape), "phase": case.phase, "side": case.side, "base": case.base,
@@ -96,7 +99,7 @@ def measure(case: Case) -> Row:
 
 
 def _composed(case: Case) -> Row:
-    """The fabric, the engine with the plan that prices it, and the largest error of a value."""
+    """Return the fabric, the engine with the plan that prices it, and the largest error of a value."""
     plan = compiled(case, inputs_over_rows(lowered(case), streamed=case.is_streamed))
     if isinstance(plan, WeightStreamingPlan):
         streamed = compare_streaming(plan)
@@ -125,7 +128,7 @@ def _composed(case: Case) -> Row:
 
 
 def _values(case: Case, plan: PipelinedPlan | WeightStreamingPlan) -> Row:
-    """The worst tensor against a PyTorch that rounds alike, of its largest element; one step."""
+    """Return the worst tensor against a PyTorch that rounds alike, of its largest element; one step."""
     samples = case.batch if case.training or case.is_streamed else 4
     torch.manual_seed(case.seed + 1)
     x = torch.randn(samples, *case.shape).half().float()
@@ -142,12 +145,12 @@ def _values(case: Case, plan: PipelinedPlan | WeightStreamingPlan) -> Row:
 
 
 def _closed(fabric: FabricResult) -> bool:
-    """No word is left, and no core was busy and stalled for longer than the run."""
+    """Return whether no word is left, and no core was busy and stalled for longer than the run."""
     return bool(fabric.words_left == 0 and fabric.idle.min() >= 0)
 
 
 def _engine(plan: PipelinedPlan) -> tuple[float, bool]:
-    """Cycles of a batch in the event engine with free input, and whether every region's time adds up to it."""
+    """Return the cycles of a batch in the event engine with free input, and whether every region's time adds up to it."""
     run = PipelinedRun(plan, Options(steps=2), None, RunTrace(is_on=False, unit_s=1.0))
     run.execute()
     measure = PipelinedMeasure(run)
@@ -155,7 +158,7 @@ def _engine(plan: PipelinedPlan) -> tuple[float, bool]:
 
 
 def _without_option(case: Case, row: Row, prices: str | None) -> float:
-    """Cycles in the event engine with a plan of a run without ``--whole-fabric``: of a sample, or a batch."""
+    """Return the cycles in the event engine with a plan of a run without ``--whole-fabric``, per sample or batch."""
     loss = "squared error" if case.training else None  # the loss of the comparison
     plan = compiled(case, lowered(case), prices, loss)
     if isinstance(plan, WeightStreamingPlan):
@@ -165,7 +168,7 @@ def _without_option(case: Case, row: Row, prices: str | None) -> float:
 
 
 def told(row: Row) -> str:
-    """A line for the screen."""
+    """Return a line for the screen."""
     head = f"{row['seed']:5d} {row['kind']:14s} {row['phase']:9s} {row['base']} {row['side']:2d} "
     if row["outcome"] != "run":
         return f"{head} {row['outcome']}: {row['told']}"

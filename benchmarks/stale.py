@@ -1,4 +1,4 @@
-"""Pictures and measured tables whose sources changed after they were made.
+"""Finds pictures and measured tables whose sources changed after they were made.
 
     python -m benchmarks.stale              name them; part of make numbers-check
     python -m benchmarks.stale --made NAME  note that NAME was made from the sources as they are now
@@ -34,7 +34,12 @@ GROWING = ("fabric", "generation", "models", "plans")
 """Groups of golden numbers in which a new run changes nothing that was made before."""
 
 _GPT2 = ("numbers:models/gpt2-small, training, pipelined", "numbers:plans/gpt2-small")
-_MAPS = ("wse_sim/report/heatmap.py", "wse_sim/report/views.py", "docs/pictures/make.py:gpt2")
+_MAPS = (
+    "wse_sim/report/heatmap.py",
+    "wse_sim/report/bottleneck.py",
+    "wse_sim/report/views.py",
+    "docs/pictures/make.py:gpt2",
+)
 _PAGE = (
     "wse_sim/report/html.py",
     "wse_sim/report/data.py",
@@ -93,6 +98,7 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "pictures/report_read.png": (*_PAGE, "docs/pictures/make.py:gpt2", *_GPT2),
     "pictures/llama_links.png": (
         "wse_sim/report/heatmap.py",
+        "wse_sim/report/bottleneck.py",
         "docs/pictures/make.py:llama",
         "numbers:models/llama2-7b, training, weight-streaming",
     ),
@@ -249,7 +255,8 @@ def _function(text: str, name: str) -> str:
 
 
 def _without_prose(text: str, *, has_sentences: bool) -> str:
-    """The lines of a program without docstrings, comments, imports, what a raised fault says, blank lines, and sentences if asked.
+    """Return the lines of a program without docstrings, comments, imports, what a raised fault says, blank lines, and
+    sentences if asked.
 
     Equal for every version of Python.
     """
@@ -269,7 +276,7 @@ def _without_prose(text: str, *, has_sentences: bool) -> str:
 
 
 def _without_comments(text: str) -> str:
-    """A program with empty comments; every line stays where it was."""
+    """Return a program with empty comments; every line stays where it was."""
     lines = text.splitlines(keepends=True)
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
@@ -279,7 +286,9 @@ def _without_comments(text: str) -> str:
 
 
 def _without_sentences(text: str) -> str:
-    """A program whose texts of several words are empty; a text with values in it is the expressions of its values."""
+    """Return a program with empty texts of several words; a text with values is replaced by the expressions of its
+    values.
+    """
     lines = [line.encode() for line in text.splitlines()]
     found = [node for node in ast.walk(ast.parse(text)) if _is_sentence(node)]
     inner = {id(part) for node in found for part in ast.walk(node) if part is not node}
@@ -302,20 +311,20 @@ def _is_sentence(node: ast.AST) -> TypeGuard[ast.JoinedStr | ast.Constant]:
 
 
 def read() -> dict[str, Digests]:
-    """The file: digests by source, by name."""
+    """Return the file: digests by source, by name."""
     found: dict[str, Digests] = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
     return found
 
 
 def made(names: Iterable[str]) -> None:
-    """Note that these were made from the sources as they are now."""
+    """Record that these were made from the current sources."""
     _text.cache_clear()
     kept = {**read(), **{name: digest(name) for name in names}}
     FILE.write_text(json.dumps(dict(sorted(kept.items())), indent=1) + "\n", encoding="utf-8")
 
 
 def changed(name: str) -> list[str]:
-    """Sources of a picture or an entry that changed after it was made; all of them if it was not noted."""
+    """Return the sources of a picture or an entry that changed after it was made; all of them if it was not noted."""
     found = read().get(name)
     kept = found if isinstance(found, dict) else {}  # one digest of all sources, as earlier files had
     return [source for source, now in digest(name).items() if not _is_same(source, kept.get(source, ""), now)]
@@ -328,12 +337,12 @@ def _is_same(source: str, kept: str, now: str) -> bool:
 
 
 def out_of_date() -> list[str]:
-    """Names of what was made from other sources."""
+    """Return the names of what was made from other sources."""
     return [name for name in SOURCES if changed(name)]
 
 
 def remedy(name: str) -> str:
-    """The command that makes it again."""
+    """Return the command that makes it again."""
     if name.startswith("pictures/"):
         part = next(
             (s.partition(":")[2] for s in SOURCES[name] if s.startswith("docs/pictures/make.py:")), ""

@@ -1,4 +1,4 @@
-"""Malformed input over all doors: how each kind is answered, by class.
+"""Sends malformed input to all entry points and counts the answers by class.
 
     python -m benchmarks.strangers --keep      (2 minutes of processor time; writes the entry of docs/measured.json)
 

@@ -1,4 +1,4 @@
-"""How fast studies are: ``python -m benchmarks.studies`` prints JSON.
+"""Measures the speed of studies: ``python -m benchmarks.studies`` prints JSON.
 
 settings   1,000 settings of one transformer in weight streaming, store included, on 1 and on 2 workers
 store      inserting, finding, counting and reading 100,000 rows
@@ -30,7 +30,7 @@ MANY = 1000  # settings of the row that tells what a whole study takes
 
 
 def transformer_study(runs: int, draws: int) -> StudySpec:
-    """Settings of GPT-2 small that differ in the machine: what architects ask."""
+    """Return the settings of GPT-2 small that differ in the machine: what architects ask."""
     over = {
         "wafer.launch_floor_s": {"from": 1e-4, "to": 4e-4},
         "wafer.sram_bytes": {"from": 40_000, "to": 49_152},
@@ -64,7 +64,9 @@ def settings(runs: int, workers: int, draws: int) -> Row:
 
 
 def _steady(store: Store) -> tuple[float, float, int, float]:
-    """When the first and the last rows were written (seconds), how many came with the first, seconds in the others."""
+    """Return when the first and the last rows were written (seconds), how many came with the first, and seconds per
+    other row.
+    """
     rows = store.db.execute("SELECT made_at, seconds FROM runs ORDER BY made_at").fetchall()
     first, last = rows[0][0], rows[-1][0]
     later = [seconds for at, seconds in rows if at > first]
@@ -72,7 +74,7 @@ def _steady(store: Store) -> tuple[float, float, int, float]:
 
 
 def store() -> Row:
-    """Seconds of CPU that a store of 100,000 rows takes."""
+    """Return the seconds of CPU that a store of 100,000 rows takes."""
     outputs = {f"output_{i}": i / 7 for i in range(30)}
     found: Row = {"rows": STORE_ROWS}
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "s") as opened:
@@ -103,7 +105,7 @@ def _nothing(number: int) -> int:
 
 
 def engine() -> Row:
-    """Empty tasks per second through the scheduler: where it would bind."""
+    """Return the rate of empty tasks through the scheduler, at which it becomes the bottleneck."""
     import distributed
 
     with (
@@ -148,7 +150,7 @@ def main() -> None:
 
 
 def _kept(found: Row) -> Row:
-    """What the page shows: of the settings those with most draws, on one and two workers."""
+    """Return the content of the page: of the settings those with most draws, on one and two workers."""
     kept: Row = {}
     rows = {(row["draws"], row["workers"]): row for row in found.get("settings", ())}
     if rows:

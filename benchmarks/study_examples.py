@@ -1,4 +1,4 @@
-"""What the studies of ``examples/studies`` answer: the best setting at each value of one parameter.
+"""Runs the studies of ``examples/studies``: the best setting at each value of one parameter.
 
 python -m benchmarks.study_examples --only decode          print
 python -m benchmarks.study_examples --keep WHERE           write the entry of docs/measured.json (minutes of CPU)
@@ -25,7 +25,9 @@ ACROSS = {"sram_or_cores": "wafer.sram_bytes", "batch_and_systems": "systems", "
 
 
 def best(name: str) -> list[measured.Row]:
-    """At each value of the parameter: the best setting with its first output and interval, or why there is none."""
+    """Return, at each value of the parameter, the best setting with its first output and interval, or why there is
+    none.
+    """
     asked = yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory() as folder:
         rows = study(asked, out=Path(folder) / name).frame().to_dict("records")

@@ -1,4 +1,4 @@
-"""A whole model on the fabric compared with the event engine: JSON on standard output.
+"""Compares whole models on the fabric with the event engine; prints JSON on standard output.
 
 14 plans of inference and 14 of training as pipelines, 14 and 12 of weight streaming, 20 and 9 of convolutions, 48 of transformers and layers of several tokens,
 11 of networks that train.
@@ -145,7 +145,7 @@ class Block(nn.Module):
 
 
 class GatedBlock(nn.Module):
-    """A block as LLaMA has it, without the rotation of queries and keys: RMS norms, a gate with SiLU."""
+    """A LLaMA block without the rotation of queries and keys: RMS norms, a gate with SiLU."""
 
     def __init__(self, features: int, hidden: int) -> None:
         super().__init__()
@@ -316,7 +316,7 @@ VALUES: tuple[tuple[str, Callable[[], nn.Module], tuple[int, ...], int, int, Row
 
 
 def blocks(*activations: nn.Module) -> nn.Sequential:
-    """Blocks of 32 features and a layer of 8 classes."""
+    """Return the blocks of 32 features and a layer of 8 classes."""
     return nn.Sequential(*(Block(32, activation) for activation in activations), nn.Linear(32, 8))
 
 
@@ -340,7 +340,7 @@ def network(sizes: tuple[int, ...]) -> nn.Sequential:
 
 
 def measure(sizes: tuple[int, ...], side: int, constants: Row, choices: Row) -> Row:
-    """One plan."""
+    """Measure one plan."""
     size = {"rows": side, "cols": side, "program_rows": side, "program_cols": side}
     wafer = load_wafer("wse2").derive(**size, io_channels_per_edge=side // 4, **constants)
     model = network(sizes)
@@ -497,7 +497,8 @@ def measure_transformer(
 
 
 def states() -> list[Row]:
-    """What regions do all the time, the busiest link, the order of starts: a few plans of every kind, both simulators.
+    """Compare the activity of regions, the busiest link and the order of starts in both simulators, for a few plans of
+    every kind.
 
     Fractions of a step that the busiest core of a region issues, is stalled on input, stalled on output and idle.
     """
@@ -598,7 +599,9 @@ def _taught(model: nn.Module, x: torch.Tensor) -> tuple[NDArray[np.float32], flo
 
 
 def _largest_error(found: Mapping[str, NDArray[np.float32]], wanted: Arrays) -> float:
-    """Of any parameter, of its largest gradient, or of the median of those where it has small ones."""
+    """Return the largest error of any parameter, relative to its largest gradient, or to the median of those where it
+    has small ones.
+    """
     scale = float(np.median([np.abs(value).max() for value in wanted.values()]))
     return float(
         max(
@@ -673,7 +676,7 @@ def main() -> None:
 
 
 def _short(row: Row) -> Row:
-    """A row without what no table shows."""
+    """Return a row without what no table shows."""
     if "regions" not in row:
         return {key: value for key, value in row.items() if key != "cpu_s"}
     regions = [{"busiest": each["busiest"], "engine": each["engine"]} for each in row["regions"]]

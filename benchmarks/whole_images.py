@@ -13,7 +13,7 @@ Image = tuple[int, int, int]
 
 
 def strided(channels: tuple[int, ...], width: int) -> nn.Module:
-    """Convolutions of 3 x 3 taps and stride 2, then two dense layers."""
+    """Return the convolutions of 3 x 3 taps and stride 2, then two dense layers."""
     layers: list[nn.Module] = []
     for a, b in pairwise(channels):
         layers += [nn.Conv2d(a, b, 3, stride=2, padding=1), nn.ReLU()]
@@ -55,14 +55,14 @@ class Residual(nn.Module):
 
 
 def residual() -> nn.Module:
-    """A convolution with a batch norm, two residual blocks, the mean of every channel."""
+    """Return a convolution with a batch norm, two residual blocks, the mean of every channel."""
     first = [nn.Conv2d(2, 8, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU()]
     last = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10)]
     return nn.Sequential(*first, Residual(8), Residual(8), *last)
 
 
 class Narrowing(nn.Module):
-    """Two convolutions with batch norms, the first of stride 2, and a skip of one tap and stride 2 around them."""
+    """Two convolutions with batch norms, the first with stride 2, and a skip of one tap and stride 2 around them."""
 
     def __init__(self, channels: int, filters: int) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Narrowing(nn.Module):
 
 
 def resnet(stride: int) -> nn.Module:
-    """A ResNet of three stages of one block, with 8, 16 and 16 channels (32 without a stride before them)."""
+    """Return a ResNet of three stages of one block, with 8, 16 and 16 channels (32 without a stride before them)."""
     last = 16 * (3 - stride)
     first = [nn.Conv2d(2, 8, 3, stride=stride, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU()]
     stages = [Residual(8), Narrowing(8, 16), Narrowing(16, last)]
@@ -85,7 +85,7 @@ def resnet(stride: int) -> nn.Module:
 
 
 class Around(nn.Module):
-    """Two convolutions without norms, of stride 2 where filters are more than channels, and a skip around them."""
+    """Two convolutions without norms, with stride 2 where there are more filters than channels, and a skip around them."""
 
     def __init__(self, channels: int, filters: int) -> None:
         super().__init__()
@@ -100,14 +100,18 @@ class Around(nn.Module):
 
 
 def small_resnet() -> nn.Module:
-    """A convolution, two residual blocks, the second of stride 2, the mean of every channel; no norms, so it trains."""
+    """Return a convolution, two residual blocks, the second of stride 2, the mean of every channel; no norms, so it
+    trains.
+    """
     first = [nn.Conv2d(2, 8, 3, stride=2, padding=1), nn.ReLU()]
     last = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10)]
     return nn.Sequential(*first, Around(8, 8), Around(8, 16), *last)
 
 
 def mnist() -> nn.Module:
-    """The network of PyTorch's MNIST example on 14 x 14 pixels, half as wide or less, without its last logarithm of a softmax."""
+    """Return the network of PyTorch's MNIST example on 14 x 14 pixels, half as wide or less, without its last logarithm
+    of a softmax.
+    """
     return nn.Sequential(
         nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 16, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.25),
         nn.Flatten(), nn.Linear(400, 32), nn.ReLU(), nn.Dropout(0.5), nn.Linear(32, 10),
@@ -164,7 +168,7 @@ CONVOLVED: tuple[tuple[str, Callable[[], nn.Module], Image, int], ...] = (
 
 
 def moved(model: nn.Module) -> nn.Module:
-    """The model with parameters and statistics away from their defaults, in fp16 numbers."""
+    """Return the model with parameters and statistics away from their defaults, in fp16 numbers."""
     torch.manual_seed(0)
     for name, value in model.state_dict().items():
         if value.is_floating_point():

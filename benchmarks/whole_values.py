@@ -1,4 +1,5 @@
-"""Values of whole models on the fabric next to PyTorch, for :mod:`benchmarks.whole_fabric`: two steps of training each.
+"""Compares values of whole models on the fabric with PyTorch, for :mod:`benchmarks.whole_fabric`: two steps of training
+each.
 
 Errors are of the largest element of a tensor: against fp32, and against a PyTorch that rounds where the fabric does.
 """
@@ -23,7 +24,7 @@ STEPS, RATE = 2, 0.05
 
 
 def moved(model: nn.Module) -> nn.Module:
-    """The model with parameters away from their defaults, in fp16 numbers."""
+    """Return the model with parameters away from their defaults, in fp16 numbers."""
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_((parameter + 0.1 * torch.randn_like(parameter)).half())

@@ -1,4 +1,4 @@
-"""Models that nobody here wrote: how many are lowered and run, with the FLOPs of torch's counter.
+"""Measures models by other authors: how many are lowered and run, with the FLOPs of torch's counter.
 
     python -m benchmarks.zoo_coverage ZOO [NAME ...] [--training] [--families | --shuffled] [--missing | --old] [--most N] [--write]
 
@@ -74,24 +74,24 @@ def torchvision_loads() -> None:
 
 
 def names_of(zoo: str) -> list[str]:
-    """All models of a zoo, by name."""
+    """Return all models of a zoo, by name."""
     return list(getattr(_models_of(zoo), f"{zoo}_names")())
 
 
 def _models_of(zoo: str) -> ModuleType:
-    """The file that builds a zoo's models."""
+    """Return the file that builds a zoo's models."""
     from benchmarks import zoo_graphs, zoo_models
 
     return zoo_graphs if zoo == "torch_geometric" else zoo_models
 
 
 def build(zoo: str, name: str, **how: bool) -> Built:
-    """A model on "meta" with example arguments; `whole` with all its layers (transformers)."""
+    """Return a model on "meta" with example arguments; `whole` with all its layers (transformers)."""
     return getattr(_models_of(zoo), zoo)(name, **how)  # type: ignore[no-any-return]
 
 
 class _NoModules:
-    """Instead of the counter's record of modules, which some models do not survive."""
+    """Replaces the counter's record of modules, with which some models fail."""
 
     parents = frozenset({"Global"})
 
@@ -116,7 +116,9 @@ def _convolution_backward(
     mask: Sequence[bool],
     **_: object,
 ) -> int:
-    """Torch's formula counts the weight gradient of a grouped convolution as if all channels met: divided by groups."""
+    """Count the weight gradient of a grouped convolution; torch's formula counts it as if all channels met, so it is
+    divided by the groups.
+    """
     positions = prod((x if transposed else g)[2:])
     each = 2 * x[0] * positions * prod(w)
     return each * (int(mask[0]) + int(mask[1]))
@@ -149,7 +151,7 @@ def counted(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def sources() -> str:
-    """The state of the code that a row was measured with."""
+    """Return the state of the code that a row was measured with."""
     from wse_sim import result_cache
 
     return result_cache.sources("wse_sim.frontend", "wse_sim.kernels", "wse_sim.graph")[:8]
@@ -160,7 +162,7 @@ _EXAMPLE = ("check the example arguments", "give arguments that pass it", "that 
 
 
 def measure(zoo: str, name: str, training: bool) -> dict[str, Any]:
-    """One model: lowered, run, FLOPs."""
+    """Lower and run one model and count its FLOPs."""
     import wse_sim
     from wse_sim.errors import WseError
     from wse_sim.frontend.training import FLOPS_CHECKED
@@ -216,7 +218,7 @@ def measure(zoo: str, name: str, training: bool) -> dict[str, Any]:
     if "torch_flops" not in row:
         return row
     if row["torch_flops"] > row["flops"] and not training and "counter" not in row:
-        # Products whose result nobody reads: the model works them out, a compiled program does not.
+        # Products with unused results: the model computes them, a compiled program does not.
         row |= {
             "torch_flops": counted_in_program(module, args, kwargs),
             "counter": "over the exported program",
@@ -227,7 +229,7 @@ def measure(zoo: str, name: str, training: bool) -> dict[str, Any]:
 
 
 def _grouped_product(x: object, weight: torch.Tensor, *_: object, out_val: torch.Tensor, **__: object) -> int:
-    """Torch has no formula: each row meets one matrix."""
+    """Count a grouped product, for which torch has no formula: each row is multiplied by one matrix."""
     return 2 * int(out_val.numel()) * int(weight.shape[-2])
 
 
@@ -278,7 +280,9 @@ def _first(fault: BaseException) -> str:
 
 
 def _words(fault: BaseException) -> str:
-    """One line, with files named from their package on: where a machine has its packages is no finding."""
+    """Return one line, with files named relative to their package, because the location of packages on a machine does
+    not matter.
+    """
     return re.sub(r"\S*/site-packages/", "", " ".join(str(fault).split()))
 
 
@@ -322,12 +326,12 @@ def in_process(zoo: str, name: str, training: bool, limit_s: float) -> dict[str,
 
 
 def versions(zoo: str) -> dict[str, str]:
-    """Versions of torch and of the zoo."""
+    """Return the versions of torch and of the zoo."""
     return {name: importlib.metadata.version(name).partition("+")[0] for name in ("torch", zoo)}
 
 
 def known_rows(file: Path, zoo: str, phase: str) -> dict[str, dict[str, Any]]:
-    """Rows of a file of results, by name."""
+    """Return the rows of a file of results, by name."""
     data = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     return dict(data.get(zoo, {}).get("rows", {}).get(phase, {}))
 

@@ -1,4 +1,5 @@
-"""Whole zoos in an order that chance fixed once: whatever part of it has run is a fair sample of each zoo and phase.
+"""Measures complete zoos in an order that was drawn once, so that any part of it is a fair sample of each zoo and
+phase.
 
     python -m benchmarks.zoo_drawn [--for SECONDS] [--limit SECONDS] [--file FILE]
 
@@ -33,7 +34,7 @@ SEED = 30
 
 
 def order(zoo: str, phase: str, names: Sequence[str]) -> list[str]:
-    """All names of a zoo, in the order in which they are measured in one phase."""
+    """Return all names of a zoo, in the order in which they are measured in one phase."""
     return random.Random(f"{SEED} {zoo} {phase}").sample(sorted(names), len(names))
 
 

@@ -56,7 +56,7 @@ def torch_geometric_names() -> list[str]:
 
 
 def torch_geometric(name: str, **_: bool) -> Built:
-    """A convolution or a model on a random graph of 40 nodes and 160 edges, which have values."""
+    """Return a convolution or a model on a random graph of 40 nodes and 160 edges, which have values."""
     from torch_geometric import nn as zoo
 
     torch.manual_seed(0)
@@ -116,14 +116,14 @@ def _mlp(wide: int, out: int) -> nn.Module:
 
 
 def _near(places: torch.Tensor, batch: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Fixed edges instead of a search for neighbours, and their lengths."""
+    """Return fixed edges instead of a search for neighbours, and their lengths."""
     source = torch.arange(EDGES) % NODES
     target = (source + 1 + torch.arange(EDGES) // NODES) % NODES
     return torch.stack([source, target]), (places[source] - places[target]).norm(dim=-1)
 
 
 class _AfterProduct(nn.Module):
-    """A layer without weights, behind one that has some: so there is something to train."""
+    """A layer without weights after one that has some, so that there is something to train."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()

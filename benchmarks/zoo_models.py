@@ -1,4 +1,4 @@
-"""How a model of each public zoo is built on "meta", with example arguments (see benchmarks/zoo_coverage.py).
+"""Builds a model of each public zoo on "meta", with example arguments (see benchmarks/zoo_coverage.py).
 
 A function NAME_names() lists a zoo's models; the function NAME(model) builds one: (module, args, kwargs).
 
@@ -49,7 +49,7 @@ _SIZES = (
 
 
 def smallest_first(name: str) -> tuple[int, int, str]:
-    """Sorts names by the size word in them, then by the numbers (depth, width), then by letters."""
+    """Return a key that sorts names by their size word, then by the numbers (depth, width), then by letters."""
     words = name.lower().replace("-", "_").split("_")
     size = min((_SIZES.index(w) for w in words if w in _SIZES), default=len(_SIZES))
     digits = [int(d) for d in re.findall(r"\d+", name)]
@@ -57,7 +57,7 @@ def smallest_first(name: str) -> tuple[int, int, str]:
 
 
 def one_of_each_family(zoo: str) -> list[str]:
-    """The first name, by :func:`smallest_first`, of each source module of a zoo."""
+    """Return the first name, by :func:`smallest_first`, of each source module of a zoo."""
     families: dict[str, list[str]] = {}
     if zoo == "timm":
         import timm as found
@@ -77,7 +77,7 @@ def one_of_each_family(zoo: str) -> list[str]:
 
 
 def torchvision_names() -> list[str]:
-    """All of its models but detectors, whose results have shapes that depend on values."""
+    """Return all models except detectors, whose results have shapes that depend on values."""
     import torchvision
 
     detectors = torchvision.models.list_models(module=torchvision.models.detection)
@@ -85,7 +85,7 @@ def torchvision_names() -> list[str]:
 
 
 def torchvision(name: str, **_: bool) -> Built:
-    """A model of torchvision."""
+    """Return a model of torchvision."""
     import torchvision as zoo
 
     segments = name in zoo.models.list_models(module=zoo.models.segmentation)
@@ -110,14 +110,14 @@ def torchvision(name: str, **_: bool) -> Built:
 
 
 def timm_names() -> list[str]:
-    """All of its models."""
+    """Return all models of timm."""
     import timm
 
     return list(timm.list_models())
 
 
 def timm(name: str, **_: bool) -> Built:
-    """A model of timm at the size of its first published weights."""
+    """Return a model of timm at the size of its first published weights."""
     import timm as zoo
 
     config = zoo.models.get_pretrained_cfg(name)
@@ -148,7 +148,7 @@ _LAYERS = [
 
 
 def transformers_names() -> list[str]:
-    """The classes of its auto models: text, vision, speech, multimodal."""
+    """Return the classes of its auto models: text, vision, speech, multimodal."""
     from transformers.models.auto import modeling_auto as auto
 
     names: set[str] = set()
@@ -159,7 +159,9 @@ def transformers_names() -> list[str]:
 
 
 def transformers(name: str, *, whole: bool = False, door: bool = False) -> Built:
-    """A class of transformers with its default sizes and two layers; `whole` with all of them, `door` with the arguments of hf:."""
+    """Return a class of transformers with its default sizes and two layers; `whole` with all of them, `door` with the
+    arguments of hf:.
+    """
     import transformers as zoo
 
     kind = getattr(zoo, name)
@@ -243,7 +245,7 @@ _TRANSFORMERS: dict[str, Row] = {
 
 
 def _shorten(config: PretrainedConfig) -> None:
-    """One layer of each kind, two at least, in the parts of a composed configuration too."""
+    """Keep one layer of each kind, at least two, in the parts of a composed configuration too."""
     kinds = [
         k
         for k in ("layer_types", "mlp_layer_types", "layers_block_type")
@@ -312,7 +314,7 @@ def _transformers_inputs(module: torch.nn.Module, config: PretrainedConfig) -> R
     if "use_cache" in takes:
         given["use_cache"] = False
     if "input_ids" in given and ("pixel_values" in given or "image_grid_thw" in takes):
-        with contextlib.suppress(Exception):  # then the model itself says what it lacks
+        with contextlib.suppress(Exception):  # then the model itself reports what it lacks
             given |= _with_pictures(module, config, given, takes)
     return given
 
@@ -320,7 +322,9 @@ def _transformers_inputs(module: torch.nn.Module, config: PretrainedConfig) -> R
 def _with_pictures(
     module: torch.nn.Module, config: PretrainedConfig, given: Row, takes: Mapping[str, object]
 ) -> Row:
-    """Ids in which each picture has as many places as it has features; patches of one picture per sample by a grid."""
+    """Return the ids in which each picture has as many places as it has features; patches of one picture per sample by
+    a grid.
+    """
     found: Row = {}
     vision = getattr(config, "vision_config", config)
     if "image_grid_thw" in takes:
@@ -347,7 +351,7 @@ def _with_pictures(
 
 
 class _Pictures(torch.nn.Module):
-    """What a model makes of pictures."""
+    """The features that a model computes from pictures."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
@@ -360,7 +364,9 @@ class _Pictures(torch.nn.Module):
 
 
 def _features(module: torch.nn.Module, given: Mapping[str, object]) -> int:
-    """How many features the model makes of one picture: captured, because some read values on the way."""
+    """Return the number of features that a model makes of one picture; it is captured, because some read values on the
+    way.
+    """
     from wse_sim.frontend.capture import export
 
     owner = module if hasattr(module, "get_image_features") else module.model
@@ -374,7 +380,7 @@ def _features(module: torch.nn.Module, given: Mapping[str, object]) -> int:
 
 
 def diffusers_names() -> list[str]:
-    """Its UNets and transformers."""
+    """Return the UNets and transformers of diffusers."""
     import diffusers
 
     found = []
@@ -419,7 +425,7 @@ _DIFFUSERS: dict[str, Row] = {
 
 
 def diffusers(name: str, **_: bool) -> Built:
-    """A UNet or transformer of diffusers at its default sizes, two blocks where a number of blocks is asked."""
+    """Return a UNet or transformer of diffusers at its default sizes, two blocks where a number of blocks is asked."""
     import inspect
 
     import diffusers as zoo
@@ -439,7 +445,7 @@ def _ids(*shape: int) -> torch.Tensor:
 
 
 def _diffusers_whole(kind: str, config: Mapping[str, object]) -> Row:
-    """All arguments of classes that follow no other: an image of 32 x 32 or 64 packed places, 32 words."""
+    """Return all arguments of classes that follow no other: an image of 32 x 32 or 64 packed places, 32 words."""
     time, n = _zeros(SAMPLES), SAMPLES
     picture = _zeros(n, config.get("in_channels") or 4, 32, 32)
     packed = _zeros(n, 64, config.get("in_channels") or 4)
@@ -557,7 +563,7 @@ def _diffusers_inputs(module: torch.nn.Module) -> tuple[tuple[object, ...], Row]
 
 
 def _diffusers_more(takes: Mapping[str, object], config: Mapping[str, object]) -> Row:
-    """Arguments of single families: sizes of the picture, masks that hide nothing, states of a text encoder."""
+    """Return the arguments of single families: sizes of the picture, masks that hide nothing, states of a text encoder."""
     given: Row = {}
     for key in ("original_size", "target_size", "crop_coords"):
         if key in takes:
@@ -628,12 +634,12 @@ _MONAI = {
 
 
 def monai_names() -> list[str]:
-    """3-D networks for medical images."""
+    """Return the 3-D networks for medical images."""
     return sorted(_MONAI)
 
 
 def monai(name: str, **_: bool) -> Built:
-    """A 3-D network of monai on volumes of 64 pixels per side."""
+    """Return a 3-D network of monai on volumes of 64 pixels per side."""
     from monai.networks import nets
 
     with torch.device("meta"):

@@ -1,4 +1,4 @@
-"""A real browser for pages: headless Chromium, where there is one with its driver."""
+"""A real browser for pages: headless Chromium, if one is installed with its driver."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 @contextmanager
 def headless(profile: Path) -> Iterator[Any]:
-    """A Chromium that keeps its profile in a folder; the test is skipped where there is none."""
+    """Start a Chromium that keeps its profile in a folder; the test is skipped if there is none."""
     driver_module = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if chromium is None or driver is None:
@@ -51,7 +51,7 @@ def wait(browser: Any, script: str, limit_s: float = 40.0) -> Any:
 
 
 def faults(browser: Any) -> list[str]:
-    """What went wrong in the page, and what it asked of the network."""
+    """Return the errors in the page and its requests to the network."""
     severe = [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
     asked = [e["message"] for e in browser.get_log("performance") if "requestWillBeSent" in e["message"]]
     return severe + [text for text in asked if re.search(r'"url":"https?:', text)]

@@ -1,4 +1,4 @@
-"""Children of a test: copies of its process that can only end, whatever they meet."""
+"""Child processes of a test: copies of its process that end whatever happens in them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LIMIT_S = 120.0
 
 
 def start_child(work: Callable[[], object]) -> int:
-    """Number of a copy of this process that does `work` and ends: with 0, or with 2 if it raised.
+    """Return the number of a copy of this process that does `work` and ends: with 0, or with 2 if it raised.
 
     A copy that returned would continue with the tests of its parent.
     """
@@ -27,7 +27,7 @@ def start_child(work: Callable[[], object]) -> int:
 
 
 def status_of(child: int) -> int:
-    """How a child ended, once it has: its exit status, or minus the number of the signal.
+    """Wait for a child to end; return its exit status, or minus the number of the signal.
 
     One that does not end within :data:`LIMIT_S` is killed: a copy of a process with threads can wait forever for a lock.
     """

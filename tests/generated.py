@@ -1,4 +1,5 @@
-"""How many generated cases a test runs: few in `make test`, all in `make test-all`, many and new ones in `make test-random`.
+"""The number of generated cases of a test: few in `make test`, all in `make test-all`, many and new ones in `make
+test-random`.
 
 ``$WSE_SIM_TESTS`` says which: "quick", "all" or "random".
 """
@@ -17,15 +18,15 @@ _first = random.SystemRandom().randrange(10**6) * 1000 if WHICH == "random" else
 
 
 def cases(count: int) -> int:
-    """So many of `count` cases in this run, at least two."""
+    """Return the number of cases in this run, out of `count`, at least two."""
     return max(min(2, count), count * PERCENT // 100)
 
 
 def examples(count: int, **others: Any) -> settings:
-    """Settings of Hypothesis for a test of `count` examples."""
+    """Return the settings of Hypothesis for a test of `count` examples."""
     return settings(max_examples=cases(count), **others)
 
 
 def seeds(first: int, count: int) -> range:
-    """Seeds of `count` random programs from `first` on; others in every run of `make test-random`."""
+    """Return the seeds of `count` random programs from `first` on; others in every run of `make test-random`."""
     return range(_first + first, _first + first + cases(count))

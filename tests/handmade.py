@@ -58,7 +58,7 @@ class _Maker:
 def transformer(
     layers: int = 2, hidden: int = 256, heads: int = 4, seq: int = 64, *, training: bool = True
 ) -> KernelGraph:
-    """A chain of blocks: qkv, attention, output, two-layer feed-forward."""
+    """Return a chain of blocks: qkv, attention, output, two-layer feed-forward."""
     made = _Maker(seq, training)
     x = "tokens"
     made.tensors[x] = Tensor(x, (1, seq), "int64", TensorKind.INPUT)

@@ -1,4 +1,4 @@
-"""What compiling machine code takes is said once, and no run counts it as its own time."""
+"""The time of compiling machine code is reported once, and no run counts it as its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DOOR = "import sys; sys.argv[0] = 'wse-sim'; from wse_sim.door import main; main
 
 
 def test_time_of_the_compiler_is_no_part_of_a_run(monkeypatch: pytest.MonkeyPatch):
-    """An hour of compiling in the middle: the part is shorter than it by what it really took, so below zero here."""
+    """With an hour of compiling in the middle the part is shorter by that hour, so it is negative here."""
     monkeypatch.setattr(compiling, "so_far", compiling.Compiling())
     parts = Parts()
     compiling.so_far.wall_s += 3600.0
@@ -26,7 +26,7 @@ def test_time_of_the_compiler_is_no_part_of_a_run(monkeypatch: pytest.MonkeyPatc
 
 
 def test_numba_tells_what_it_compiles():
-    """A function that nobody called yet: CPU and wall seconds grow by it, a second call adds nothing."""
+    """A new function adds CPU and wall seconds at its first call, and nothing at the second."""
     from wse_sim.jit import numba
 
     @numba.njit
@@ -44,7 +44,7 @@ def test_numba_tells_what_it_compiles():
 
 @pytest.mark.slow
 def test_a_command_says_once_that_it_compiles(tmp_path: Path):
-    """An empty cache: one note.  Then a full one: none."""
+    """With an empty cache there is one note, with a full one none."""
 
     def notes() -> int:
         out = subprocess.run(
@@ -57,7 +57,7 @@ def test_a_command_says_once_that_it_compiles(tmp_path: Path):
 
 
 def test_the_module_that_counts_loads_nothing():
-    """The door of the command line imports it before anything else."""
+    """The command line's entry module imports it before anything else."""
     code = (
         "import sys, wse_sim.compiling; print([m for m in ('numba', 'numpy', 'torch') if m in sys.modules])"
     )

@@ -1,4 +1,4 @@
-"""Worker processes: what they give, and that no wait for one that is killed or stuck lasts forever."""
+"""Worker processes: their results, and that no wait for a killed or blocked one lasts forever."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [
 
 
 def faults(task: Callable[[int], object]) -> str:
-    """The sentence that two workers end with; none of them is left."""
+    """Return the sentence that two workers end with; none of them is left."""
     with pytest.raises(WseError) as found:
         list(in_processes(task, 4, 2))
     # Not `is_alive`: the pool's own thread may have collected a child, which Python then takes for alive.
@@ -60,7 +60,7 @@ def test_a_worker_that_the_system_kills_ends_the_wait() -> None:
 
 
 def test_a_worker_that_waits_for_ever_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lock that a thread held when the process was copied: nobody lets it go in the copy."""
+    """A thread held a lock when the process was copied, so it is never released in the copy."""
     monkeypatch.setattr(copies, "LOOK_S", 0.05)
     monkeypatch.setattr(copies, "QUIET_LOOKS", 10)
     lock = threading.Lock()
@@ -75,7 +75,7 @@ def test_a_worker_that_waits_for_ever_ends_the_wait(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.slow
 def test_long_work_is_no_standstill(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task of many times the limit that computes all the while."""
+    """A task that computes for many times the limit is not ended."""
     monkeypatch.setattr(copies, "LOOK_S", 0.02)
     monkeypatch.setattr(copies, "QUIET_LOOKS", 10)
     monkeypatch.setattr(copies, "QUIET_S", 0.0)
@@ -91,7 +91,7 @@ def test_long_work_is_no_standstill(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_a_command_whose_worker_is_killed_says_so() -> None:
-    """Status 2 and one sentence behind lines of progress; a pool of multiprocessing would wait forever."""
+    """The status is 2, with one sentence after lines of progress; a pool of multiprocessing would wait forever."""
     words = [
         "run",
         "fc-mnist",

@@ -1,4 +1,4 @@
-"""The user's own code enters by the name of a module or by its file."""
+"""The user's code is loaded by the name of a module or by its file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wse_sim.foreign import file_of, loaded, owner_of
 
 @pytest.fixture(autouse=True)
 def as_before(monkeypatch: pytest.MonkeyPatch):
-    """Modules and folders that a test adds are taken away again."""
+    """Remove the modules and folders that a test adds."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     known = set(sys.modules)
     yield
@@ -42,7 +42,7 @@ def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_a_file_sees_what_lies_beside_it_and_runs_once(tmp_path: Path) -> None:
-    """Its imports are found in its own folder; asked for again, it is the same module."""
+    """Its imports are found in its own folder; on a second request it is the same module."""
     written(tmp_path, "beside_it.py", "WIDTH = 7\n")
     spec = written(tmp_path, "outer_file.py", "from beside_it import WIDTH\nTHING = [WIDTH]\n")
     assert loaded(spec, "a thing", ConfigError) is loaded(spec, "a thing", ConfigError)

@@ -14,7 +14,7 @@ from tests.generated import WHICH
 
 
 def drawn() -> list[tuple[str, int, float]]:
-    """Two hundred examples of what constants of a source file could be."""
+    """Return two hundred examples of possible constants of a source file."""
     seen = []
 
     @settings(settings.get_profile(WHICH), max_examples=200)

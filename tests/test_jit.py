@@ -1,4 +1,4 @@
-"""What the alias of numba adds: bit instructions with a body in Python, and a stamp that follows imports."""
+"""Additions of the numba alias: bit instructions with a body in Python, and a stamp that follows imports."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ except RecursionError as fault:
 
 @pytest.mark.skipif(jit.is_interpreted(), reason="nothing is compiled")
 def test_helpers_have_no_machine_code() -> None:
-    """A square is as odd as its root; LLVM's text of a helper, not its machine code, is what a caller takes in."""
+    """A number and its square are odd together; callers inline LLVM's text of a helper, not its machine code."""
     assert [is_square_even(n) for n in (3, 4, 7)] == [False, True, False]
     if not squared.overloads:  # the caller came from the disk
         squared.compile((numba.int64,))
@@ -79,7 +79,7 @@ def test_helpers_have_no_machine_code() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(jit.is_interpreted(), reason="nothing is compiled")
 def test_helpers_that_call_each_other_are_refused_every_time(tmp_path: Path) -> None:
-    """numba would compile them, and code that it loads from the disk would crash the process of the second run."""
+    """numba would compile them, and code loaded from the disk would crash the process of the second run."""
     (tmp_path / "circle.py").write_text(CALLS_IN_A_CIRCLE)
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
     for _ in range(2):
@@ -97,7 +97,7 @@ def test_helpers_that_call_each_other_are_refused_every_time(tmp_path: Path) -> 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 2**64 - 1) | st.sampled_from([0, 1, 2**63, 2**64 - 1]), min_size=1))
 def test_bit_instructions_equal_their_bodies(words: list[int]) -> None:
-    """Machine code, plain Python, and the digits of the number."""
+    """Machine code, plain Python, and the digits of the number agree."""
     found = np.zeros((len(words), 2), np.int64)
     zeros_and_ones(np.array(words, np.uint64), found)
     digits = [f"{word:064b}" for word in words]
@@ -132,7 +132,9 @@ def test_the_stamp_changes_with_a_file_behind_an_import(tmp_path: Path) -> None:
 
 
 def test_bundles_of_arrays_have_names_of_their_own() -> None:
-    """Numba tells bundles of equal arrays apart by the name of the class alone: two of one name, and each call looks its types up again."""
+    """Numba distinguishes bundles of equal arrays by the name of the class alone: with equal names each call looks its
+    types up again.
+    """
     wavelet = [importlib.import_module(f"wse_sim.fabric.executors.wavelet.{name}") for name in WAVELET]
     modules = [oracle, planes, records, state, *wavelet]
     found = {
@@ -163,7 +165,9 @@ print(total(Pair(np.ones(3), np.ones(4))))
 
 @pytest.mark.slow
 def test_a_class_that_moved_does_no_harm(tmp_path: Path) -> None:
-    """Stored code names the class of its argument; the class is gone, the function and its file are as before: it is compiled anew."""
+    """Stored code names the class of its argument; the class is gone, the function and its file are unchanged: it is
+    compiled again.
+    """
     (tmp_path / "added.py").write_text(
         "from wse_sim.jit import kernel\n@kernel\ndef total(pair):\n    return pair.a.sum() + pair.b.sum()\n"
     )
@@ -183,7 +187,9 @@ def test_a_class_that_moved_does_no_harm(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(jit.is_interpreted(), reason="nothing is compiled")
 def test_a_helper_from_the_disk_is_taken_in_by_a_new_caller(tmp_path: Path) -> None:
-    """The second caller finds the helper stored, the third calls what the second stored: the fourth power of 3 plus 1, 2, 2."""
+    """The second caller finds the helper stored, and the third calls what the second stored: the fourth power of 3 plus
+    1, 2, 2.
+    """
     (tmp_path / "helps.py").write_text(
         "from wse_sim.jit import helper_kernel\n@helper_kernel\ndef squared(n):\n    return n * n\n"
     )

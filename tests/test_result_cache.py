@@ -1,4 +1,4 @@
-"""What is kept between commands, and when nothing is."""
+"""Results that are cached between commands, and when none are."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from wse_sim.files import CACHE
 
 
 def test_many_runs_with_a_store_of_their_own_keep_nothing_else(monkeypatch, tmp_path):
-    """On a fresh copy of the module: that of the tests keeps nothing at any time."""
+    """On a fresh copy of the module, the store of the tests caches nothing at any time."""
     spec = importlib.util.spec_from_file_location("kept_of_users", of_tests.__file__)
     assert spec is not None
     assert spec.loader is not None
@@ -26,7 +26,7 @@ def test_many_runs_with_a_store_of_their_own_keep_nothing_else(monkeypatch, tmp_
 
 
 def test_values_are_made_anew_when_a_file_behind_a_link_changes(tmp_path, monkeypatch):
-    """Kernels and files of wafers stand behind links in a checkout; the hash of a package reads them, too."""
+    """Kernels and files of wafers are behind links in a checkout; the hash of a package reads them, too."""
     package, behind = tmp_path / "package_with_a_link", tmp_path / "behind"
     behind.mkdir()
     package.mkdir()

@@ -1,4 +1,4 @@
-"""Saved results that were damaged: whatever was done to the two files, loading ends in one sentence."""
+"""Damaged saved results: whatever the damage to the two files, loading ends in one sentence."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from wse_sim.serialize import SCHEMA, load, same, save
 
 
 def answer(folder: Path) -> Infeasible:
-    """A small result, saved with an array beside it."""
+    """Return a small result, saved with an array beside it."""
     value = Infeasible("pipelined", "m", "sram", 2.0, 1.0, "bytes", where="w", remedy="r")
     save(value, folder, "result")
     return value
 
 
 def refused(folder: Path) -> str:
-    """The sentence with which a folder is refused."""
+    """Return the sentence with which a folder is refused."""
     with pytest.raises(SerializationError) as fault:
         load(folder, "result")
     assert "\n" not in str(fault.value)
@@ -33,7 +33,7 @@ def refused(folder: Path) -> str:
 
 
 def test_a_round_trip_is_equal(tmp_path: Path):
-    """What was written is what is read."""
+    """The value that is read equals the written one."""
     value = answer(tmp_path)
     assert same(load(tmp_path, "result"), value)
 
@@ -42,14 +42,14 @@ def test_a_round_trip_is_equal(tmp_path: Path):
     "text", ["[]", "", "{}", "null", '{"schema": true}', '{"schema": 2}', "\x00\x01", "[" * 9999]
 )
 def test_other_documents_are_refused(tmp_path: Path, text: str):
-    """A file that is no saved result states this."""
+    """A file that is not a saved result is named as such."""
     answer(tmp_path)
     (tmp_path / "result.json").write_text(text)
     assert "result" in refused(tmp_path)
 
 
 def test_changed_values_and_names_are_refused(tmp_path: Path):
-    """A value edited by hand, a renamed field, a field of another type: the checksum tells."""
+    """The checksum detects a value edited by hand, a renamed field, and a field of another type."""
     answer(tmp_path)
     file = tmp_path / "result.json"
     whole = file.read_text()
@@ -68,7 +68,7 @@ def test_other_schema_is_named(tmp_path: Path):
 
 
 def test_changed_arrays_are_refused(tmp_path: Path):
-    """An array with one other number is found out."""
+    """An array with one changed number is detected."""
     save((np.arange(5), np.ones(3)), tmp_path, "result")
     np.savez_compressed(tmp_path / "result.npz", a0=np.arange(5), a1=np.zeros(3))
     assert "damaged or changed" in refused(tmp_path)
@@ -77,7 +77,7 @@ def test_changed_arrays_are_refused(tmp_path: Path):
 @examples(80)
 @given(cut=st.integers(0, 400), flip=st.integers(0, 255), which=st.sampled_from(["json", "npz"]))
 def test_truncated_or_flipped_files_never_load_differently(tmp_path_factory, cut: int, flip: int, which: str):
-    """Cut anywhere, one byte changed: the value is equal to what was written, or the file is refused."""
+    """A truncated file or one with a changed byte gives an equal value, or is refused."""
     folder = tmp_path_factory.mktemp("saved")
     value = (np.arange(40, dtype=np.float32), "name", 3)
     save(value, folder, "result")

@@ -1,4 +1,4 @@
-"""Files that come from strangers run no code, lead to no other file and take no more memory than they are large."""
+"""Files from untrusted sources execute no code, lead to no other file and take no more memory than their size."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STUDY = "fixed: {model: fc-mnist, mode: weight-streaming}\ngrid: {batch: [4]}\nd
 
 @pytest.fixture
 def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of a study of one run."""
+    """Make the folder of a study of one run."""
     monkeypatch.setattr(pool, "capture", tasks.capture)
     (tmp_path / "one.yaml").write_text(STUDY)
     run_study(read_study(tmp_path / "one.yaml"), tmp_path / "out", workers=0)
@@ -38,7 +38,7 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _set(folder: Path, **columns: object) -> None:
-    """Change the one member of a store, as somebody who passes it on could."""
+    """Change the one member of a store, as a sender could."""
     opened, _, _ = Folder.opened(folder)
     with Store(opened.store) as store:
         for name, value in columns.items():
@@ -51,7 +51,7 @@ def _set(folder: Path, **columns: object) -> None:
 def test_a_result_of_a_study_runs_no_code_unasked(
     ran: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], what: str
 ) -> None:
-    """The file that the store names runs with --run-code only (then it fails, as it gives no model)."""
+    """The file that the store names runs only with --run-code (then it fails, as it gives no model)."""
     monkeypatch.chdir(ran)
     Path("evil.py").write_text("import pathlib\npathlib.Path('MARK').touch()\nf = None\n")
     setting = {"model": "fc-mnist", "mode": "weight-streaming", "batch": 4} | {what: "evil.py:f"}
@@ -94,7 +94,7 @@ def test_a_suite_and_a_run_run_no_code_unasked(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_a_store_that_a_file_names_is_only_read(ran: Path, tmp_path: Path) -> None:
-    """A received study.json may name any SQLite file: its bytes stay, and nothing appears beside it."""
+    """A received study.json may name any SQLite file: its bytes are unchanged, and no file appears next to it."""
     private = tmp_path / "private"
     private.mkdir()
     db = sqlite3.connect(private / "cookies.sqlite")
@@ -123,7 +123,7 @@ def test_a_store_with_a_view_for_a_table_is_refused(ran: Path, capsys: pytest.Ca
 
 
 def test_rows_of_a_killed_study_are_read(ran: Path) -> None:
-    """A log of SQLite that nobody has put into the file yet counts, for readers too."""
+    """A log of SQLite that is not yet in the file counts for readers too."""
     opened, number, _ = Folder.opened(ran)
 
     def die_late() -> None:
@@ -139,7 +139,7 @@ def test_rows_of_a_killed_study_are_read(ran: Path) -> None:
 
 
 def test_tables_hold_no_formulas(ran: Path) -> None:
-    """A spreadsheet takes a text that begins with = + - @ for a formula; numbers below zero stay numbers."""
+    """A spreadsheet interprets a text that begins with = + - @ as a formula; numbers below zero remain numbers."""
     _set(ran, message="=cmd|'/c calc'!A0", outputs=json.dumps({"@x": -1.5}))
     assert door(app, ["study", "export", str(ran), "--format", "csv"]) == 0
     with (ran / "study.csv").open(newline="") as file:
@@ -164,7 +164,7 @@ def test_data_of_a_page_cannot_open_or_close_an_element() -> None:
 
 
 def test_aliases_and_nesting_of_yaml_are_bounded(tmp_path: Path) -> None:
-    """Ten lines stand for 10^8 values; the tenth of them stands for what it says."""
+    """Ten lines represent 10^8 values; a tenth of them represents its own values."""
     file = tmp_path / "x.yaml"
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 8)]
@@ -183,7 +183,7 @@ def test_aliases_and_nesting_of_yaml_are_bounded(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_compiler_imports_nothing_that_lies_beside_a_program(tmp_path: Path) -> None:
-    """`cslc` of a command file starts in the program's folder: random.py there is the program's, not Python's."""
+    """`cslc` of a command file starts in the program's folder: random.py there belongs to the program, not to Python."""
     (tmp_path / "random.py").write_text("import pathlib\npathlib.Path('MARK').touch()\nraise SystemExit(7)\n")
     (tmp_path / "commands.sh").write_text("cslc none.csl --fabric-dims=8,3\n")
     done = run_commands(tmp_path / "commands.sh", quiet=True, timeout_s=120)

@@ -1,4 +1,4 @@
-"""What a command writes is whole after any kill, and of one command when several write at once.
+"""The files of a command are complete after any kill, and from one command if several write at once.
 
 A child is ended at its n-th step that touches the disk, for every n: the interpreter reports each (`sys.addaudithook`).
 """
@@ -60,7 +60,7 @@ def ended_at(step: int, work: Callable[[], None]) -> bool:
 
 
 def answer(tag: str) -> tuple[str, np.ndarray]:
-    """What is saved: a text in the one file, an array in the other."""
+    """Make a saved value: a text in the one file, an array in the other."""
     return tag, np.frombuffer(tag.encode(), np.uint8)
 
 
@@ -69,7 +69,7 @@ def by_save(folder: Path, tag: str) -> None:
 
 
 def by_command(folder: Path, tag: str) -> None:
-    """As commands write: a result and what is drawn from it, in folders too."""
+    """Write as commands do: a result and its pictures, in folders too."""
     with together(folder) as part:
         save(answer(tag), part, "result")
         (part / "page.html").write_text(tag)
@@ -86,7 +86,7 @@ def by_file(folder: Path, tag: str) -> None:
 def test_a_kill_at_every_step_leaves_the_old_or_the_new(
     tmp_path: Path, write: Callable[[Path, str], None]
 ) -> None:
-    """Before the one rename everything is old, behind it everything is new; strangers' files stay."""
+    """Before the rename everything is old, after it everything is new; other files are unchanged."""
     (tmp_path / "notes.txt").write_text("mine")
     seen = set()
     for step in range(1, 1000):
@@ -108,7 +108,7 @@ def test_a_kill_at_every_step_leaves_the_old_or_the_new(
 
 @pytest.mark.slow
 def test_a_second_kill_while_files_take_their_places(tmp_path: Path) -> None:
-    """Who finishes the work of a killed command may be killed as well, at every step of it."""
+    """The process that finishes the work of a killed command may also be killed, at every step of it."""
     by_command(tmp_path, "old")
     first = next(
         n for n in range(1, 1000) if ended_at(n, lambda: by_command(tmp_path, "new")) or _is_halfway(tmp_path)
@@ -128,7 +128,7 @@ def test_a_second_kill_while_files_take_their_places(tmp_path: Path) -> None:
 
 
 def _is_halfway(folder: Path) -> bool:
-    """Whether a killed command left files on their way; else what it left is swept, as the next one would."""
+    """Return whether a killed command left files on their way; else what it left is swept, as the next one would."""
     if any(path.name.endswith(DONE) for path in folder.iterdir()):
         return True
     settle(folder)
@@ -136,8 +136,8 @@ def _is_halfway(folder: Path) -> bool:
 
 
 def test_the_disk_has_it_before_the_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Power that fails: files are synced before the rename that keeps them, that rename before places change, places before
-    the folder of the new files goes; what is synced is told by its number in the file system.
+    """For a power failure files are synced before the rename that keeps them, that rename before files are moved, and
+    the moves before the folder of the new files is removed; synced files are identified by their inode number.
     """
     by_command(tmp_path, "old")
     steps: list[tuple[str, int | str]] = []
@@ -172,7 +172,7 @@ def test_the_disk_has_it_before_the_next_step(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.slow
 def test_commands_on_one_folder_at_once(tmp_path: Path) -> None:
-    """Four processes write without a pause, two of them are killed: at any time a reader finds files of one of them."""
+    """Four processes write without a pause and two are killed: at any time a reader finds files of one of them."""
 
     def write(number: int) -> None:
         for turn in range(cases(40)):
@@ -192,7 +192,7 @@ def test_commands_on_one_folder_at_once(tmp_path: Path) -> None:
 
 
 def test_a_fault_while_writing_leaves_what_was_there(tmp_path: Path) -> None:
-    """An exception, a name in the way, a disk that is full: nothing changes, nothing stays."""
+    """After an exception, a name conflict or a full disk, nothing changes and nothing is left."""
     by_command(tmp_path, "old")
 
     def fails(raised: BaseException, *names: str) -> None:
@@ -226,7 +226,7 @@ def test_a_link_stays_a_link_and_rights_stay(tmp_path: Path) -> None:
 def test_temporary_folders_of_killed_commands_are_swept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a killed process left goes at the next start; what a living one holds stays."""
+    """Folders of killed processes are removed at the next start; those of running ones stay."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     ready, says = os.pipe()
 
@@ -249,7 +249,7 @@ def test_temporary_folders_of_killed_commands_are_swept(
 
 
 def test_arrays_are_looked_at_by_size_before_they_are_unpacked(tmp_path: Path) -> None:
-    """An archive of 100 kB that stands for 100 MB of zeros beside a result that states none."""
+    """An archive of 100 kB represents 100 MB of zeros, next to a result that states none."""
     by_save(tmp_path, "old")
     np.savez_compressed(tmp_path / "result.npz", a0=np.zeros(10**8 // 8))
     with pytest.raises(WseError, match="unpacks to more"):
@@ -261,7 +261,7 @@ def test_arrays_are_looked_at_by_size_before_they_are_unpacked(tmp_path: Path) -
 def test_no_command_opens_an_earlier_output_to_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    """The second run of a command writes beside: no file that the first one left is opened for writing."""
+    """The second run of a command writes to other files: no file of the first one is opened for writing."""
     pytest.importorskip("torch")
     from benchmarks import kills
     from wse_sim.cli import app
@@ -289,7 +289,7 @@ def test_no_command_opens_an_earlier_output_to_write(
 
 @pytest.mark.slow
 def test_kills_of_whole_commands(tmp_path: Path) -> None:
-    """Twelve kills at random moments; `python -m benchmarks.kills` does hundreds over all commands."""
+    """Twelve kills happen at random moments; `python -m benchmarks.kills` does hundreds over all commands."""
     pytest.importorskip("torch")
     from benchmarks import kills
 

@@ -1,4 +1,4 @@
-"""Counts of work for tests: a clock says what the machine does, a count says what the program does."""
+"""Counts work for tests: a clock measures the machine, a count measures the program."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def python_calls(function: Callable[[], Any]) -> tuple[int, Any]:
-    """(Python functions entered while `function` ran, its answer): the same on every machine.
+    """Return (Python functions entered while `function` ran, its answer): the same on every machine.
 
     Work inside numpy, numba or the plotting library is not counted, so the count does not grow with the size of
     arrays: it tells a loop over cores or tilings from one call for all of them.

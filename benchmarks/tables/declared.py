@@ -1,4 +1,4 @@
-"""What the code declares: options, commands, placers, objectives, kernel families."""
+"""Tables of the declarations in the code: options, commands, placers, objectives, kernel families."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ for command, declaration in DECLARATIONS.items():
 
 @table("options.modes")
 def _modes() -> str:
-    """Options that only a mode has; those of a run are in its table."""
+    """Return the options of single modes; those of a run are in its table."""
     rows = [
         (
             mode.name,
@@ -143,7 +143,7 @@ def _lines(names: Iterable[str]) -> str:
 
 
 def _own_families() -> list[str]:
-    """Names of the families of this library; one that was registered next to them is not of the pages."""
+    """Return the names of the families of this library; one that was registered next to them is not of the pages."""
     return [
         name
         for name in sorted(load_families())

@@ -135,7 +135,7 @@ REFITTED = {name for fit in FITS for name in fit.constants}
 
 
 def is_fitted(name: str, stated: Constant) -> bool:
-    """Whether a statement says so, or a fit of the benchmarks takes it on silicon."""
+    """Return whether a statement says so, or a fit of the benchmarks takes it on silicon."""
     return "fitted" in stated.source or (name in REFITTED and stated.evidence == "silicon")
 
 
@@ -221,7 +221,7 @@ PIPELINED = "pipelined"
 
 @table("constants")
 def _constants() -> str:
-    """What each constant moves if it is halved or doubled, and the most that better hardware lost."""
+    """Return the effect of halving or doubling each constant, and the most that better hardware lost."""
     data = json.loads((numbers.ROOT / "docs" / "constants.json").read_text(encoding="utf-8"))
     wafer, cluster = load_wafer("wse2"), load_cluster()
     rows = []
@@ -268,7 +268,7 @@ _CAUSES = (
 
 
 def _cause(row: Mapping[str, str]) -> str:
-    """Why a model was not captured, in a few words."""
+    """State why a model was not captured, in a few words."""
     if row["state"] != "refused":
         return row["state"]
     return next((name for name, marks in _CAUSES if any(m in row.get("why", "") for m in marks)), "other")
@@ -276,7 +276,7 @@ def _cause(row: Mapping[str, str]) -> str:
 
 @table("zoo-drawn")
 def _zoo_drawn() -> str:
-    """Zoos in an order that chance fixed: how many of those drawn are captured, with equal FLOPs; the others by cause."""
+    """Return zoos in an order that was drawn once: how many models are captured, with equal FLOPs; the others by cause."""
     data = json.loads((numbers.ROOT / "docs" / "zoo_drawn.json").read_text(encoding="utf-8"))
     rows, failed = [], []
     for zoo, part in data.items():

@@ -97,12 +97,12 @@ VARIANTS = {"hop_cycles": "links as on WSE-3", "wavelet_cycles": "two cycles a w
 
 
 def _layers(row: Row) -> str:
-    """Sizes of the layers and what is unusual about the plan."""
+    """Return the sizes of the layers and the special features of the plan."""
     return "-".join(map(str, row["sizes"])) + _variant(row)
 
 
 def _variant(row: Row) -> str:
-    """What is unusual about a plan."""
+    """Return the special features of a plan."""
     named = [text for key, text in VARIANTS.items() if key in row][:1]
     named += [f"placer {row['placer']}"] if "placer" in row else []
     named += [f"batches of {row['batch']}"] if "batch" in row else []
@@ -234,7 +234,7 @@ def _whole_values() -> str:
 
 
 def _trained(part: str) -> str:
-    """Networks of regions that train: a batch of both simulators."""
+    """Return the networks of regions that train: a batch of both simulators."""
     rows = [
         (row["model"] + _variant(row), " x ".join(map(str, row["shape"])), f"{row['side']} x {row['side']}",
          f"{row['engine_step']:,.0f}", f"{row['fabric_step']:,.0f}", percent(row["difference"]), _range(row))
@@ -253,6 +253,6 @@ def _trained(part: str) -> str:
 
 
 def _range(row: Row) -> str:
-    """The least and the greatest difference of a region's busiest core."""
+    """Return the least and the greatest difference of a region's busiest core."""
     errors = [region["busiest"] / region["engine"] - 1 for region in row["regions"]]
     return f"{percent(min(errors))} to {percent(max(errors))}"

@@ -192,7 +192,7 @@ def _study_examples() -> str:
 
 
 def _drawn() -> dict[str, list[float]]:
-    """Differences of cost against program by kernel, over the points drawn for the golden numbers."""
+    """Return the differences of cost against program by kernel, over the points drawn for the golden numbers."""
     found: dict[str, list[float]] = {}
     for key, point in group("fabric").items():
         number, _, kernel = key.partition(" ")
@@ -450,7 +450,7 @@ def _csl_static() -> str:
 
 
 def _as_text(reason: str) -> str:
-    """A reason in a cell of a table: angle brackets are no tags."""
+    """Return a reason in a cell of a table: angle brackets are no tags."""
     return reason.replace("<", "&lt;").replace(">", "&gt;").replace("|", "/")
 
 

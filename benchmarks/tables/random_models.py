@@ -1,4 +1,6 @@
-"""Random whole models on the fabric: how far the event engine is off, with the plan of a run and with plain prices."""
+"""Table of random whole models on the fabric: the error of the event engine, with the plan of a run and with plain
+prices.
+"""
 
 from __future__ import annotations
 

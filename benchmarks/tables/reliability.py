@@ -1,4 +1,4 @@
-"""Reliability: what kills of commands left, how malformed input is answered."""
+"""Tables of reliability: the files that killed commands left, and the answers to malformed input."""
 
 from __future__ import annotations
 

@@ -378,7 +378,7 @@ class Family:
 
     @classmethod
     def parameters(cls) -> Mapping[str, Parameter]:
-        """The attributes that a kernel may state, by name: types, ranges, defaults, meanings."""
+        """Return the attributes that a kernel may state, by name: types, ranges, defaults, meanings."""
         return parameters_of(cls.attributes)
 
     def flops(self, dims: Dims, attrs: Attrs = NONE, phase: Phase = Phase.FORWARD) -> Size:

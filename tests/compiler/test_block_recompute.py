@@ -1,4 +1,4 @@
-"""Blocks that run forward again: what is held, what it costs, when it is chosen; computed by hand."""
+"""Blocks that run forward again: what is stored, its cost, and when it is chosen; computed by hand."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ GRAPH = transformer(6, 128, 4, 128)
 
 
 def sizers() -> tuple[Sizer, Sizer]:
-    """Stages that keep everything, and stages of blocks that run again."""
+    """Return the stages that keep everything, and stages of blocks that run again."""
     prices = Prices(SMALL, {"training": True})
     return Sizer(GRAPH, SMALL, prices), Sizer(GRAPH, SMALL, prices, again=block_recompute(GRAPH))
 
 
 def test_only_block_inputs_stay_for_all_samples_in_flight():
-    """The first stage of block 0 holds 128 x 128 x 2 bytes of input for all samples, its own for those in the block.
+    """The first stage of block 0 stores 128 x 128 x 2 bytes of input for all samples, and its own operands for those in
+    the block.
 
     The barrier of each of the 6 blocks makes the depth a little over 6 periods from the first block, and a
     little over 1 to the end of it: ceil(2 d) + 2 = 15 and 5 samples.
@@ -48,7 +49,7 @@ def test_only_block_inputs_stay_for_all_samples_in_flight():
 
 
 def test_a_stage_of_a_block_pays_a_second_forward_pass():
-    """Backward takes a forward pass longer inside blocks, and as long as before outside."""
+    """The backward pass takes a forward pass longer inside blocks, and as long as before outside."""
     kept, again = sizers()
     inside = 0
     for group in kept.groups:
@@ -64,7 +65,9 @@ def test_a_stage_of_a_block_pays_a_second_forward_pass():
 
 @pytest.mark.slow
 def test_blocks_run_again_only_where_memory_asks_for_it():
-    """With little SRAM the model fits no other way; with enough it is as fast as it was, unless asked for."""
+    """With little SRAM the model fits in no other way; with enough it is as fast as before, unless recomputation is
+    requested.
+    """
     tight = SMALL.derive(sram_bytes=14 * 1024)
     graph = transformer(6, 128, 8, 512)
     assert isinstance(compile_pipelined(graph, tight, CLUSTER, batch=16, recompute="none"), Infeasible)
@@ -88,7 +91,7 @@ def test_blocks_run_again_only_where_memory_asks_for_it():
 
 @pytest.mark.slow
 def test_less_sram_never_makes_a_deep_model_faster():
-    """Through all ways of keeping less: kept, scores again, blocks again, infeasible."""
+    """Less SRAM steps through all choices: everything kept, scores recomputed, blocks recomputed, infeasible."""
     graph = transformer(6, 128, 8, 256)
     paces = []
     for kib in (48, 14, 12, 11, 10, 9):

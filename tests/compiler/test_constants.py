@@ -1,4 +1,6 @@
-"""Better hardware is never slower: constants of wafer and cluster changed both ways, a small set here, all when slow."""
+"""Better hardware is never slower: constants of wafer and cluster are changed in both directions, a few here, all in
+the slow tests.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ PAIRS = (NAMES[:2], NAMES[2:], NAMES[::2], NAMES[1::2])
 
 
 def test_what_better_means():
-    """More of a rate or a size, less of a time or a loss."""
+    """More is better for a rate or a size, less is better for a time or a loss."""
     assert constants.is_better("fma_mixed_per_cycle", 2.0)
     assert constants.is_better("hop_cycles", 0.5)
     assert not constants.is_better("sram_reserved_bytes", 2.0)
@@ -25,7 +27,9 @@ def test_what_better_means():
 
 @pytest.mark.slow
 def test_a_small_model_in_both_modes_never_loses_by_better_constants():
-    """Arithmetic, starts, links and the host's line; a constant that nothing reads is not compiled again."""
+    """Arithmetic, starts, links and the host's connection; a constant that the plan does not read causes no second
+    compilation.
+    """
     names = ("fma_mixed_per_cycle", "vector_start_cycles", "memoryx_bytes_per_s", "microthreads")
     found = list(constants.changes(names, models=("perceptron",)))
     assert {one.constant for one in found} == set(names[:3])
@@ -45,6 +49,6 @@ def test_the_file_names_every_constant_and_no_loss_above_the_tolerance():
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "models"), [*zip(constants.names(), cycle(PAIRS))])
 def test_no_model_in_any_mode_loses_by_a_better_constant(name: str, models: tuple[str, ...]):
-    """Two models, both modes, both ways (the file has all models); searched layouts may differ by two percent."""
+    """Two models, both modes, both directions (the file has all models); searched layouts may differ by two percent."""
     found = constants.changes([name], models=models)
     assert max((one.lost for one in found), default=0.0) <= 2 * constants.TOLERANCE

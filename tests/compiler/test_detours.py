@@ -1,4 +1,4 @@
-"""Words that go round dead cores: their ways are shortest by networkx, and links keep every word."""
+"""Words go around dead cores: their routes are as short as those of networkx, and links lose no word."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def living(dead: list[tuple[int, int]]) -> nx.Graph:
 
 @pytest.mark.parametrize("count", [5, 40, 120])
 def test_ways_round_random_dead_cores_are_shortest(count: int):
-    """Every way against networkx, on maps where dead cores stand alone, touch, and close others in."""
+    """Compare every route with networkx, on maps where dead cores are isolated, touch, and enclose others."""
     draw = np.random.default_rng(count)
     dead = sorted({(int(r), int(c)) for r, c in draw.integers(0, SIDE, (count, 2))})
     grid = living(dead)
@@ -54,8 +54,9 @@ def test_ways_round_random_dead_cores_are_shortest(count: int):
 
 
 def test_a_stream_along_a_row_is_as_long_as_a_walk_over_living_cores():
-    """Alone, a dead core costs two hops; no walk that leaves and joins the row at each one is shorter, and none at all
-    is shorter than networkx says.  Two side by side cost two, too: they are passed on one side."""
+    """An isolated dead core costs two hops; no walk that leaves and joins the row at each dead core is shorter, and no
+    walk is shorter than networkx finds. Two adjacent ones cost two as well, because they are passed on one side.
+    """
     dead = [(5, 4), (5, 9), (5, 10), (8, 15)]
     runs = runs_of(wafer_with(dead))
     row, turned = stream((5, 0), (5, 20)), stream((5, 0), (5, 15), (20, 15))
@@ -77,7 +78,7 @@ def test_of_a_wide_stream_the_longest_line_counts():
 
 @pytest.mark.parametrize("seed", range(4))
 def test_links_beside_a_dead_core_carry_what_passed_over_it(seed: int):
-    """Words are neither lost nor made: what reaches every living core leaves it or ends there as before."""
+    """Words are neither lost nor created: those that reach a working core leave it or end there as before."""
     draw = np.random.default_rng(seed)
     dead = sorted({(int(r), int(c)) for r, c in draw.integers(1, SIDE - 1, (30, 2))})
     runs = runs_of(wafer_with(dead))
@@ -86,7 +87,7 @@ def test_links_beside_a_dead_core_carry_what_passed_over_it(seed: int):
     moved = moved_loads(loads, runs)
 
     def net_out(flow: np.ndarray) -> np.ndarray:
-        """Words that begin in a core less those that end there."""
+        """Return the words that begin in a core less those that end there."""
         out = flow.sum(axis=2)
         out[1:] -= flow[:-1, :, SOUTH]
         out[:-1] -= flow[1:, :, NORTH]
@@ -104,7 +105,7 @@ def test_links_beside_a_dead_core_carry_what_passed_over_it(seed: int):
 
 
 def test_one_stream_goes_round_one_dead_core_by_hand():
-    """Eastward along row 5 past (5, 4): north, east, east, south instead of east, east."""
+    """Eastward along row 5 past (5, 4) the route is north, east, east, south instead of east, east."""
     loads = np.zeros((SIDE, SIDE, 4), np.float32)
     loads[5, 0:20, EAST] = 7
     moved = moved_loads(loads, runs_of(wafer_with([(5, 4)])))
@@ -115,7 +116,7 @@ def test_one_stream_goes_round_one_dead_core_by_hand():
 
 
 def test_where_there_is_no_way_round_words_pass_over():
-    """A dead core in the corridor between two dead rows; and one at the edge, beside which nothing lies."""
+    """Words pass over a dead core in the corridor between two dead rows, and over one at the edge without a neighbour."""
     corridor = wafer_with([(5, 4)], dead_rows=(4, 6))
     (run,) = (run for run in runs_of(corridor) if run.along_row)
     assert run.way == ()
@@ -124,7 +125,9 @@ def test_where_there_is_no_way_round_words_pass_over():
 
 
 def test_a_plan_goes_round_dead_cores_where_the_file_says_so():
-    """Off: ways as they were and a note.  On: hops and loads of the streams that meet dead cores, kernels untouched."""
+    """Without the option routes are unchanged and there is a note. With it, the streams that meet dead cores have hops
+    and loads, and kernels are unchanged.
+    """
     draw = np.random.default_rng(3)
     dead = tuple((int(r), int(c)) for r, c in draw.integers(0, 130, (40, 2)))
     over = plan(wafer=SMALL.derive(dead_cores=dead))

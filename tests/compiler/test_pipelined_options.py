@@ -24,7 +24,7 @@ GRAPH = transformer(2, 128, 4, 32)
 
 
 def plan(**options) -> PipelinedPlan:
-    """A plan of the small transformer on a small wafer, by default the one for long batches.
+    """Return a plan of the small transformer on a small wafer, by default the one for long batches.
 
     The search for short ones starts from it and takes twenty times as long; tests/modes/test_short_batches.py is
     about it.
@@ -38,7 +38,7 @@ def plan(**options) -> PipelinedPlan:
 
 
 def check_legal(made: PipelinedPlan) -> None:
-    """No overlap, inside the fabric, off dead rows and cores."""
+    """Check that regions do not overlap, are inside the fabric, and avoid dead rows and cores."""
     wafer = made.wafer
     owner = np.zeros((wafer.rows, wafer.cols), int)
     for stage in made.stages:
@@ -52,13 +52,13 @@ def check_legal(made: PipelinedPlan) -> None:
 
 
 def pace(made: PipelinedPlan) -> float:
-    """Cycles per sample of the slowest stage."""
+    """Return the cycles per sample of the slowest stage."""
     return max(stage.cycles_per_sample for stage in made.stages)
 
 
 @pytest.mark.slow
 def test_replicas_are_equal_copies_with_streams_of_their_own():
-    """Two replicas: twice the stages in the same order, streams stay within a copy."""
+    """Two replicas have twice the stages in the same order, and streams stay within a replica."""
     one, two = plan(replicas=1), plan(replicas=2)
     count = len(one.stages)
     assert len(two.stages) == 2 * count
@@ -113,7 +113,7 @@ def test_host_streams_end_at_the_edge():
 
 @pytest.mark.slow
 def test_one_dead_core_costs_no_column_and_is_told():
-    """A spare column stands in for the dead core's; the note compares the pace with that of a whole wafer."""
+    """A spare column replaces that of the dead core; the note compares the pace with that of a wafer without defects."""
     whole, hurt = plan(), plan(wafer=SMALL.derive(dead_cores=((60, 60),)))
     assert pace(hurt) <= pace(whole) * 1.25
     note = next(n for n in hurt.notes if "without defects" in n)
@@ -122,7 +122,9 @@ def test_one_dead_core_costs_no_column_and_is_told():
 
 
 def test_spares_make_good_for_dead_rows_and_cores():
-    """2 spare rows and 7 spare columns: the third dead row costs 130 cores, the eighth dead core of a row one."""
+    """With 2 spare rows and 7 spare columns, the third dead row costs 130 cores and the eighth dead core of a row costs
+    one.
+    """
     assert usable_bands(SMALL.derive(dead_rows=(5,))) == [(0, 5), (6, 125)]
     assert usable_cores(SMALL.derive(dead_rows=(5, 6))) == 130 * 130
     assert usable_cores(SMALL.derive(dead_rows=(5, 6, 7))) == 129 * 130
@@ -132,7 +134,7 @@ def test_spares_make_good_for_dead_rows_and_cores():
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_regions_avoid_any_dead_cores(seed):
-    """Random dead cores and rows: always legal, never faster than whole."""
+    """With random dead cores and rows, plans are always legal and never faster than on a wafer without defects."""
     draw = np.random.default_rng(seed)
     cores = tuple(
         (int(r), int(c)) for r, c in zip(draw.integers(0, 132, 9), draw.integers(0, 137, 9), strict=True)
@@ -145,7 +147,7 @@ def test_regions_avoid_any_dead_cores(seed):
 
 
 def test_shifted_rows_bypass_dead_cores_at_the_cost_of_hops():
-    """Row 5 skips column 3, row 6 columns 3 and 8: s is 0, then 1 (2) behind them."""
+    """Row 5 skips column 3, row 6 skips columns 3 and 8: the shift is 0, then 1 (2) behind them."""
     wafer = SMALL.derive(dead_cores=((5, 3), (6, 3), (6, 8)), defect_repair="shift")
     mended = repair(wafer)
     assert (mended.repaired, mended.wafer.dead_cores) == (3, ())
@@ -158,7 +160,9 @@ def test_shifted_rows_bypass_dead_cores_at_the_cost_of_hops():
 
 
 def test_a_repaired_wafer_keeps_its_pace_and_delays_words():
-    """40 dead cores: with spare columns the pace of a whole wafer and more hops; eight in a row stay dead."""
+    """40 dead cores: with spare columns the pace is that of a wafer without defects, with more hops; eight in a row
+    stay dead.
+    """
     draw = np.random.default_rng(3)
     dead = tuple(
         (int(r), int(c)) for r, c in zip(draw.integers(0, 130, 40), draw.integers(0, 130, 40), strict=True)
@@ -202,7 +206,7 @@ def test_every_placer_is_legal_and_deterministic(placer):
 
 
 def test_objectives_trade_what_they_name():
-    """Latency gives a lower latency than throughput does; wire never costs more than it saves."""
+    """The objective latency gives a lower latency than throughput; wire never costs more than it saves."""
     graph = transformer(2, 128, 4, 32, training=False)
     made = {name: plan(graph=graph, objective=name) for name in ("throughput", "delta-t+wire", "latency")}
     scores = {name: score(p, 0.0) for name, p in made.items()}
@@ -217,7 +221,7 @@ def test_objectives_trade_what_they_name():
 
 @pytest.mark.slow
 def test_scores_and_pictures(tmp_path):
-    """The verdict says whether shorter wire became throughput; the picture has a panel per plan."""
+    """The verdict states whether shorter wire improved throughput; the picture has a panel per plan."""
     plans = [plan(), plan(placer="snake", time_limit_s=0.5)]
     scores = [score(p, 1.0) for p in plans]
     assert all(0 < s.region_fraction <= 1 and s.ratio >= 0.999 and s.latency_cycles > 0 for s in scores)

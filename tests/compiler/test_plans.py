@@ -1,4 +1,4 @@
-"""Plans of a hand-made transformer: legal, honest about what binds, equal after a round trip."""
+"""Plans of a hand-made transformer: legal, with the true bottleneck, and equal after a round trip."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WAFER, CLUSTER = load_wafer("wse2"), load_cluster()
 
 
 def pipeline(graph=None, wafer=WAFER, batch=64, layouts=False):
-    """The pipelined plan of a small transformer for long batches, which the search for short ones starts from."""
+    """Return the pipelined plan of a small transformer for long batches, which the search for short ones starts from."""
     return compile_pipelined(graph or transformer(), wafer, CLUSTER, batch=batch, layouts=layouts)
 
 
@@ -51,7 +51,7 @@ def test_regions_do_not_overlap_and_lie_on_the_program_rectangle(blocks, layouts
 
 
 def test_areas_equalise_the_times_of_large_stages():
-    """No stage that holds more than 1 % of the cores is much faster than the slowest: cores would be wasted."""
+    """No stage with more than 1 % of the cores is much faster than the slowest, because that would waste cores."""
     plan = pipeline(transformer(4, 1024, 16, 128))
     pace = max(stage.cycles_per_sample for stage in plan.stages)
     large = [s for s in plan.stages if s.region.cores > 0.01 * WAFER.program_cores]
@@ -100,7 +100,7 @@ def test_halving_sram_never_makes_the_pipeline_faster():
 
 @pytest.mark.slow
 def test_plans_are_deterministic_and_load_back_equal(tmp_path: Path):
-    """Two compilations are equal bit by bit, and so is what was saved."""
+    """Two compilations are equal bit for bit, and equal to the saved plan."""
     one, two = pipeline(layouts=True), pipeline(layouts=True)
     assert same(one, two)
     save(one, tmp_path, "plan")
@@ -160,7 +160,7 @@ def test_parallel_products_of_one_tensor_run_as_one_phase():
     ],
 )
 def test_impossible_requests_are_sentences(change, says):
-    """Input faults name the value and the remedy."""
+    """Invalid input causes an error that names the value and the remedy."""
 
     def request() -> None:
         choice = StreamingChoice(**change.pop("choice", {}))

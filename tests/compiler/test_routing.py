@@ -1,4 +1,4 @@
-"""Routes: shared trunks of multicast trees, loads that conserve bytes, ways around load, colors."""
+"""Routes: shared trunks of multicast trees, loads that conserve bytes, detours around load, colors."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ MANY = 10**6  # colors: no limit
 
 
 def routed(nets: list[Net], rows: int = 12, cols: int = 12, capacity: float = 1e9) -> Router:
-    """The nets routed on an empty fabric."""
+    """Return the nets routed on an empty fabric."""
     router = Router(np.zeros((rows, cols, 4)), capacity)
     router.route(nets)
     return router
 
 
 def net(source, *sinks, size=12.0, width=1, gradients=False) -> Net:
-    """A tensor of 12 bytes per sample on one link."""
+    """Return a tensor of 12 bytes per sample on one link."""
     return Net("t", source, sinks, size, width, gradients)
 
 
@@ -117,7 +117,7 @@ def test_nets_go_around_a_full_link():
 
 
 def test_rerouting_spreads_equal_nets():
-    """Four nets between the same corners do not all take one way: each link carries one or two."""
+    """Four nets between the same corners do not all take one route: each link carries one or two."""
     nets = [net((2, 2), (9, 9)) for _ in range(4)]
     router = routed(nets, capacity=24.0)
     assert router.loads.max() <= 24.0
@@ -193,7 +193,9 @@ def test_a_bundle_takes_the_face_it_fits_through():
 
 
 def test_a_net_in_the_way_is_routed_again():
-    """A column crosses two nets of one row: three colors; with two allowed it goes around their ends."""
+    """A column crosses two nets of one row, which needs three colors; with two colors allowed it goes around their
+    ends.
+    """
     nets = [net((5, 1), (5, 8)), net((5, 0), (5, 7)), net((1, 5), (9, 5))]
     router = Router(np.zeros((12, 12, 4)), 1e9)
     for one in nets:
@@ -207,7 +209,7 @@ def test_a_net_in_the_way_is_routed_again():
 
 
 def colors_at_routers(plan: PipelinedPlan) -> dict[tuple[int, int], dict[int, set[tuple[str, str]]]]:
-    """Router -> color -> tensors that use it there, painted from routes and widths of the streams alone."""
+    """Map each router to its colors and the tensors that use them, from routes and widths of the streams alone."""
     rows, cols = plan.wafer.rows, plan.wafer.cols
     ways = 2 if plan.graph.training else 1
     found: dict = defaultdict(lambda: defaultdict(set))
@@ -225,7 +227,7 @@ def colors_at_routers(plan: PipelinedPlan) -> dict[tuple[int, int], dict[int, se
 
 @pytest.mark.parametrize(("training", "colors"), [(True, 24), (True, 17), (False, 24)])
 def test_no_router_has_two_tensors_on_one_color(training, colors):
-    """Painted router by router; the colors stay below those of kernels and host; a clique needs as many."""
+    """Check router by router; colors stay below those of kernels and host, and a clique needs as many as it has trees."""
     made = compile_pipelined(
         transformer(3, 128, 4, 32, training=training), SMALL.derive(colors=colors), CLUSTER, batch=16
     )
@@ -256,7 +258,7 @@ def test_too_few_colors_are_infeasible_and_named():
 
 
 def test_a_full_link_slows_the_pipeline_and_is_the_binding_resource():
-    """Links of 1/64 of the rate: the step is what the busiest link takes, the plan and the result say so."""
+    """With links at 1/64 of the rate the step takes the time of the busiest link, and plan and result name it."""
     thin = SMALL.derive(link_bytes_per_cycle=4.0 / 64)
     graph = transformer(2, 128, 4, 32)
     fast, slow = (
@@ -277,7 +279,7 @@ def test_a_full_link_slows_the_pipeline_and_is_the_binding_resource():
 
 
 def test_a_plan_without_colors_enough_names_the_router_that_binds() -> None:
-    """Four colors are taken by what a region keeps for itself: none is left for streams, wherever regions lie."""
+    """A region reserves four colors, so none is left for streams, wherever regions are."""
     wafer = load_wafer("wse2").model_copy(update={"colors": 4})
     refused = api.compile(api.load_model("fc-mnist"), wafer, mode="pipelined", batch=8)
     assert isinstance(refused, Infeasible)
@@ -286,7 +288,7 @@ def test_a_plan_without_colors_enough_names_the_router_that_binds() -> None:
 
 
 def _plain_cost(router: Router, start: Point, end: Point, net: Net) -> float:
-    """The equation at the head of the router, with NumPy."""
+    """Return the equation at the head of the router, with NumPy."""
     r0, r1, c0, c1, direction = links_of(start, end, net.width, router.rows, router.cols)
     across = 0 if direction in (EAST, WEST) else 1
     own = net.bytes_per_sample / (r1 - r0, c1 - c0)[across]
@@ -299,7 +301,7 @@ def _plain_cost(router: Router, start: Point, end: Point, net: Net) -> float:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_tree_costs_what_the_equation_says(seed: int) -> None:
-    """One sink: the least of all Ls and Zs, each priced with NumPy, equal to the last bit."""
+    """With one sink the cost is the least over all L and Z routes, each priced with NumPy, equal bit for bit."""
     draw = np.random.default_rng(seed)
     router = Router(draw.random((40, 50, 4)) * 30, 10.0)
     router.crowd += draw.integers(0, 20, router.crowd.shape, dtype=np.int32)
@@ -327,7 +329,7 @@ def test_a_tree_costs_what_the_equation_says(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_colors_are_given_in_the_order_of_networkx(seed: int) -> None:
-    """The quick forms of three greedy orders color every graph as networkx's own."""
+    """The fast forms of three greedy orders color every graph as networkx does."""
     graph = nx.gnp_random_graph(60, 0.2 + 0.1 * seed, seed=seed)
     near = [list(graph[node]) for node in graph]
     for quick, slow in (
@@ -343,7 +345,7 @@ def test_colors_are_given_in_the_order_of_networkx(seed: int) -> None:
 
 
 def test_nets_that_meet_are_told_like_the_edges_of_a_graph() -> None:
-    """Neighbours come in the order in which a graph of networkx has them, which decides colors."""
+    """Neighbours come in the order of a networkx graph, which decides colors."""
     rng = np.random.default_rng(3)
     points = [tuple(map(int, rng.integers(0, 30, 2))) for _ in range(80)]
     made = [net(a, b) for a, b in pairwise(points) if a[0] != b[0] and a[1] != b[1]]
@@ -373,7 +375,7 @@ def test_nets_that_meet_are_told_like_the_edges_of_a_graph() -> None:
 
 
 def test_sums_are_added_in_the_order_of_numpy() -> None:
-    """To the last bit, below and above the sizes at which NumPy splits a sum."""
+    """Sums are equal bit for bit, below and above the sizes at which NumPy splits a sum."""
     draw = np.random.default_rng(0)
     for n in (0, 1, 7, 8, 9, 64, 127, 128, 129, 500, 1000):
         x = draw.random(n)

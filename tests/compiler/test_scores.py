@@ -1,4 +1,4 @@
-"""Attention scores are kept if they fit and recomputed if not; the price is computed by hand."""
+"""Attention scores are kept if they fit and recomputed otherwise; the cost is computed by hand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LONG = transformer(2, 128, 8, 512)
 
 
 def attention_of(graph, name="h.0.attn"):
-    """A forward attention kernel and its gradient kernel."""
+    """Return a forward attention kernel and its gradient kernel."""
     by_name = {k.name: k for k in graph.kernels}
     return by_name[name], by_name[f"{name}.dx"]
 
@@ -55,7 +55,9 @@ def test_backward_pays_the_score_product_and_the_softmax_again():
 
 @pytest.mark.slow
 def test_scores_are_recomputed_only_when_they_do_not_fit():
-    """With the memory of a whole wafer nothing is recomputed; on a corner of it the model only fits so."""
+    """With the memory of a complete wafer nothing is recomputed; on a corner of it the model fits only with
+    recomputation.
+    """
     whole = compile_pipelined(LONG, WAFER, CLUSTER, batch=16, replicas=1, layouts=False)
     assert isinstance(whole, PipelinedPlan)
     assert NOTE not in whole.notes

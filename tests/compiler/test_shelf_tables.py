@@ -1,4 +1,4 @@
-"""Tables of shelves are computed as far as someone asks, and say what the whole table would say."""
+"""Tables of shelves are computed only as far as needed, and equal the complete table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def sizer() -> Sizer:
 
 
 def whole(sizer: Sizer, kind: int, pace: float) -> np.ndarray:
-    """Least widths from every rectangle: the first column of each height within the pace and the SRAM."""
+    """Compute the least widths from every rectangle: the first column of each height within the pace and the SRAM."""
     group, cores = sizer.groups[kind], np.outer(HEIGHTS, WIDTHS)
     prices = sizer.shape_prices(group, Shapes.grid(HEIGHTS, WIDTHS))
     held = prices.memory.reshape(cores.shape) + sizer.held_bytes(group) / cores
@@ -31,7 +31,7 @@ def whole(sizer: Sizer, kind: int, pace: float) -> np.ndarray:
 
 
 def test_asked_in_any_order_it_answers_as_the_whole_table(sizer):
-    """Slow paces, fast ones, impossible ones, and after its memory was given back."""
+    """Slow paces, fast ones, impossible ones, and requests after its memory was freed."""
     table = ShelfTable(sizer, sizer.groups, HEIGHTS, WIDTHS, WIDTHS, {})
     slow = sizer.shape_prices(sizer.groups[0], Shapes.one(4, 4)).time(None)[0]
     fractions = np.random.default_rng(0).permutation([0.001, 0.05, 0.2, 0.6, 1.0, 3.0, 1e9])
@@ -48,7 +48,7 @@ def test_asked_in_any_order_it_answers_as_the_whole_table(sizer):
 
 
 def test_a_stage_without_a_place_is_never_priced(sizer):
-    """A pinned stage stands beside the table: its row says never, whatever the pace."""
+    """A pinned stage is outside the table: its row has no value, whatever the pace."""
     table = ShelfTable(sizer, [None, *sizer.groups[1:]], HEIGHTS, WIDTHS, WIDTHS, tiles := {})
     assert (table.least_widths(np.full(len(sizer.groups), 1e12))[0] == NEVER).all()
     assert all(kind for kind, _, _ in tiles)

@@ -1,4 +1,4 @@
-"""Samples that wait in streams have a place: bytes by hand, in every plan, in the run, and where they do not fit."""
+"""Samples that wait in streams have memory: bytes by hand, in every plan, in the run, and where they do not fit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ S = 64 * 256 * 2  # bytes of a sample between the blocks
 
 
 def with_skips(graph: KernelGraph) -> KernelGraph:
-    """The handmade transformer with its residuals as streams: around attention, and around the feed-forward layers."""
+    """Return the handmade transformer with its residuals as streams: around attention, and around the feed-forward
+    layers.
+    """
     skips = {}
     for name in (kernel.name for kernel in graph.kernels):
         if name.endswith(".qkv"):
@@ -61,7 +63,9 @@ def test_bytes_by_hand(training: bool) -> None:
 
 
 def test_the_depth_keeps_the_pace_and_less_does_not() -> None:
-    """Stages of 64 cycles and ways of one: a sample every 64 cycles.  With a sample less in any deeper stream it is slower."""
+    """Stages of 64 cycles and routes of one cycle give a sample every 64 cycles. With one sample less in any deeper
+    stream the pipeline is slower.
+    """
     graph = with_skips(transformer(1, training=False))
     sizer = Sizer(graph, SMALL, Prices(SMALL, {"training": False}))
     depth = stream_depth(sizer.groups, sizer.edges, training=False)
@@ -96,7 +100,9 @@ def test_one_tensor_read_twice_waits_once() -> None:
 
 
 def plans(seed: int) -> PipelinedPlan:
-    """A transformer of random size in inference or training, on a small wafer; with attention wide beside its SRAM."""
+    """Return a transformer of random size in inference or training, on a small wafer; with attention wide beside its
+    SRAM.
+    """
     draw = np.random.default_rng(seed)
     hidden, seq = int(draw.choice([32, 64, 128])), int(draw.choice([64, 128, 256]))
     graph = with_skips(transformer(int(draw.integers(1, 4)), hidden, 4, seq, training=bool(seed % 2)))
@@ -108,7 +114,9 @@ def plans(seed: int) -> PipelinedPlan:
 
 @pytest.mark.parametrize("seed", seeds(0, 16))
 def test_what_waits_has_room(seed: int) -> None:
-    """Whatever the plan: the fullest core holds all of its parts, and the run never has more waiting than there is room."""
+    """In every plan the fullest core has room for all of its parts, and the run never has more waiting samples than
+    there is room.
+    """
     plan = plans(seed)
     limit, room = plan.wafer.sram_usable_bytes, waiting_bytes(plan.streams)
     on_way: dict[str, float] = defaultdict(float)
@@ -128,7 +136,9 @@ def test_what_waits_has_room(seed: int) -> None:
 
 
 def test_what_is_on_its_way_lies_on_links() -> None:
-    """Streams of short samples over long ways have room for those, at most two words a hop and one a cycle of the fill."""
+    """Streams of short samples over long routes have room for those in transit: at most two words per hop and one per
+    cycle of the fill.
+    """
     plan = compile_pipelined(transformer(1, 32, 2, 2, training=False), SMALL, CLUSTER, batch=8, replicas=1)
     assert isinstance(plan, PipelinedPlan)
     stages = {one.name: one for one in plan.stages}
@@ -170,7 +180,7 @@ def test_a_pinned_region_without_room_for_its_streams_is_named() -> None:
 
 @pytest.mark.slow
 def test_more_sram_is_never_slower() -> None:
-    """Where memory sets the sizes; from SRAM that does not hold the model to SRAM that hardly matters."""
+    """Memory sets the sizes, from SRAM that does not fit the model to SRAM that hardly matters."""
     graph, rates = with_skips(transformer(4, 128, 8, 256)), []
     for kib in (6, 8, 10, 12, 16, 48):
         wafer = SMALL.derive(sram_bytes=kib * 1024)

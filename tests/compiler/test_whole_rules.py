@@ -1,4 +1,4 @@
-"""Rules of the compiler without which the fabric cannot do what a plan promises."""
+"""Rules of the compiler that make a plan possible on the fabric."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Skip(nn.Module):
 
 
 def laid(model: nn.Module, *shape: int) -> KernelGraph:
-    """The graph of a model on samples of a shape, laid as on the fabric."""
+    """Return the graph of a model on samples of a shape, laid as on the fabric."""
     return inputs_over_rows(api.lower(model, (torch.zeros(1, *shape),)))
 
 
@@ -60,7 +60,9 @@ def heads() -> PipelinedPlan:
 
 
 def test_a_stream_is_as_wide_as_regions_have_ways_in_and_out():
-    """12 rows and 45 columns, 32 of which compute: 12 ways over rows, 32 over columns, 45 if nothing is settled."""
+    """With 12 rows and 45 columns, 32 of which compute, a stream has 12 links over rows, 32 over columns, and 45 if the
+    kind is open.
+    """
     region = Region(0, 0, 12, 45, 12 * 32)
     found = [bundle_width([region], 100, [over]) for over in ("rows", "cols", "")]
     assert found == [12, 32, 45]
@@ -70,7 +72,7 @@ def test_a_stream_is_as_wide_as_regions_have_ways_in_and_out():
 
 
 def test_streams_of_a_laid_chain_fit_rows_and_columns():
-    """Outputs leave over the columns of one region and come in over the rows of the next."""
+    """Outputs leave over the columns of one region and arrive over the rows of the next."""
     graph = graph_of(network((196, 64, 64, 10)), 196)
     plan = plan_of(inputs_over_rows(graph), 48)
     by_name = {stage.name: stage.region for stage in plan.stages}
@@ -83,7 +85,7 @@ def test_streams_of_a_laid_chain_fit_rows_and_columns():
 
 
 def test_a_stream_does_not_cross_the_region_of_another_on_its_color():
-    """Trees apart: one ends in the middle of a region of nine rows, the other crosses its first row."""
+    """The trees are disjoint: one ends in the middle of a region of nine rows, the other crosses its first row."""
     ends = {(6, 2): Region(2, 0, 9, 5, 27), (6, 20): Region(2, 18, 9, 5, 27)}
     first = Net("first", (6, 2), ((6, 20),), 1.0, 1, False, ends)
     second = Net("second", (2, 12), ((2, 28),), 1.0, 1, False)
@@ -96,8 +98,9 @@ def test_a_stream_does_not_cross_the_region_of_another_on_its_color():
 
 
 def test_all_tensors_find_a_way_on_the_color_of_the_plan(heads: PipelinedPlan):
-    """Cell by cell: three trees from the host to the layers that read the input, two for each of the four tensors of
-    attention, which is in two bands, and one to the host."""
+    """Check core by core: three trees from the host to the layers that read the input, two for each of the four tensors
+    of attention, which has two bands, and one to the host.
+    """
     made = network_program(heads, 1)
     assert len(made.trees) == 3 + 2 * 4 + 1
     for tree in made.trees:
@@ -108,7 +111,7 @@ def test_all_tensors_find_a_way_on_the_color_of_the_plan(heads: PipelinedPlan):
 
 
 def test_a_region_takes_no_color_that_the_plan_gives_a_stream(heads: PipelinedPlan):
-    """What a kind takes beside three colors is what its family states, and streams have those that are left."""
+    """A kind's family states its colors in addition to three, and streams use the remaining ones."""
     more = {stage.name: 0 for stage in heads.stages}
     for group in make_groups(heads.graph, heads.wafer):
         more[group.name] = group.lay.more_colors
@@ -124,7 +127,9 @@ def test_a_region_takes_no_color_that_the_plan_gives_a_stream(heads: PipelinedPl
 
 
 def test_readers_of_an_input_have_a_channel_each(heads: PipelinedPlan):
-    """Queries, keys and values read x: a core at the edge sends in one order, and they take their words at their own pace."""
+    """Queries, keys and values read x: a core at the edge sends in one order, and they read their words at their own
+    pace.
+    """
     inward = [stream for stream in heads.host_streams if stream.producer == HOST]
     assert len(inward) == 3
     assert len({stream.route[0] for stream in inward}) == 3
@@ -138,7 +143,7 @@ def test_readers_of_an_input_have_a_channel_each(heads: PipelinedPlan):
 
 
 def test_a_region_has_the_rows_that_its_parts_need(heads: PipelinedPlan):
-    """Attention takes queries and keys in beside two rows; a residual's store stands above the last row.
+    """Attention receives queries and keys next to two rows; the store of a residual is above the last row.
 
     A layer that trains has a row without inputs: 10 outputs of 84 inputs had one row on 16 x 16 cores before.
     """
@@ -151,7 +156,8 @@ def test_a_region_has_the_rows_that_its_parts_need(heads: PipelinedPlan):
 
 
 def test_a_region_has_the_columns_that_its_parts_need():
-    """The gradient of a residual and the collectors of attention take a moving column more, instead of one that computes.
+    """The gradient of a residual and the collectors of attention need one more moving column instead of one that
+    computes.
 
     So such regions have two columns that compute.  Before, one that had no more than one was refused after the compiler was done.
     """
@@ -186,7 +192,9 @@ def test_a_residual_that_no_core_can_store_does_not_fit():
 
 
 def test_an_image_that_no_inlet_can_hold_does_not_fit():
-    """An inlet holds two images of two channels at least: 4 x 128 x 128 come in two bundles, 128 KiB each; 4 x 32 x 32 take 8."""
+    """An inlet stores at least two images of two channels: 4 x 128 x 128 arrive in two bundles of 128 KiB each, 4 x 32
+    x 32 take 8.
+    """
     for side, fits in ((128, False), (32, True)):
         model = nn.Sequential(nn.Conv2d(4, 8, 3, stride=2, padding=1), nn.ReLU())
         found = api.compile(laid(model, 4, side, side), wafer(48), mode="pipelined", batch=8, replicas=1)
@@ -212,7 +220,7 @@ def test_a_token_that_no_core_can_norm_does_not_fit():
 def passes(
     k: int, n: int, items: tuple[str, ...], rows: int, cols: int, of: Wafer, *, has_dx: bool
 ) -> tuple[float, float]:
-    """Forward and backward cycles of the busiest core of a layer that trains on that many rows with inputs."""
+    """Return forward and backward cycles of the busiest core of a layer that trains on this number of rows with inputs."""
     costs = chain_rows(k, n, items, Tiling(rows, cols), of, has_dx=has_dx).costs()
     forward, backward = (float(cost.total - cost.idle - cost.stalled_input) for cost in costs)
     return forward, backward
@@ -245,7 +253,8 @@ def test_a_layer_that_trains_is_priced_by_the_rows_that_hold_inputs_and_the_one_
 
 
 def test_a_skip_has_room_for_what_it_goes_around() -> None:
-    """x + o(attention(norm(x))): a norm holds a sample until its tokens come out, attention one before it starts and one until then.
+    """In x + o(attention(norm(x))) a norm holds a sample until its tokens leave, and attention holds one before it
+    starts and one until then.
 
     So the skip has room for 3 samples more than the branch, where rows that flow one by one leave it attention's one.
     """
@@ -263,7 +272,8 @@ def test_a_skip_has_room_for_what_it_goes_around() -> None:
 
 
 def test_the_last_row_of_a_convolution_that_trains_has_room():
-    """256 pixels of 16 outputs on one column: 10 bytes each are 40,960 and the code; the fabric holds no more than it says.
+    """256 pixels of 16 outputs on one column take 10 bytes each, 40,960 bytes and the code; the fabric needs no more
+    than stated.
 
     On two columns the last row holds 8 outputs.  With as many images in flight as then fit, the program has room.
     """

@@ -1,4 +1,4 @@
-"""Every test starts with no run, and opens no port unless it asks for one."""
+"""Every test starts without a run, and opens no port unless it requests one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Half types, loss scaling and clipping: against a scalar model of the rule, and against torch."""
+"""Half types, loss scaling and clipping, compared with a scalar model of the rule and with torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def restored():
 
 
 def run(scaler, pattern: str, optimizer=None) -> list[float]:
-    """The scale after each step; in ``pattern`` a '.' is a finite gradient and an 'x' one with an inf."""
+    """Return the scale after each step; in ``pattern`` a '.' is a finite gradient and an 'x' one with an inf."""
     p = torch.nn.Parameter(torch.zeros(3))
     optimizer = optimizer or optim.SGD([p], lr=1.0)
     p = optimizer.param_groups[0]["params"][0]
@@ -34,7 +34,9 @@ def run(scaler, pattern: str, optimizer=None) -> list[float]:
 
 
 def model(pattern: str, scale: float, every: int, tolerance: float, low: float, high: float) -> list[float]:
-    """The rule as a sentence reads: doubles after that many good steps in a row, halves at the share of bad ones."""
+    """The rule in plain code: the scale doubles after that many good steps in a row, and halves at the fraction of bad
+    ones.
+    """
     good = steps = bad = 0
     out = []
     for mark in pattern:
@@ -61,7 +63,7 @@ def test_dynamic_scale_follows_the_rule(pattern: str, tolerance: float) -> None:
 
 
 def test_a_skipped_step_changes_nothing() -> None:
-    """Weights, moments, the count of steps and the schedule stay as they are where a gradient is not finite."""
+    """Weights, moments, the step count and the schedule are unchanged if a gradient is not finite."""
 
     def trained(pattern: str):
         p = torch.nn.Parameter(torch.ones(3))

@@ -1,4 +1,4 @@
-"""The loop of legacy trainers: they trace one batch themselves, then fetch what each step gave."""
+"""The loop of legacy trainers: they trace one batch themselves, then fetch the results of each step."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_compile_outside_of_the_loop_is_refused(tmp_path) -> None:
 
 
 def test_closures_before_the_loop_keep_their_order(tmp_path) -> None:
-    """The first checkpoint, asked for when the machine is there, waits behind the initial state, which waits for the loop."""
+    """The first checkpoint, requested when the machine is ready, waits for the initial state, which waits for the loop."""
     trainer = Trainer(tmp_path)
     seen: list[object] = []
     cm.step_closure(lambda: seen.append(trainer.initial))()

@@ -1,4 +1,4 @@
-"""Checkpoint files: round trips, laziness, other readers, faults, and that a file is there whole or not at all."""
+"""Checkpoint files: round trips, lazy reads, other readers, faults, and files that are complete or absent."""
 
 from __future__ import annotations
 
@@ -229,7 +229,9 @@ def test_a_checkpoint_costs_the_wafer_what_does_not_overlap() -> None:
 
 @pytest.mark.parametrize("kind", ["link", "external", "virtual", "dtype"])
 def test_a_checkpoint_reads_no_other_file(tmp_path, kind):
-    """Links and storage of HDF5 that lead to other files; a type of elements is one, not what torch has by the name."""
+    """Links and storage of HDF5 that lead to other files are refused; a type of elements is checked, not looked up in
+    torch by name.
+    """
     secret, other, path = tmp_path / "secret", tmp_path / "other.h5", tmp_path / "c.mdl"
     secret.write_bytes(bytes(range(20)))
     with h5py.File(other, "w") as file:

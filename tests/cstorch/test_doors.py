@@ -1,4 +1,4 @@
-"""Doors: names of the interface under which public scripts import it, opened on request only."""
+"""The names under which public scripts import the interface exist only on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small helpers: layers, structures, filters, loaders measured, names that are not simulated."""
+"""Small helpers: layers, structures, filters, measured loaders, names that are not simulated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedules as trainers of 1.8 make them: all arguments by their place, a last one without effect."""
+"""Schedules as trainers of 1.8 make them: all arguments by position, and a last one without effect."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_arguments_have_their_legacy_places(name: str) -> None:
 
 
 def test_other_arguments_are_a_sentence_and_words_may_be_legacy() -> None:
-    """`decay_steps` is `total_iters`; one argument too many is named with those that there are."""
+    """`decay_steps` is `total_iters`; the error for one argument too many lists the arguments."""
     rates = lr_scheduler
     schedule = rates.Polynomial(optimizer(), 0.2, 0.1, decay_steps=10)
     assert course(schedule, 2) == pytest.approx([0.2, 0.19])

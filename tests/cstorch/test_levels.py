@@ -1,4 +1,6 @@
-"""Hints of a script that reach the plan: precision of a part by ``pol``, places of modules by pins and annotations."""
+"""Hints of a script that reach the plan: the precision of a part by ``pol``, placement of modules by pins and
+annotations.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ class Parts(torch.nn.Module):
 
 
 def kernels(level: int) -> dict[str, tuple[str, str | None]]:
-    """(type, type of sums) of every kernel under a level of the run."""
+    """Return (type, type of sums) of every kernel under a level of the run."""
     runtime.reset()
     cstorch.backend("CSX", validate_only=True)
     cstorch.backends.csx.precision.optimization_level = level
@@ -67,7 +69,7 @@ class Place:
 
 @pytest.mark.slow
 def test_places_of_modules_reach_the_plan(tmp_path) -> None:
-    """A sharding by dimension, and an annotation with a rectangle."""
+    """A sharding by dimension and an annotation with a rectangle reach the plan."""
     cstorch.backend("CSX", compile_only=True, artifact_dir=str(tmp_path))
     cstorch.compile(torch.nn.Identity(), "wse_lp")
     model = Parts()

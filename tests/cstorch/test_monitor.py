@@ -1,4 +1,4 @@
-"""A running job is looked at: whole steps, both clocks, flows, the door and its token."""
+"""Inspection of a running job: complete steps, both clocks, flows, the port and its token."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def loader():
 
 
 def trained(steps: int, kind: str = "CSX", artifacts=None, at=lambda number: None) -> list[float]:
-    """Losses of a small run; ``at(n)`` is called in the closure of step n."""
+    """Return the losses of a small run; ``at(n)`` is called in the closure of step n."""
     backend = cstorch.backend(kind, artifact_dir=str(artifacts))
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
@@ -108,7 +108,7 @@ def test_a_capture_holds_whole_steps_and_changes_no_loss(tmp_path, door, monkeyp
 
 
 def synthetic(steps: int = 3, systems: int = 2) -> dict:
-    """A capture as the run gives it: 2 ms of client and 1 ms of wafer a step, one kernel with one nested slice."""
+    """Make a capture like that of a run: 2 ms of client and 1 ms of wafer per step, one kernel with one nested slice."""
     program = {
         "name": "step", "mode": "pipelined", "wafer": "wse2", "clock_hz": 850e6, "systems": systems, "step_s": 1e-3,
         "regions": 1, "tracks": ["layer", "host input"], "left_out": 0,
@@ -257,7 +257,7 @@ def test_the_door_asks_for_a_token(door, tmp_path) -> None:
 
 
 def test_the_entry_names_the_run_that_is_live_now(door, tmp_path, monkeypatch) -> None:
-    """A second run of one process, its registry moved: the same port, one entry, the second run's folder."""
+    """A second run of one process with a moved registry has the same port and one entry, with the second run's folder."""
     found = []
     for name in ("first", "second"):
         runtime.reset()
@@ -269,7 +269,7 @@ def test_the_entry_names_the_run_that_is_live_now(door, tmp_path, monkeypatch) -
 
 
 def test_a_script_leaves_no_port_and_no_handler_behind(door, tmp_path, monkeypatch) -> None:
-    """A notebook, or a test, that runs a script in its own process."""
+    """A notebook or a test runs a script in its own process."""
     script = tmp_path / "live.py"
     script.write_text(
         "from wse_sim.cstorch.monitor import client, start_server\nstart_server()\nprint(client.find().port)\n"

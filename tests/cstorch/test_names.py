@@ -1,4 +1,4 @@
-"""The table of names is the interface: every name of it exists, every public name is in it, the page shows it."""
+"""The table of names is the interface: each of its names exists, each public name is in it, and the page shows it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "cstorch.md"
 
 
 def found(path: str) -> object:
-    """What a dotted path below the interface leads to, as attributes or submodules."""
+    """Return the object of a dotted path below the interface, as attributes or submodules."""
     value: object = cstorch
     reached = "wse_sim.cstorch"
     for part in path.split("."):

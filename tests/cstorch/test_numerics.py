@@ -21,7 +21,9 @@ def no_simulation(monkeypatch):
 
 
 def nearest_cbfloat16(values: np.ndarray) -> np.ndarray:
-    """By the definition: 9 mantissa bits, ties to even, exponents -30 to 31, smaller numbers zero, larger ones infinite."""
+    """Round by the definition: 9 mantissa bits, ties to even, exponents -30 to 31, smaller numbers zero, larger ones
+    infinite.
+    """
     fraction, exponent = np.frexp(values)  # values = fraction * 2**exponent, 0.5 <= |fraction| < 1
     rounded = np.ldexp(np.round(fraction * 2**10), exponent - 10)  # numpy rounds ties to even
     rounded = np.where(np.abs(rounded) > (2 - 2**-9) * 2.0**31, np.copysign(np.inf, values), rounded)
@@ -46,7 +48,7 @@ def test_cbfloat16_is_the_nearest_number_of_its_definition() -> None:
 
 
 def trained(half: str | None, steps: int = 6, level: int = 1, scale: float | None = None) -> list[float]:
-    """Losses of a small network with embedding, attention and norms; `half` None: fp32."""
+    """Return the losses of a small network with embedding, attention and norms; `half` None: fp32."""
     runtime.reset()
     runtime.options().numerics = "fp32" if half is None else "mixed"
     cstorch.backend("CSX")
@@ -80,7 +82,7 @@ def trained(half: str | None, steps: int = 6, level: int = 1, scale: float | Non
 
 @pytest.mark.slow
 def test_mixed_numerics_are_close_to_fp32_by_the_bits_of_the_type() -> None:
-    """Ten bits of mantissa stay nearer to fp32 than nine, nine nearer than seven; none is fp32."""
+    """Ten bits of mantissa are nearer to fp32 than nine, and nine nearer than seven; none equals fp32."""
     exact = np.array(trained(None, steps=1))
     far = {half: abs(trained(half, steps=1)[0] - exact[0]) for half in numerics.ROUNDED}
     assert 0 < far["float16"] < 2e-3
@@ -127,7 +129,7 @@ def test_products_take_rounded_operands_and_sum_in_fp32() -> None:
 
 
 def test_the_first_operator_with_a_result_that_is_not_finite_is_named() -> None:
-    """A mask of infinities is no fault; the logarithm of a negative number is, with its line."""
+    """A mask of infinities is not a fault; the logarithm of a negative number is one, with its line."""
     runtime.options().check_values = True
     cstorch.backend("CSX")
     layer = cstorch.compile(torch.nn.Linear(4, 4))

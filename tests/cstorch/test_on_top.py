@@ -1,4 +1,4 @@
-"""What a captured step does beside its model is found in the record: norm, clip, scaling, schedule."""
+"""The work of a captured step in addition to its model is found in the record: norm, clip, scaling, schedule."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wse_sim.cstorch.execution import begin_execution
 
 
 def kernels(monkeypatch, update, optimizer="AdamW") -> dict[str, tuple]:
-    """Kernels on top of one training step by name; `update(model, optimizer, loss)` is its second half."""
+    """Return the additional kernels of one training step by name; `update(model, optimizer, loss)` is its second half."""
     programs = []
     monkeypatch.setattr(step, "prepare", lambda run, program, seconds: programs.append(program))
     cstorch.backend("CSX")
@@ -49,7 +49,7 @@ def by_norm(model, optimizer, loss):
 
 
 def by_hand(model, optimizer, loss):
-    """The norm written out: a sum of sums of squares."""
+    """Compute the norm as a sum of sums of squares."""
     loss.backward()
     total = sum((p.grad * p.grad).sum() for p in model.parameters())
     factor = torch.clamp(1.0 / (total.sqrt() + 1e-6), max=1.0)

@@ -1,4 +1,4 @@
-"""Every optimizer against torch's of the same name, or against its formula written out; state, groups, errors."""
+"""Every optimizer is compared with torch's of the same name, or with its formula; state, groups, errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STEPS = 100
 
 
 def descend(make, steps: int = STEPS) -> torch.Tensor:
-    """Parameters after that many steps on a bowl with noise, the same for every optimizer."""
+    """Return the parameters after that many steps on a noisy bowl, the same for every optimizer."""
     draw = torch.Generator().manual_seed(0)
     w = torch.nn.Parameter(torch.randn(6, 4, generator=draw))
     b = torch.nn.Parameter(torch.randn(4, generator=draw))
@@ -126,7 +126,7 @@ def adafactor(p, g, state, t, eps=(1e-30, 1e-3), clip=1.0, decay=-0.8):
 
 
 class ByFormula(torch.optim.Optimizer):
-    """Runs a formula in float64 beside nothing else."""
+    """Runs a formula in float64."""
 
     def __init__(self, groups, formula) -> None:
         super().__init__(groups, {})
@@ -200,7 +200,7 @@ def test_own_optimizer() -> None:
 
 
 def test_state_keeps_its_identity_and_speaks_torchs_language() -> None:
-    """A state of torch's AdamW goes into ours in place, and ours into torch's."""
+    """A state of torch's AdamW can be loaded into ours in place, and ours into torch's."""
 
     def built(library):
         torch.manual_seed(1)

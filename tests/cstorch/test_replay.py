@@ -1,4 +1,4 @@
-"""A step is captured once and replayed: what it computes is what eager PyTorch computes, bit for bit."""
+"""A step is captured once and replayed: its values are those of eager PyTorch, bit for bit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STEPS = 10
 
 
 class Attention(nn.Module):
-    """One block of a transformer; causal or not, with dropout drawn anew at every step."""
+    """One block of a transformer; causal or not, with dropout drawn again in every step."""
 
     def __init__(self, causal: bool) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ OPTIMIZERS = {
 
 @contextlib.contextmanager
 def loop(steps: int, **options):
-    """An execution by hand: feed(batch), then end_step()."""
+    """Run an execution by hand: feed(batch), then end_step()."""
     execution = begin_execution(None, num_steps=steps, **options)
     try:
         yield execution
@@ -81,7 +81,7 @@ def loop(steps: int, **options):
 
 
 def trained(kind: str, make, optimizer: str, steps: int) -> tuple[list[float], list[torch.Tensor], int]:
-    """Losses, final weights, and how often the step's Python ran."""
+    """Return losses, final weights, and how often the step's Python ran."""
     runtime.reset()
     cstorch.backend(kind)
     torch.manual_seed(0)
@@ -222,7 +222,7 @@ def test_a_closure_sees_the_last_value_of_the_step(monkeypatch):
 
 
 def fault(body, monkeypatch, batch=None, checkpoint_steps=0) -> str:
-    """The sentence that a step earns."""
+    """Return the sentence that a step earns."""
     no_simulation(monkeypatch)
     cstorch.backend("CSX")
     model = cstorch.compile(nn.Linear(4, 4))
@@ -326,7 +326,7 @@ def test_targets_of_32_bits_are_taken(monkeypatch):
 
 
 def retraced(body, steps: int, monkeypatch) -> tuple[int, int]:
-    """(times that Python ran, compiles) of a step under retrace_every_iteration."""
+    """Return (times that Python ran, compiles) of a step under retrace_every_iteration."""
     compiles = []
     from wse_sim.cstorch import step as steps_of
 
@@ -349,7 +349,7 @@ def retraced(body, steps: int, monkeypatch) -> tuple[int, int]:
 
 
 def test_retracing_runs_python_at_every_step_and_compiles_what_is_new(monkeypatch):
-    """A number that changes is a new graph; three different ones come and go in six steps."""
+    """A number that changes gives a new graph; three different graphs alternate in six steps."""
     assert retraced(lambda m, x, n: m(x).sum(), 6, monkeypatch) == (6, 1)
     runtime.reset()
     assert retraced(lambda m, x, n: m(x).sum() * float(n % 3), 6, monkeypatch) == (6, 3)

@@ -1,4 +1,4 @@
-"""Optimizers, schedules, scaling, clipping, metrics and resume through a captured step: replay against eager, bit by bit."""
+"""Optimizers, schedules, scaling, clipping, metrics and resume in a captured step: replay equals eager, bit for bit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STEPS = 8
 
 @pytest.fixture(autouse=True)
 def no_simulation(monkeypatch):
-    """Numbers are looked at here, not wafers: the captured step is not compiled."""
+    """Do not compile the captured step, because these tests only compare values."""
 
     def compiled(run, program, trace_s):
         found = Compiled(program.name, None, None, 1, True, 0.0, 0.0)
@@ -44,7 +44,7 @@ class Net(torch.nn.Module):
 
 
 class Job:
-    """A training job: everything is made anew, then so many steps on one kind of backend."""
+    """A training job: it creates all objects and trains a number of steps on one kind of backend."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ def test_resume_is_the_uninterrupted_run(tmp_path) -> None:
     second.load(tmp_path / "c.mdl")
 
     class Rest:
-        """What is left of the first pass, then the next one, whose start draws a random number as it did."""
+        """The rest of the first pass, then the next one, whose start draws the same random number as before."""
 
         def __iter__(self):
             yield from itertools.islice(loader(), 5, None)

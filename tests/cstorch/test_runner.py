@@ -1,4 +1,4 @@
-"""The runner: an interrupted script drains its closures, leaves its report, and says when the loader is too slow."""
+"""The runner: an interrupted script drains its closures, leaves its report, and reports if the loader is too slow."""
 
 from __future__ import annotations
 
@@ -92,7 +92,9 @@ def test_an_interrupted_script_drains_its_closures_and_leaves_its_report(tmp_pat
 def test_only_a_script_that_ended_takes_the_place_of_an_earlier_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, kept: bool
 ) -> None:
-    """The report of an interrupted script has its first steps only: it fills an empty folder, and leaves a full one."""
+    """The report of an interrupted script has only its first steps: it is written to an empty folder, but does not
+    replace another report.
+    """
     run = runtime.Run()
     run.backend = SimpleNamespace(is_csx=True)  # type: ignore[assignment]
     run.compiled = [SimpleNamespace(result=object())]  # type: ignore[list-item]

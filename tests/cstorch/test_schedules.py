@@ -1,4 +1,4 @@
-"""Schedules in closed form: against torch's step-by-step schedules of the same name, and against worked numbers."""
+"""Schedules in closed form, compared with torch's step-by-step schedules of the same name and with worked numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def optimizer(groups: int = 1, lr: float = 0.1):
 
 
 def course(schedule, steps: int = STEPS, key: str = "lr") -> list[float]:
-    """The value that steps 0, 1, 2 ... use, read where the optimizer reads it."""
+    """Return the value that steps 0, 1, 2 ... use, read where the optimizer reads it."""
     values = []
     for _ in range(steps):
         values.append(float(schedule.optimizer.param_groups[0][key]))
@@ -143,7 +143,7 @@ def test_forms_that_torch_has_not() -> None:
 
 
 def test_a_step_reads_no_value_and_keeps_its_tensors() -> None:
-    """Written in place: the group's tensor, the count and what get_last_lr gave stay the same objects."""
+    """Values are written in place: the group's tensor, the count and the result of get_last_lr stay the same objects."""
     opt = optimizer()
     schedule = PAIRS["sequence"][0](opt)
     rate, count, last = opt.param_groups[0]["lr"], schedule.last_epoch, schedule.get_last_lr()[0]

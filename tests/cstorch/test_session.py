@@ -16,7 +16,7 @@ def no_simulation(monkeypatch):
 
 
 def trained(folder, passes: int, leave_at: int | None = None) -> list[float]:
-    """Losses as a closure reads them; the loop may be left by `break` in step `leave_at`."""
+    """Return the losses as a closure reads them; the loop may be left by `break` in step `leave_at`."""
     cbtorch.initialize(service_workdir=str(folder))
     model = cbtorch.module(network())
     optimizer = cbtorch.optimizer(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
@@ -44,12 +44,12 @@ def test_two_passes_are_one_execution_and_equal_eager_pytorch(tmp_path) -> None:
 
 
 def test_a_loop_that_is_left_ends_its_last_step(tmp_path) -> None:
-    """The step in which `break` stands is done, and its closures run."""
+    """The step that contains `break` is completed, and its closures run."""
     assert trained(tmp_path, 1, leave_at=3) == eager(batches(4)[:3])
 
 
 def test_a_session_needs_a_run_and_a_known_mode() -> None:
-    """One sentence each."""
+    """Each fault is reported in one sentence."""
     with pytest.raises(ProgramError, match="call initialize"), cbtorch.Session():
         pass
     with pytest.raises(ProgramError, match="mode 'predict' is unknown"):

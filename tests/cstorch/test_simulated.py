@@ -1,4 +1,4 @@
-"""What a script's step costs on the wafer is what ``wse-sim run`` says of the model; clipping is named on top."""
+"""The cost of a script's step on the wafer equals that of ``wse-sim run`` for the model, with clipping added."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wse_sim.hardware import load_cluster
 
 
 class WithLoss(nn.Module):
-    """The model and its loss in one module: what ``wse_sim.lower`` takes."""
+    """The model and its loss in one module, as ``wse_sim.lower`` takes it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ def test_a_script_costs_what_its_model_costs(tmp_path):
 
 @pytest.mark.slow
 def test_clipping_and_scaling_are_named_on_top(tmp_path):
-    """A norm reads every gradient, a scale reads and writes it: more work than none."""
+    """A norm reads every gradient, and a scale reads and writes it: more work than without."""
     plain = compiled(artifact_dir=tmp_path).on_top_s
     runtime.reset()
     clipped = compiled(clip=1.0, artifact_dir=tmp_path).on_top_s
@@ -93,7 +93,9 @@ def test_compile_only_has_the_same_plan_and_no_values(tmp_path):
 
 @pytest.mark.parametrize("fraction", [0.5, 1.0, 2.0])
 def test_a_script_has_the_servers_and_workers_that_it_asks_for(fraction):
-    """Half of the weight servers feed at half the rate; twice as many update twice as fast, but the line feeds no faster."""
+    """Half of the weight servers feed at half the rate; twice as many update twice as fast, but the connection feeds no
+    faster.
+    """
     settings = SimpleNamespace(
         num_workers_per_csx=3, max_act_per_csx=2, max_wgt_servers=round(fraction * WEIGHT_SERVERS)
     )

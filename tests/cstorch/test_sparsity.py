@@ -1,4 +1,4 @@
-"""Sparse weights: masks, what changes them, what the simulation is told."""
+"""Sparse weights: masks, their changes, and the density that the simulation gets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two scripts in one process: neither sees what the other left, in either order."""
+"""Two scripts in one process do not see each other's state, in either order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ def no_simulation(monkeypatch):
 
 
 def script(folder: Path, name: str, *, reads: str = "") -> list[float]:
-    """Losses of four steps with dropout; it leaves a checkpoint with the state of the random numbers, and may end by reading one."""
+    """Return the losses of four steps with dropout; it leaves a checkpoint with the state of the random numbers, and
+    may end by reading one.
+    """
     runtime.reset()
     backend = cstorch.backend("CSX", artifact_dir=str(folder / name))
     torch.manual_seed(2)
@@ -54,7 +56,7 @@ def script(folder: Path, name: str, *, reads: str = "") -> list[float]:
 
 @pytest.mark.slow
 def test_two_scripts_in_both_orders(tmp_path: Path) -> None:
-    """A script that ends by reading a checkpoint left its random numbers to the next one with the same seed."""
+    """A script that ends with reading a checkpoint passed its random state to the next one with the same seed."""
     alone = script(tmp_path, "alone")
     script(tmp_path, "first", reads="alone")
     assert script(tmp_path, "second") == alone

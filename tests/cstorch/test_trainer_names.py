@@ -1,4 +1,6 @@
-"""What trainers of later releases ask: hooks around and in a step, schedules of checkpoints, typed constructors, storage."""
+"""Names that trainers of later releases use: hooks around and in a step, schedules of checkpoints, typed constructors,
+storage.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ def model_on_wafer(monkeypatch) -> torch.nn.Module:
 
 
 def run(steps: int, step_function, between=lambda: None, **how) -> list[int]:
-    """Steps of which weights can be fetched, counted from 1."""
+    """Return the steps of which weights can be fetched, counted from 1."""
     execution = begin_execution(None, num_steps=steps, **how)
     fetched = []
     for n in range(steps):
@@ -62,7 +64,7 @@ def test_a_range_of_steps_is_counted_and_continued() -> None:
 
 
 class Norms:
-    """A listener that continues in the loop with what it computed of the step's tensors."""
+    """A listener that uses in the loop the values that it computed from the step's tensors."""
 
     def __init__(self) -> None:
         self.total: torch.Tensor | None = None

@@ -1,4 +1,4 @@
-"""Submodules of ``cstorch.utils`` are there without their own import, as scripts use them."""
+"""Submodules of ``cstorch.utils`` are available without their own import, as scripts use them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What the CPU trains is lowered: calls that return their argument, several models, operators without a rule, checks."""
+"""The step that the CPU trains is the one that is lowered: calls that return their argument, several models, operators
+without a rule, checks.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ WIDTH, BATCH, CLASSES = 8, 4, 6
 
 
 class Taught(nn.Module):
-    """A layer whose result goes through `change` with its own weight."""
+    """A layer whose result passes through `change` with its own weight."""
 
     def __init__(self, change) -> None:
         super().__init__()
@@ -38,7 +40,7 @@ def data(steps: int):
 
 
 def trained(kind: str, make, steps: int = 2, **backend):
-    """(losses, graph of the last compile) of models, a function of a batch that gives a loss."""
+    """Return (losses, graph of the last compile) of models, a function of a batch that gives a loss."""
     runtime.reset()
     cstorch.backend(kind, **backend)
     torch.manual_seed(0)
@@ -69,7 +71,7 @@ def trained(kind: str, make, steps: int = 2, **backend):
 
 
 def lowered(make):
-    """The graph of a step; nothing is simulated or executed."""
+    """Return the graph of a step; nothing is simulated or executed."""
     return trained("CSX", make, steps=1, validate_only=True)[1]
 
 
@@ -95,7 +97,7 @@ SAME = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SAME)
 def test_calls_that_return_their_argument_lose_no_parameter(name):
-    """first 8 x 8 + 8, last 8 x 6 + 6, weight 8."""
+    """The parameters are first 8 x 8 + 8, last 8 x 6 + 6, weight 8."""
     assert lowered(classified(SAME[name])).parameters == 72 + 54 + 8
 
 
@@ -119,7 +121,7 @@ def test_one_model_of_several_keeps_its_plain_names():
 
 
 def test_every_backward_pass_counts():
-    """A discriminator and a generator, each with a loss: as many FLOPs as torch counts in eager."""
+    """A discriminator and a generator, each with a loss, have the FLOPs that torch counts in eager mode."""
 
     def make():
         maker, judge = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1)
@@ -138,7 +140,7 @@ def test_every_backward_pass_counts():
 
 
 def test_a_pass_without_gradients_has_none():
-    """A teacher under no_grad: its forward pass alone, 2 b n m."""
+    """A teacher under no_grad has only its forward pass, 2 b n m."""
 
     def make():
         teacher, pupil = nn.Linear(WIDTH, CLASSES), nn.Linear(WIDTH, CLASSES)
@@ -233,7 +235,7 @@ def test_layers_train_as_in_eager(name, tmp_path):
 
 
 def test_random_numbers_of_the_script_are_those_of_eager(tmp_path):
-    """The capture draws numbers of its own; dropout must not see them."""
+    """The capture draws its own random numbers, which must not affect dropout."""
     make = layered("dropout")
     assert trained("CSX", make, artifact_dir=tmp_path)[0] == trained("CPU", make)[0]
 
@@ -364,7 +366,7 @@ def an_attribute():
 
 
 def a_dictionary():
-    """By tensors, as optimizers keep their state: what is watched reads no tensor."""
+    """State by tensors, as optimizers store it: the comparison reads no tensor."""
     state = {cstorch.make_constant(torch.ones(1)): 0}
 
     def change():
@@ -436,7 +438,9 @@ def test_outputs_are_fetched_on_activation_steps_only(monkeypatch):
 
 @pytest.mark.parametrize("kind", ["Conv1d", "ConvTranspose2d"])
 def test_a_convolution_of_half_typed_images_computes_in_fp32(tmp_path, kind: str) -> None:
-    """Input pipelines of public trainers give halves, weights are fp32: on the wafer as with the images cast by hand."""
+    """Input pipelines of public trainers give half-precision images, weights are fp32: the wafer computes as if the
+    images were cast by hand.
+    """
 
     def make(cast):
         def models():
@@ -454,7 +458,9 @@ def test_a_convolution_of_half_typed_images_computes_in_fp32(tmp_path, kind: str
 def test_a_check_of_values_is_skipped_in_imported_code_and_refused_in_the_script(
     tmp_path, module: str
 ) -> None:
-    """`if x.max() < -9: raise` decides no graph; the author of the script can move it, who imports it cannot."""
+    """`if x.max() < -9: raise` does not change the graph; the author of the script can move it, but those who import it
+    cannot.
+    """
     file = tmp_path / "checked.py"
     file.write_text(
         "def checked(x):\n    if x.max() < -9:\n        raise ValueError('small')\n    return x\n"

@@ -1,4 +1,6 @@
-"""The doors: what every command reads, each with a generator of malformed cases (:mod:`tests.doors.strangers`)."""
+"""The entry points: the input of every command, each with a generator of malformed cases
+(:mod:`tests.doors.strangers`).
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ JSON = "wse_sim.files:read_text"
 def document_door(name: str, count: int, data: Any, file: str, words: Sequence[str], readers: tuple[str, ...],
                   *, is_json: bool = False, open_at: Sequence[str] = (), beside: dict[str, bytes] | None = None,
                   call: strangers.Call | None = None) -> Door:  # fmt: skip
-    """A YAML or JSON file."""
+    """Return a YAML or JSON file."""
 
     def make(chance: Chance) -> Case:
         content, must, change = document(data, chance, is_json=is_json, open_at=open_at)
@@ -45,7 +47,7 @@ def document_door(name: str, count: int, data: Any, file: str, words: Sequence[s
 
 def blob_door(name: str, count: int, data: bytes, file: str, words: Sequence[str], readers: tuple[str, ...],
               *, beside: dict[str, bytes] | None = None, call: strangers.Call | None = None) -> Door:  # fmt: skip
-    """A file of any other kind."""
+    """Return a file of any other kind."""
 
     def make(chance: Chance) -> Case:
         content, must, change = blob(data, chance)
@@ -58,7 +60,7 @@ def blob_door(name: str, count: int, data: bytes, file: str, words: Sequence[str
 
 
 def descriptions() -> list[Door]:
-    """Files in YAML and JSON that people write."""
+    """Return the files in YAML and JSON that people write."""
     model = {
         "name": "x",
         "source": "made up",
@@ -114,7 +116,7 @@ def descriptions() -> list[Door]:
 
 
 def grammars() -> list[Door]:
-    """Graphs, placements, programs, command lines, requests, logs."""
+    """Return generators for graphs, placements, programs, command lines, requests and logs."""
     graph = kgraph_text([(14, 14, 3, 3, 16, 32, 1), (7, 7, 3, 3, 32, 64, 1)], [(0, 1)]).encode()
     paint = (
         b'include "common.paint"\n'
@@ -136,7 +138,7 @@ def grammars() -> list[Door]:
 
 
 def built(door: Door) -> Door:
-    """Without what an earlier case compiled."""
+    """Compile without the results of an earlier case."""
 
     def make(chance: Chance) -> Case:
         shutil.rmtree("built", ignore_errors=True)
@@ -159,7 +161,7 @@ TRACES = {
 
 
 def requests() -> list[Door]:
-    """Traces of serving requests."""
+    """Return the traces of serving requests."""
     from wse_sim.serving import traces
 
     def reads(form: str) -> strangers.Call:
@@ -197,7 +199,7 @@ RUN = {
 
 
 def runs() -> Door:
-    """Runs of a machine of one's own: a fault is its own row, so a reader that fails is seen in the rows."""
+    """Return the runs of a machine of one's own: a fault is its own row, so a reader that fails is seen in the rows."""
     from wse_sim.validation.mine import load_mine
 
     def read() -> None:
@@ -223,12 +225,12 @@ def runs() -> Door:
 
 
 def written(folder: Path) -> list[Door]:
-    """Results, stores of studies, compiled programs, exported programs, checkpoints."""
+    """Return generators for results, stores of studies, compiled programs, exported programs and checkpoints."""
     return [results(folder), stores(folder), compiled(folder), exported(folder), *checkpoints(folder)]
 
 
 def results(folder: Path) -> Door:
-    """A saved result: every change of a word or of a byte is seen."""
+    """Return a saved result: every change of a word or of a byte is seen."""
     save(Infeasible("pipelined", "m", "SRAM", 2.0, 1.0, "bytes", "x", "shrink it"), folder / "made", "result")
     sound = {f"saved/{path.name}": path.read_bytes() for path in (folder / "made").iterdir()}
 
@@ -250,7 +252,7 @@ def results(folder: Path) -> Door:
 
 
 def archive(chance: Chance) -> bytes:
-    """A sound archive whose members are no arrays."""
+    """Make a sound archive whose members are not arrays."""
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as out:
         for name in chance.sample(["0.npy", "a.txt", "data.pkl", "..", "x/"], chance.randint(1, 3)):
@@ -259,7 +261,7 @@ def archive(chance: Chance) -> bytes:
 
 
 def stores(folder: Path) -> Door:
-    """The folder of a study: its JSON, its SQLite, and values in its tables."""
+    """Return the folder of a study: its JSON, its SQLite, and values in its tables."""
     import sqlite3
 
     from wse_sim.studies.evaluate import StudyRow
@@ -327,7 +329,7 @@ def stores(folder: Path) -> Door:
 
 
 def compiled(folder: Path) -> Door:
-    """A compiled program: every change is refused, as its checksum is another."""
+    """Return a compiled program: every change is refused, as its checksum is another."""
     from wse_sim.csl.compiler import CompiledProgram
 
     for name, text in (("layout.csl", LAYOUT), ("core.csl", CORE)):
@@ -353,7 +355,7 @@ def compiled(folder: Path) -> Door:
 
 
 def exported(folder: Path) -> Door:
-    """A `.pt2` file: its archive, and texts inside it."""
+    """Return a `.pt2` file: its archive, and texts inside it."""
     import zipfile
 
     import torch
@@ -392,7 +394,7 @@ def exported(folder: Path) -> Door:
 
 
 def checkpoints(folder: Path) -> list[Door]:
-    """Checkpoints in HDF5 and of `torch.save`."""
+    """Return the checkpoints in HDF5 and of `torch.save`."""
     import torch
 
     from wse_sim.cstorch import checkpoint
@@ -441,12 +443,12 @@ NO_NUMBERS = (
 
 
 def words_of_commands() -> list[Door]:
-    """Options, parameters of kernels, lines of the compiler in CSL."""
+    """Return generators for options, parameters of kernels, and lines of the CSL compiler."""
     return [option_values(), kernel_parameters(), compiler_lines()]
 
 
 def option_values() -> Door:
-    """A number's option with what is none: the sentence names the option, so it was looked at first."""
+    """Give a number's option an invalid value: the sentence must name the option, so it was read first."""
     from tests.doors.test_said_twice import _kinds, single_options
 
     numbers = [
@@ -478,7 +480,7 @@ def named(words: Sequence[str], flag: str) -> None:
 
 
 def kernel_parameters() -> Door:
-    """Parameters of every kernel, by formula."""
+    """Return the parameters of every kernel, by formula."""
     places = [(name, one) for name, command in kernel_commands().items() for one in command.params]
     values = ("0", "1e12", "inf", "0.3", "9" * 40, "1000000000", "-inf", "-1", "1e-9", "65536", *NO_NUMBERS)
 
@@ -498,7 +500,7 @@ def kernel_parameters() -> Door:
 
 
 def compiler_lines() -> Door:
-    """Lines of `cslc` in command files: words dropped, doubled, exchanged, replaced."""
+    """Return the lines of `cslc` in command files: words dropped, doubled, exchanged, replaced."""
     from wse_sim.csl.host import commands
 
     line = [
@@ -538,7 +540,7 @@ def compiler_lines() -> Door:
 
 
 def factories() -> Door:
-    """Python of a user's with changed words: its file and line are named, its status is never ours."""
+    """Change words in a user's Python file: its file and line are named, and its status is never ours."""
     code = (
         b"import torch\n\n\ndef make():\n    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU())\n"
         b"    return model, (torch.zeros(2, 4),)\n"
@@ -565,7 +567,7 @@ def factories() -> Door:
 
 
 def parses(code: bytes) -> bool:
-    """Whether Python itself takes a text for a program."""
+    """Return whether Python itself takes a text for a program."""
     try:
         with warnings.catch_warnings(action="ignore"):
             ast.parse(code)
@@ -575,5 +577,5 @@ def parses(code: bytes) -> bool:
 
 
 def all_doors(folder: Path) -> list[Door]:
-    """Every door; the folder is the current one, and takes the sound files."""
+    """Return every entry point; the folder is the current one and receives the sound files."""
     return [*descriptions(), *grammars(), *written(folder), *words_of_commands(), factories()]

@@ -11,7 +11,7 @@ import pytest
 
 @dataclass
 class Ran:
-    """What one call of the command line left."""
+    """The outcome of one call of the command line."""
 
     status: int
     out: str

@@ -1,4 +1,5 @@
-"""Generators of malformed input over all doors: every kind of file that a command reads, and the words of every command.
+"""Generators of malformed input for all entry points: every kind of file that a command reads, and the arguments of
+every command.
 
 A :class:`Door` makes cases: files to write, and a call.  Each case is drawn from a sound file or line by a change of one
 of these kinds: bytes cut off, turned over or put in; words dropped, doubled, exchanged or replaced; fields of another
@@ -38,7 +39,7 @@ Call = Callable[[], object]
 
 @dataclass
 class Case:
-    """Files by name, and what reads them: words of a command, or a call that raises a `WseError` where it refuses."""
+    """Files by name, and their reader: the words of a command, or a call that raises a `WseError` if it refuses."""
 
     files: Mapping[str, bytes]
     words: Sequence[str] = ()
@@ -59,12 +60,12 @@ class Door:
 
 
 class Broken(BaseException):
-    """What a reader that is broken on purpose raises: nothing of ours takes it for damage of a file."""
+    """The error of a reader that is broken on purpose; no code of ours takes it for damage of a file."""
 
 
 @dataclass
 class Tally:
-    """Answers of one door by class, and faults in words."""
+    """Answers of one entry point by class, and faults in words."""
 
     answers: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ANSWERS, 0))
     faults: list[str] = field(default_factory=list)
@@ -74,13 +75,13 @@ class Tally:
 
 
 def cut(data: bytes, chance: Chance) -> bytes:
-    """The beginning, or the whole without a piece."""
+    """Return the beginning, or the whole without a piece."""
     at = chance.randrange(len(data) + 1)
     return data[:at] if chance.random() < 0.5 else data[:at] + data[at + chance.randrange(1, 40) :]
 
 
 def stained(data: bytes, chance: Chance) -> bytes:
-    """A few bytes turned over or put in."""
+    """Return a few bytes turned over or put in."""
     made = bytearray(data)
     for _ in range(chance.randrange(1, 4)):
         at = chance.randrange(len(made) + 1)
@@ -100,7 +101,7 @@ RAW = (
 
 
 def reworded(data: bytes, chance: Chance) -> bytes:
-    """One or two words dropped, doubled, exchanged or replaced."""
+    """Drop, double, exchange or replace one or two words."""
     ways = ("drop", "double", "swap", "odd")
     changes = [
         (chance.randrange(10**6), chance.choice(ways), chance.choice(ODD_WORDS))
@@ -114,7 +115,7 @@ ODD_NUMBERS: tuple[Any, ...] = (float("nan"), float("inf"), float("-inf"), -1, 1
 
 
 def tree_changed(data: Any, chance: Chance, *, open_at: Sequence[str] = ()) -> tuple[Any, bool, str]:
-    """A field of another type, out of range, missing or of no meaning; whether no reader may accept that.
+    """Return a field of another type, out of range, missing or of no meaning; whether no reader may accept that.
 
     Below the keys `open_at` anything goes: other keys have a meaning there.
     """
@@ -140,7 +141,7 @@ def tree_changed(data: Any, chance: Chance, *, open_at: Sequence[str] = ()) -> t
 
 
 def twice(text: str, chance: Chance) -> str:
-    """A line of YAML with a key, given twice."""
+    """Return a line of YAML with a key, given twice."""
     lines = text.splitlines()
     keys = [
         n for n, line in enumerate(lines) if ": " in line and not line.lstrip().startswith(("-", "#", "{"))
@@ -150,7 +151,7 @@ def twice(text: str, chance: Chance) -> str:
 
 
 def document(data: Any, chance: Chance, *, is_json: bool = False, open_at: Sequence[str] = ()) -> tuple[bytes, bool, str]:  # fmt: skip
-    """A YAML or JSON file with one change; whether it must be refused, and what was changed."""
+    """Return a YAML or JSON file with one change; whether it must be refused, and what was changed."""
 
     def text(tree: Any) -> bytes:
         return (json.dumps(tree) if is_json else yaml.safe_dump(tree, sort_keys=False)).encode()
@@ -171,7 +172,7 @@ def document(data: Any, chance: Chance, *, is_json: bool = False, open_at: Seque
 
 
 def blob(data: bytes, chance: Chance) -> tuple[bytes, bool, str]:
-    """A file of any other kind with one change."""
+    """Return a file of any other kind with one change."""
     how = chance.choice(("words", "cut", "stained", "raw"))
     if how == "raw":
         return chance.choice(RAW), True, how
@@ -182,7 +183,7 @@ def blob(data: bytes, chance: Chance) -> tuple[bytes, bool, str]:
 
 
 def spoken(words: Sequence[str]) -> tuple[int, str]:
-    """Status and standard error of one command line, in this process."""
+    """Return status and standard error of one command line, in this process."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         status = door.run(COMMAND, list(words))
@@ -190,7 +191,7 @@ def spoken(words: Sequence[str]) -> tuple[int, str]:
 
 
 def answer(case: Case) -> str:
-    """One of :data:`ANSWERS`, or what is wrong with the answer."""
+    """Return one of :data:`ANSWERS`, or a description of the wrong answer."""
     if case.call is not None:
         try:
             with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
@@ -217,7 +218,7 @@ def answer(case: Case) -> str:
 
 
 def fault_of(case: Case, folder: Path) -> tuple[str, str]:
-    """The answer to a case, and what is wrong with it ("" if nothing is)."""
+    """Return the answer to a case, and what is wrong with it ("" if nothing is)."""
     for name, content in case.files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
@@ -237,7 +238,7 @@ def fault_of(case: Case, folder: Path) -> tuple[str, str]:
 
 
 def campaign(door_: Door, folder: Path, count: int, seed: int = 0) -> Tally:
-    """So many cases of a door, the same ones for a seed; the folder is that in which they run."""
+    """Run a number of cases of an entry point, the same ones for a seed, in the given folder."""
     chance, tally = random.Random(f"{door_.name} {seed}"), Tally()
     for number in range(count):
         case = door_.make(chance)

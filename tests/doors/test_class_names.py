@@ -1,4 +1,4 @@
-"""One name, one class: a public class of the package is defined once, or stands here with the reason why not."""
+"""A public class name of the package is defined once, or is listed here with the reason."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ TWINS = {
 
 
 def defined() -> dict[str, list[str]]:
-    """Files by the public classes that they define at their top level."""
+    """Return the files by the public classes that they define at their top level."""
     found: dict[str, list[str]] = defaultdict(list)
     for folder in ("wse_sim", "kernels"):
         for path in sorted((ROOT / folder).rglob("*.py")):
@@ -68,6 +68,6 @@ def test_a_public_class_is_defined_once() -> None:
 
 
 def test_nodes_of_the_grammar_are_named_with_their_module() -> None:
-    """That is why they may be called `Function` or `Node` beside other classes."""
+    """Their module is part of their name, so they may be called `Function` or `Node` like other classes."""
     for path in (ROOT / "wse_sim").rglob("*.py"):
         assert "from wse_sim.csl.tree import" not in path.read_text(encoding="utf-8"), path

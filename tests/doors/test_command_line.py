@@ -1,4 +1,4 @@
-"""The command line as a newcomer uses it: answers, exit statuses, sentences instead of traces."""
+"""The command line for a newcomer: answers, exit statuses, sentences instead of traces."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEYS = {
 
 @pytest.mark.slow
 def test_a_run_prints_the_five_lines_first(wse):
-    """The lines that users of the real system know, in their order, within 80 columns."""
+    """The output has the lines that users of the real system know, in order, within 80 columns."""
     ran = wse("run", "fc-mnist", "--mode", "pipelined", "--phase", "inference", "--batch", "128")
     assert ran.status == 0
     lines = ran.out.splitlines()
@@ -92,7 +92,7 @@ def test_compare_has_a_row_per_mode_even_if_one_does_not_fit(wse):
 
 @pytest.mark.slow
 def test_auto_takes_the_faster_mode(wse):
-    """`--mode auto` gives the better of the two rows of compare."""
+    """`--mode auto` selects the better of the two rows of compare."""
     rows = json.loads(wse("compare", "fc-mnist", "--batch", "64", "--json").out)["rows"]
     auto = json.loads(wse("run", "fc-mnist", "--batch", "64", "--json").out)
     assert auto["samples_per_s"] == max(row["samples_per_s"] for row in rows)
@@ -111,7 +111,7 @@ def test_show_model_counts_parameters_and_flops(wse):
 
 
 def test_show_lists_what_there_is(wse):
-    """Wafers with evidence, clusters, models, kernels."""
+    """Wafers with evidence, clusters, models and kernels are listed."""
     wafer = json.loads(wse("show", "wafer", "wse2", "--json").out)["constants"]
     assert wafer["hop_cycles"]["evidence"] in {"silicon", "vendor", "simulator", "paper", "assumed"}
     assert "gpt3-175b" in wse("show", "models").out.split()
@@ -150,7 +150,7 @@ def test_faults_are_one_sentence_with_status_2(wse, words, says):
 
 @pytest.mark.slow
 def test_a_factory_and_a_yaml_file_are_models_too(wse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """`package.module:factory` from the current folder; a YAML like those shipped."""
+    """`package.module:factory` from the current folder, and a YAML file like those shipped, are models."""
     (tmp_path / "mine.py").write_text(
         "import torch\n"
         "def small():\n"
@@ -171,7 +171,7 @@ def test_a_factory_and_a_yaml_file_are_models_too(wse, tmp_path: Path, monkeypat
 
 @pytest.mark.slow
 def test_the_contest_door_places_and_checks(wse, tmp_path: Path):
-    """A made-up instance goes through `place` and its own placement passes `--check`."""
+    """A made-up instance is placed by `place`, and its placement passes `--check`."""
     from tests.placement.graphs import kgraph_text
 
     convs = [(14, 14, 3, 3, 16, 32, 1), (14, 14, 1, 1, 32, 32, 1), (7, 7, 3, 3, 32, 64, 1)]
@@ -192,7 +192,7 @@ def test_the_contest_door_places_and_checks(wse, tmp_path: Path):
 
 @pytest.mark.slow
 def test_both_timings_say_where_they_differ(wse, tmp_path: Path):
-    """Rates by formulas and by programs, shares that were measured; the second run measures nothing."""
+    """Rates by formulas and by programs, with the measured fractions; the second run measures nothing."""
     words = ("run", "fc-mnist", "--mode", "weight-streaming", "--batch", "64", "--timing", "both")
     cache = ("--cache", str(tmp_path / "cache"))
     ran = wse(*words, *cache)
@@ -210,7 +210,7 @@ def test_both_timings_say_where_they_differ(wse, tmp_path: Path):
 
 @pytest.mark.slow
 def test_compare_takes_the_cycles_of_programs(wse, tmp_path: Path):
-    """Every row states how much of it was measured; the rows of formulas say nothing of the kind."""
+    """Every row of programs states how much of it was measured; the rows of formulas do not."""
     words = ("compare", "fc-mnist", "--batch", "64", "--json", "--cache", str(tmp_path))
     rows = json.loads(wse(*words, "--timing", "fabric").out)["rows"]
     assert all(any("measured on the fabric" in note for note in row["notes"]) for row in rows)
@@ -247,7 +247,7 @@ def test_jitter_of_input_workers_repeats_with_its_seed(wse):
 
 @pytest.mark.slow
 def test_generation_prints_both_timings(wse, tmp_path: Path):
-    """Rates of decode and prefill by formulas and by programs, on one grid."""
+    """Decode and prefill rates are printed by formulas and by programs, on one grid."""
     words = ("generate", "llama3-8b", "--grid", "240", "--context", "256", "--cache", str(tmp_path))
     ran = wse(*words, "--timing", "both")
     assert ran.status == 0

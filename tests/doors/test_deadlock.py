@@ -1,4 +1,4 @@
-"""A kernel that stops: one sentence on the command line and from the API, and a file with all waits."""
+"""A kernel that deadlocks causes one sentence on the command line and from the API, and a file with all waits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def stopping(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check(told: str, path: Path) -> None:
-    """16,900 cores: one is named, 16,899 are counted, all are in the file."""
+    """Of 16,900 cores one is named, 16,899 are counted, and all are in the file."""
     assert told.count("\n") == 0
     assert len(told) < 700
     assert "kernel 'halo' stopped: deadlock at cycle " in told
@@ -57,7 +57,7 @@ def test_the_command_line_says_who_waits_and_where_the_list_is(
 @pytest.mark.slow
 @pytest.mark.usefixtures("stopping")
 def test_the_api_says_the_same(tmp_path: Path) -> None:
-    """The caller states the file, or gets one."""
+    """The caller names the file, or receives the name of one."""
     path = tmp_path / "waits.txt"
     with pytest.raises(DeadlockError) as fault:
         run_kernel("halo", {}, load_wafer("wse2"), waits=path)

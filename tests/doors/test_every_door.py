@@ -1,4 +1,4 @@
-"""Every way to name a model, at every place that takes one: the same model has the same answer at each."""
+"""Every way to name a model at every place that takes one gives the same answer."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ model: {family: decoder, layers: 2, hidden: 64, heads: 4, ffn: 128, vocab: 96, s
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the model in every form that a file has."""
+    """Write a folder with the model in every form of a file."""
     path = tmp_path_factory.mktemp("doors")
     (path / "decoder_of_doors.py").write_text(DECODER)
     (path / "mine.yaml").write_text(YAML)
@@ -84,7 +84,7 @@ NAMES = ("FILE.py:factory", "module:factory", "saved.pt2", "hf:config.json", "mi
 
 
 def _name(form: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The model as a user types it in its folder; only hf: and YAML are other models than the factory."""
+    """Return the model as a user types it in its folder; only hf: and YAML are other models than the factory."""
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
     return {"FILE.py:factory": "decoder_of_doors.py:make", "module:factory": "decoder_of_doors:make"}.get(
@@ -115,7 +115,7 @@ QUICK = {
 
 
 def _study(model: str) -> str:
-    """A file of two settings of a model."""
+    """Return a file of two settings of a model."""
     spec = {
         "fixed": {"model": model, "mode": "pipelined", "phase": "inference"},
         "grid": {"batch": [1, 4]},
@@ -150,7 +150,7 @@ Given = tuple[Any, ...]
 
 
 def _objects() -> dict[str, Given]:
-    """The same model in every form that an object has, as the arguments of a call."""
+    """Return the same model in every form that an object has, as the arguments of a call."""
     module, args = _made()
     program = torch.export.export(module, args)
     traced = torch.fx.symbolic_trace(module)
@@ -204,7 +204,7 @@ def _settings(model: object) -> dict[str, object]:
     [name if name in QUICK_ENTRIES else pytest.param(name, marks=pytest.mark.slow) for name in ENTRIES],
 )
 def test_objects(entry: str, objects: dict[str, Given]) -> None:
-    """Each place takes each form, with one answer for all of them."""
+    """Each place takes each form of an object, with one answer for all."""
     if entry == "study":
         pytest.importorskip("pandas")
     asked = ENTRIES[entry]
@@ -216,7 +216,7 @@ def test_objects(entry: str, objects: dict[str, Given]) -> None:
 
 
 def test_a_picture_of_an_object(objects: dict[str, Given], tmp_path: Path) -> None:
-    """What a command draws of a name, Python draws of an object."""
+    """A command and Python draw the same picture."""
     assert draw_graph(load_model(*objects["pair"]), tmp_path / "graph.svg").exists()
 
 
@@ -240,7 +240,7 @@ FAULTS: dict[str, Given] = {
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_sentences_have_no_values(name: str) -> None:
-    """One sentence with a remedy, at most a line long in print; no tensor, no module spelled out."""
+    """The error is one sentence with a remedy, at most a line long in print; it shows no tensor and no module."""
     with pytest.raises(WseError) as raised:
         wse_sim.run(*FAULTS[name])
     text = str(raised.value)
@@ -258,7 +258,7 @@ def test_a_name_has_its_own_inputs() -> None:
 
 @pytest.mark.slow
 def test_a_study_of_objects_continues_with_an_equal_one_only(tmp_path: Path) -> None:
-    """An equal module, made again, is the same setting; one of whose weights do not train is another."""
+    """An equal module that is made again is the same setting; one with weights that do not train is a different one."""
     pytest.importorskip("pandas")
     net, x = torch.nn.Linear(16, 8), torch.zeros(4, 16)
     first = wse_sim.study(_settings((net, x)), out=tmp_path / "kept")

@@ -1,4 +1,4 @@
-"""Interrupts and kills of a command: one line, and no worker stays."""
+"""Interrupts and kills of a command leave one line and no worker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ draws: 0
 
 
 def children(pid: int) -> list[int]:
-    """Processes below `pid`."""
+    """Return the processes below `pid`."""
     found = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         found += [int(text) for text in task.read_text().split()]
@@ -27,7 +27,7 @@ def children(pid: int) -> list[int]:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs (a zombie does not)."""
+    """Return whether a process runs (a zombie does not)."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -35,7 +35,7 @@ def alive(pid: int) -> bool:
 
 
 def gone(pids: list[int], limit_s: float = 60.0) -> bool:
-    """Whether all processes end by themselves."""
+    """Return whether all processes end by themselves."""
     end = time.monotonic() + limit_s
     while time.monotonic() < end:
         if not any(alive(pid) for pid in pids):

@@ -1,4 +1,4 @@
-"""Malformed input by generation: every option of every command, every field of every file.
+"""Generated malformed input: every option of every command, every field of every file.
 
 Each case is a whole command line, run in this process: it ends with status 0, 1 or 2 (never 3, never an exception),
 a refusal is one sentence on standard error, and nothing is left in the folder in which it ran.
@@ -128,7 +128,7 @@ NUMBERS: list[Any] = [0, -1, 10**12, 10**30, 1e-300, 0.5, float("inf"), float("-
 
 
 def options() -> list[tuple[str, str]]:
-    """(command, flag) of every option that takes a value."""
+    """Return (command, flag) of every option that takes a value."""
     found = []
     for name in ARGUMENTS:
         command = COMMAND
@@ -142,7 +142,7 @@ def options() -> list[tuple[str, str]]:
 
 
 def called(words: list[str]) -> tuple[int, str]:
-    """Exit status and standard error of one command line."""
+    """Return exit status and standard error of one command line."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         status = door.run(COMMAND, words)
@@ -170,14 +170,14 @@ def check(words: list[str], folder: Path, *, must: int | None = None) -> None:
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder in which all cases run."""
+    """Return the folder in which all cases run."""
     folder = tmp_path_factory.mktemp("malformed")
     with contextlib.chdir(folder):
         yield folder
 
 
 def test_every_option_refuses_what_is_odd_in_one_sentence(here: Path) -> None:
-    """Over 100 options, each with values drawn from texts, numbers out of range and paths that cannot be."""
+    """Over 100 options get values drawn from texts, numbers out of range and impossible paths."""
     found = options()
     assert len(found) > 90
 
@@ -206,7 +206,7 @@ def test_every_option_refuses_what_is_odd_in_one_sentence(here: Path) -> None:
     "run /dev/null", "run x.pt2", "report /dev/null", "place --check /dev/null /dev/null", "place ispd2020:/dev/null",
 ])  # fmt: skip
 def test_refused_before_any_work(here: Path, words: str) -> None:
-    """Cases that once ran for minutes, ended in a fault of the simulator or left a folder behind."""
+    """These cases once ran for minutes, ended in a fault of the simulator or left a folder behind."""
     check(words.split(), here, must=2)
 
 
@@ -226,14 +226,14 @@ def test_every_parameter_of_every_kernel(here: Path) -> None:
 
 
 def shipped(folder: str, name: str) -> dict[str, Any]:
-    """A file of the package as data."""
+    """Return a file of the package as data."""
     text = resources.files("wse_sim.configs").joinpath(folder, name).read_text(encoding="utf-8")
     data: dict[str, Any] = yaml.safe_load(text)
     return data
 
 
 def paths_in(data: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Places of all fields of a tree."""
+    """Return the positions of all fields of a tree."""
     if isinstance(data, dict):
         for key, value in data.items():
             yield (*at, key)
@@ -241,7 +241,7 @@ def paths_in(data: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def broken(data: dict[str, Any], place: tuple[Any, ...], how: str, value: Any) -> dict[str, Any]:
-    """A copy with one field of another type or out of range, missing, or with a stranger beside it."""
+    """Return a copy with one field of another type or out of range, missing, or with a stranger beside it."""
     made = copy.deepcopy(data)
     inner: Any = made
     for key in place[:-1]:
@@ -270,7 +270,7 @@ RAW = st.sampled_from([
     ("show wafer", "wafers", "wse2.yaml"), ("show cluster", "clusters", "default.yaml"),
 ])  # fmt: skip
 def test_every_field_of_hardware_files(here: Path, command: str, folder: str, name: str) -> None:
-    """A wafer or cluster with one damaged field: shown as it is, or one sentence."""
+    """A wafer or cluster with one damaged field is shown as it is, or refused in one sentence."""
     data, file = shipped(folder, name), here / "given.yaml"
     places = list(paths_in(data))
 
@@ -305,7 +305,7 @@ def test_every_field_of_a_model_file(here: Path) -> None:
 
 @pytest.mark.slow
 def test_every_size_of_a_transformers_configuration(here: Path) -> None:
-    """Sizes out of range and of another type: refused before anything is built."""
+    """Sizes out of range and of another type are refused before anything is built."""
     pytest.importorskip("transformers")
     base = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_layer": 2, "n_embd": 64, "n_head": 4,
             "vocab_size": 100, "n_positions": 32}  # fmt: skip
@@ -387,7 +387,7 @@ def test_bytes_that_are_no_file_of_ours(here: Path) -> None:
 
 
 def test_a_damaged_result_is_refused(here: Path) -> None:
-    """Every change of a saved result is found: fields, types, bytes cut off or turned over."""
+    """Every change of a saved result is found: fields, types, truncated or flipped bytes."""
     folder = here / "saved"
     save(Infeasible("pipelined", "m", "SRAM", 2.0, 1.0, "bytes", "x", "shrink it"), folder, "result")
     sound = {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -413,7 +413,9 @@ def test_a_damaged_result_is_refused(here: Path) -> None:
 
 
 def test_code_of_the_users_is_blamed_by_file_and_line(here: Path) -> None:
-    """Factories and kernel files that raise, exit, divide by zero or do not parse: their line, never their status."""
+    """Factories and kernel files that raise, exit, divide by zero or do not parse are named by line; their status is
+    never used.
+    """
     bodies = {
         "raise KeyError('x')": "KeyError", "1 / 0": "ZeroDivisionError", "import sys; sys.exit(0)": "ends the program",
         "raise SystemExit(7)": "ends the program", "raise BaseException": "BaseException", "x = (": "does not parse",

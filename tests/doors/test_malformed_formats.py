@@ -1,4 +1,4 @@
-"""Malformed files of every format with its own grammar, by generation: pins, studies, layouts, programs.
+"""Generated malformed files of every format with its own grammar: pins, studies, layouts, programs.
 
 A sound file of the format is changed in one or two places: a field of another type, a word that is doubled, left
 out, exchanged or replaced by something odd.  Each case is a command line, held to what
@@ -69,7 +69,7 @@ CHANGES = st.lists(
 
 
 def changed(text: str, changes: list[tuple[int, str, str]]) -> str:
-    """The text with some of its words dropped, doubled, exchanged with the next, or replaced."""
+    """Return the text with some of its words dropped, doubled, exchanged with the next, or replaced."""
     words = WORDS.findall(text)
     for at, how, odd in changes:
         here = at % len(words)
@@ -85,7 +85,7 @@ def changed(text: str, changes: list[tuple[int, str, str]]) -> str:
 
 
 def test_pins(here: Path) -> None:
-    """Every field of a file of pins; the file is read before the model, which is not there."""
+    """Every field of a pin file is checked; the file is read before the model, which does not exist."""
     data = {
         "pins": [
             {"module": "h.*.mlp", "rows": 60, "cols": 80},
@@ -107,7 +107,7 @@ def test_pins(here: Path) -> None:
 
 
 def test_studies(here: Path) -> None:
-    """Every field of a study, by --dry-run: nothing runs, no file appears."""
+    """Every field of a study is checked by --dry-run: nothing runs, no file appears."""
     data = {
         "about": "a study", "fixed": {"model": "fc-mnist", "mode": "pipelined"}, "outputs": ["samples_per_s"], "draws": 2,
         "grid": {"batch": {"from": 8, "to": 64, "steps": 3, "scale": "log"}, "systems": [1, 2]},
@@ -127,7 +127,7 @@ def test_studies(here: Path) -> None:
 
 
 def test_constraints_of_a_study(here: Path) -> None:
-    """What is in a constraint is an expression, and nothing that runs."""
+    """A constraint is an expression and executes nothing."""
     file = here / "study.yaml"
     texts = st.sampled_from([
         "", "batch", "batch %", "__import__('os')", "batch / 0 > 1", "9 ** 9 ** 9", "batch < 'x'", "f(batch)", "(" * 300,
@@ -145,7 +145,7 @@ def test_constraints_of_a_study(here: Path) -> None:
 
 
 def test_layouts_and_placements(here: Path) -> None:
-    """Kernel graphs of the contest and placements of them, evaluated."""
+    """Kernel graphs of the contest and their placements are evaluated."""
     graph, paint = here / "g.kgraph", here / "p.paint"
     text = kgraph_text([(14, 14, 3, 3, 16, 32, 1), (7, 7, 3, 3, 32, 64, 1)], [(0, 1)])
     graph.write_text(text)
@@ -192,7 +192,7 @@ comptime { @bind_local_task(main, id); @activate(id); }
 
 
 def test_programs_in_csl(here: Path) -> None:
-    """A layout or a program with changed words: it compiles, or the compiler says where it does not."""
+    """A layout or a program with changed words compiles, or the compiler names the fault's place."""
     folder = here / "csl"
     folder.mkdir()
     layout, core = folder / "layout.csl", folder / "core.csl"
@@ -226,7 +226,7 @@ def test_programs_in_csl(here: Path) -> None:
 
 @pytest.mark.parametrize("name", get_args(ModelParameters.model_fields["family"].annotation))
 def test_every_family_of_models_needs_what_it_needs(here: Path, name: str) -> None:
-    """A family with nothing, or with one field alone: read, or one sentence."""
+    """A family with no field, or with one field alone, is read or refused in one sentence."""
     file = here / "family.yaml"
     fields = ("layers", "hidden", "heads", "ffn", "vocab", "input", "patch", "classes", "seq", "context")
     for field in (None, *fields):
@@ -236,7 +236,7 @@ def test_every_family_of_models_needs_what_it_needs(here: Path, name: str) -> No
 
 
 def same(text: str, other: str) -> bool:
-    """Whether two texts are the same JSON."""
+    """Return whether two texts are the same JSON."""
     try:
         return bool(json.loads(text) == json.loads(other))
     except ValueError:

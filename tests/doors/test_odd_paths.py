@@ -1,4 +1,4 @@
-"""Paths that the system cannot even look at: for every option and argument that takes one, and inside files.
+"""Paths that the system cannot even examine: for every option and argument that takes one, and inside files.
 
 Options and arguments are listed from the declarations of the commands, so a new one is tested from its first day.
 """
@@ -35,7 +35,7 @@ from wse_sim.options import Declared
 
 
 def is_refused() -> bool:
-    """Whether this user is kept out of a folder without permissions."""
+    """Return whether this user is kept out of a folder without permissions."""
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o000)
         try:
@@ -67,7 +67,7 @@ AS_MODEL = ("{}", "hf:{}", "{}:make", "{}.py:make", "{}.pt2", "{}.yaml", "ispd20
 
 @pytest.fixture(scope="module")
 def odd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with links that go round in a circle, a folder that may not be entered, and plain files."""
+    """Make a folder with link loops, a folder without access, and plain files."""
     folder = tmp_path_factory.mktemp("odd_paths")
     for name in ("loop", "loop.yaml", "loop.py", "loop.pt2"):
         (folder / name).symlink_to(name)
@@ -79,7 +79,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def commands(inner: Any = COMMAND, name: str = "") -> Iterator[tuple[str, Any]]:
-    """(words, command) of every command that does something."""
+    """Return (words, command) of every command that works on files."""
     if getattr(inner, "commands", None):
         for word, below in inner.commands.items():
             yield from commands(below, f"{name} {word}".strip())
@@ -88,7 +88,7 @@ def commands(inner: Any = COMMAND, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def takes_path(parameter: Any) -> bool:
-    """Whether a parameter is declared as a path, or its help speaks of one."""
+    """Return whether a parameter is declared as a path, or its help speaks of one."""
     about = f"{parameter.help or ''}"
     return "Path" in str(parameter.type_descriptor.annotation) or bool(
         re.search(r"\b([Ff]iles?|[Ff]olders?|YAML|FILE|NAME)\b", about)
@@ -96,7 +96,7 @@ def takes_path(parameter: Any) -> bool:
 
 
 def cases() -> list[tuple[str, str, str]]:
-    """(command, name of a parameter, how it is given) for all that take a path; arguments all count."""
+    """Return (command, name of a parameter, how it is given) for all that take a path; arguments all count."""
     found = []
     for name, command in commands():
         for parameter in command.params:
@@ -121,7 +121,7 @@ TAKEN = {("doctor", "model"): None, ("study parameters", "words"): 0}
 
 
 def line(command: str, parameter: str, flag: str, value: str) -> list[str]:
-    """The words of a command with one parameter of that value and sound ones elsewhere."""
+    """Return the words of a command with one parameter of that value and sound ones elsewhere."""
     inner = dict(commands())[command]
     words = command.split()
     for other in inner.params:
@@ -138,7 +138,7 @@ def line(command: str, parameter: str, flag: str, value: str) -> list[str]:
 
 
 def test_the_list_holds_what_it_should() -> None:
-    """Every option of type Path, and those that a person would think of first."""
+    """Every option of type Path is listed, and those that a person would think of first."""
     found = {(command, parameter) for command, parameter, _ in cases()}
     assert len(found) > 60
     for command, parameter in (
@@ -151,7 +151,7 @@ def test_the_list_holds_what_it_should() -> None:
 @pytest.mark.thinned(28)
 @pytest.mark.parametrize(("command", "parameter", "flag"), cases())
 def test_every_path_of_a_command_line(odd: Path, command: str, parameter: str, flag: str) -> None:
-    """One sentence and status 2, whatever the path; nothing is left behind."""
+    """Whatever the path, there is one sentence and status 2, and nothing is left behind."""
     for path in ODD_PATHS:
         check(line(command, parameter, flag, path), odd, must=TAKEN.get((command, parameter), 2))
 
@@ -172,7 +172,7 @@ def test_models_named_by_odd_paths(odd: Path, form: str) -> None:
 
 
 def in_files(path: str) -> Iterator[tuple[list[str], dict[str, Any]]]:
-    """(command before the file, what the file holds) with one path in it."""
+    """Yield (command before the file, content of the file) with one path in it."""
     yield ["show", "wafer"], {"name": "x", "base": path}
     yield ["show", "cluster"], {"name": "x", "base": path}
     for key in ("model", "wafer", "cluster", "mode", "pins"):
@@ -181,7 +181,7 @@ def in_files(path: str) -> Iterator[tuple[list[str], dict[str, Any]]]:
 
 
 def test_paths_inside_files(odd: Path) -> None:
-    """A wafer that names its base, a study that names its model, its wafer and its cluster."""
+    """A wafer names its base, a study its model, its wafer and its cluster."""
     file = odd / "given.yaml"
     for path in ODD_PATHS:
         for words, data in in_files(path):
@@ -191,7 +191,7 @@ def test_paths_inside_files(odd: Path) -> None:
 
 
 def test_the_one_place_that_looks_at_paths(odd: Path) -> None:
-    """Functions for callers in Python: a sentence of the class that they ask for, never an OSError."""
+    """Functions for Python callers raise an error of the requested class, never an OSError."""
     for path in ODD_PATHS:
         for look in (looked_at, exists, is_file, is_folder):
             with contextlib.suppress(ConfigError):
@@ -210,7 +210,7 @@ def test_the_one_place_that_looks_at_paths(odd: Path) -> None:
 
 
 def test_a_refusal_that_nobody_expected_is_a_sentence(odd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An OSError that names a file and reaches the door: the path, the reason, status 2."""
+    """An OSError that names a file and is not handled elsewhere becomes a sentence with path and reason, status 2."""
     for number in (
         1,
         13,
@@ -232,7 +232,7 @@ def test_a_refusal_that_nobody_expected_is_a_sentence(odd: Path, monkeypatch: py
 
 
 def test_a_declaration_looks_at_its_paths() -> None:
-    """Filled in Python: the fault is of the declaration's own class."""
+    """If the declaration is filled in Python, the fault is of the declaration's own class."""
     from wse_sim.cli.kernel import KernelCommandOptions
 
     assert issubclass(KernelCommandOptions, Declared)

@@ -1,4 +1,4 @@
-"""Commands where little is given: closed or full outputs, no home, limits, odd names; and nothing outlives a command.
+"""Commands in poor environments: closed or full outputs, no home, limits, odd names; and no process outlives a command.
 
 Each case is its own process: limits, closed files and signals are those of a process.
 """
@@ -29,7 +29,7 @@ RUN = "run fc-mnist --mode weight-streaming --batch 4 --out out"
 
 
 def shell(line: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A line of bash; `WSE` in it is the command."""
+    """Return a line of bash; `WSE` in it is the command."""
     words = ["bash", "-c", line.replace("WSE", WSE)]
     return subprocess.run(
         words,
@@ -43,7 +43,7 @@ def shell(line: str, folder: Path, **environment: str) -> subprocess.CompletedPr
 
 
 def is_sentence(text: str) -> bool:
-    """One line of ours, and no trace."""
+    """Check for one line of ours, and no trace."""
     return text.startswith("wse-sim: ") and text.count("\n") == 1 and "fault of the simulator" not in text
 
 
@@ -56,7 +56,7 @@ CLOSED = {  # how the outputs are given, and whether the sentence can be read
 @pytest.mark.slow
 @pytest.mark.parametrize(("how", "encoding"), [(">&-", "ascii")])
 def test_outputs_closed_full_or_narrow(tmp_path: Path, how: str, encoding: str) -> None:
-    """The answer with status 0, a refusal with 2: wherever standard output and standard error lead."""
+    """The status is 0 with the answer or 2 with a refusal, wherever standard output and standard error lead."""
     _outputs(tmp_path, how, encoding)
 
 
@@ -70,7 +70,7 @@ def test_outputs_closed_full_or_narrow_all(tmp_path: Path, how: str, encoding: s
 
 @pytest.mark.slow
 def test_a_locale_of_ascii_alone_changes_no_file(tmp_path: Path) -> None:
-    """Texts of our own and of the user are UTF-8, whatever the locale says: a run, a study, a compiled program."""
+    """Files of ours and of the user are UTF-8 under any locale: a run, a study, a compiled program."""
     pytest.importorskip("torch")
     narrow = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
     study = (
@@ -96,7 +96,7 @@ def _outputs(folder: Path, how: str, encoding: str) -> None:
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that a run has written."""
+    """Return the folder that a run has written."""
     pytest.importorskip("torch")
     folder = tmp_path_factory.mktemp("ran")
     assert shell(f"WSE {RUN} --quiet", folder).returncode == 0
@@ -107,7 +107,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("limit", ["-f 0", "-f 1", "-f 20", "-f 200", "-n 6", "-n 12", "-n 24", "-v 80000", "-v 150000",
                                    "-v 250000", "-v 350000", "-v 450000", "-v 600000", "-v 1000000"])  # fmt: skip
 def test_limits_of_the_process(tmp_path: Path, ran: Path, limit: str) -> None:
-    """The answer, or status 2 with one sentence; an earlier result stays."""
+    """The result is the answer, or status 2 with one sentence; an earlier result stays."""
     shutil.copytree(ran, tmp_path / "out")
     done = shell(f"ulimit {limit}; WSE {RUN} --quiet --batch 8", tmp_path)
     assert done.returncode in (0, 2), done.stderr
@@ -117,7 +117,7 @@ def test_limits_of_the_process(tmp_path: Path, ran: Path, limit: str) -> None:
 
 
 def test_machine_code_without_a_place_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No writable home and no writable package folder: every process compiles for itself."""
+    """Without a writable home and a writable package folder every process compiles for itself."""
     from numba.core import caching
 
     from wse_sim.jit import bare_kernel, kernel
@@ -132,7 +132,7 @@ def _one_more(x: int) -> int:
 
 
 def test_machine_code_on_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What cannot be stored is compiled anew next time."""
+    """Machine code that cannot be stored is compiled again next time."""
     from numba.core.caching import IndexDataCacheFile
 
     from wse_sim.jit import kernel
@@ -177,7 +177,7 @@ def test_odd_names_of_models(tmp_path: Path, name: str, mode: str) -> None:
 
 @pytest.mark.slow
 def test_a_picture_with_formulas_for_names(tmp_path: Path) -> None:
-    """What matplotlib cannot read as mathematics is no mathematics."""
+    """Text that matplotlib cannot parse as mathematics is drawn as plain text."""
     pytest.importorskip("matplotlib")
     import numpy as np
 
@@ -189,7 +189,7 @@ def test_a_picture_with_formulas_for_names(tmp_path: Path) -> None:
 
 
 def test_what_the_machine_lacks_is_said_however_it_is_wrapped() -> None:
-    """Libraries wrap what the system said: causes of causes count, and their words."""
+    """Libraries wrap the system's message: causes of causes are examined, and their words are shown."""
     lacks: list[tuple[BaseException, str]] = [
         (OSError(28, "No space left on device"), "make room"), (OSError(27, "File too large"), "make room"),
         (OSError(12, "Cannot allocate memory"), "ulimit -v"), (MemoryError(), "ulimit -v"),
@@ -211,7 +211,7 @@ SLEEPS = "setsid sleep 600 & echo $! > left; sleep 600 & (sleep 600 & sleep 600)
 
 
 def test_time_is_up_for_a_group(tmp_path: Path) -> None:
-    """A command file with processes in the background that hear no signal: all of them end, and so does the call."""
+    """A command file has background processes that ignore signals: all of them end, and so does the call."""
     (tmp_path / "c.sh").write_text(f"echo $$ > pid\n{SLEEPS}")
     with pytest.raises(subprocess.TimeoutExpired):
         run_commands(tmp_path / "c.sh", quiet=True, timeout_s=0.3)
@@ -232,7 +232,7 @@ def _group(place: Path) -> int:
 
 
 def test_what_runs_behind_a_program_that_ended_ends(tmp_path: Path) -> None:
-    """Nothing stays that the program left in the background; its status is that of the program."""
+    """No background process of the program stays; the status is that of the program."""
     for body, status in (
         ("sleep 600 & echo $! > pid; exit 5", 5),
         ("sleep 600 & echo $! > pid; kill -9 $$", -9),
@@ -248,7 +248,7 @@ LEAVES = (
 
 
 def test_what_leaves_the_session_of_a_program_ends_too(tmp_path: Path) -> None:
-    """A daemon that hears no signal ends with the program that started it; one that another command started continues."""
+    """A daemon that ignores signals ends with the program that started it; one that another command started continues."""
     other = subprocess.Popen(["sleep", "60"], env={**os.environ, MARK: "another"}, start_new_session=True)
     try:
         assert run_group(["bash", "-c", LEAVES], cwd=tmp_path, env=dict(os.environ), timeout_s=60) == 5
@@ -260,7 +260,7 @@ def test_what_leaves_the_session_of_a_program_ends_too(tmp_path: Path) -> None:
 
 
 def test_a_mark_is_added_to_those_of_the_callers(tmp_path: Path) -> None:
-    """So the end of an outer command file ends what an inner one started."""
+    """The end of an outer command file therefore ends what an inner one started."""
     run_group(["bash", "-c", f"echo ${MARK} > marks"], cwd=tmp_path, env={**os.environ, MARK: "outer"})
     first, second = (tmp_path / "marks").read_text().split()
     assert first == "outer"
@@ -276,7 +276,7 @@ def _hears_all() -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 @pytest.mark.parametrize("words", [["csl", "run", "c.sh"], ["csl", "check", "."]])
 def test_no_signal_leaves_a_process(tmp_path: Path, words: list[str], number: signal.Signals) -> None:
-    """A command that is ended while its programs run takes all of them with it, SIGKILL too."""
+    """A command that is ended while its programs run ends all of them, also by SIGKILL."""
     (tmp_path / "commands.sh").write_text(SLEEPS)
     (tmp_path / "c.sh").write_text(SLEEPS)
     command = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Wafers of one core, one row, one column, and of dead cores alone: an answer from every command, in seconds."""
+"""Wafers of one core, one row, one column, and of dead cores only: every command answers, in seconds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COMMANDS = (
 
 
 def wafer_file(folder: Path, rows: int, cols: int, more: str = "") -> Path:
-    """A wafer of rows x cols cores."""
+    """Return a wafer of rows x cols cores."""
     file = folder / f"w{rows}x{cols}{'dead' if more else ''}.yaml"
     sides = {"rows": rows, "cols": cols, "program_rows": rows, "program_cols": cols}
     lines = [
@@ -37,7 +37,7 @@ def wafer_file(folder: Path, rows: int, cols: int, more: str = "") -> Path:
 
 @pytest.fixture
 def models(here: Path) -> Path:
-    """A perceptron and a decoder of a few thousand parameters."""
+    """Return a perceptron and a decoder of a few thousand parameters."""
     (here / "tiny.yaml").write_text(f"name: tiny\nsource: made\nmodel:\n  {TINY}")
     decoder = "family: decoder\n  layers: 1\n  hidden: 16\n  heads: 2\n  ffn: 32\n  vocab: 32\n  seq: 16\n"
     (here / "decoder.yaml").write_text(f"name: small\nsource: made\nmodel:\n  {decoder}")
@@ -47,14 +47,14 @@ def models(here: Path) -> Path:
 @pytest.mark.thinned(1)
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_every_command_answers_on_a_small_wafer(models: Path, size: tuple[int, int]) -> None:
-    """Fits, does not fit, or one sentence; never a fault of the simulator."""
+    """The model fits, does not fit, or is refused in one sentence; the simulator never fails."""
     wafer = wafer_file(models, *size)
     for words in COMMANDS:
         check(words.format(w=wafer).split(), models)
 
 
 def test_a_wafer_of_dead_cores_runs_nothing(models: Path) -> None:
-    """No mode and no kernel takes dead cores for living ones."""
+    """No mode and no kernel uses dead cores."""
     wafer = wafer_file(models, 10, 10, f"dead_rows: {list(range(10))}")
     for mode in ("pipelined", "weight-streaming"):
         check(["run", "tiny.yaml", "--wafer", str(wafer), "--batch", "4", "--mode", mode], models, must=1)
@@ -64,7 +64,7 @@ def test_a_wafer_of_dead_cores_runs_nothing(models: Path) -> None:
 
 
 def test_kernels_shrink_their_defaults_and_nothing_else() -> None:
-    """A default line of 16 cores becomes one of 10 on a wafer of 10 columns; what is asked for stays."""
+    """A default line of 16 cores becomes one of 10 on a wafer of 10 columns; a requested number is unchanged."""
     narrow = load_wafer("wse2").derive(rows=10, cols=10, program_rows=10, program_cols=10)
     reduce = find("reduce")
     assert fitting(reduce, {}, narrow) == {"cores": 10}

@@ -1,4 +1,4 @@
-"""The package: light to import, and complete in a wheel that is used from another folder."""
+"""The package imports quickly, and a wheel is complete when it is used from another folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _run(*words: str, cwd: Path) -> str:
 
 
 def test_import_pulls_in_neither_torch_nor_matplotlib_nor_numba(tmp_path: Path):
-    """`import wse_sim` is a door, not a house."""
+    """`import wse_sim` loads only what is needed to find names."""
     code = "import sys, wse_sim; print([m for m in ('torch', 'matplotlib', 'numba', 'plotly', 'pandas') if m in sys.modules])"
     assert _run(sys.executable, "-c", code, cwd=tmp_path).strip() == "[]"
 
@@ -47,7 +47,7 @@ def test_the_core_works_without_torch(tmp_path: Path):
 
 @pytest.mark.slow
 def test_the_wheel_is_complete_and_works_from_another_folder(tmp_path: Path):
-    """Built, installed into an empty environment, used from an empty folder.
+    """A wheel is built, installed into an empty environment, and used from an empty folder.
 
     The environment borrows the installed libraries, not this package: a path file adds their folder, and
     editable installs are not seen through it.
@@ -97,7 +97,7 @@ def test_the_wheel_is_complete_and_works_from_another_folder(tmp_path: Path):
 
 
 def test_a_result_opens_the_doors_of_the_report(tmp_path: Path):
-    """summary, table, data frame, heat map, breakdown, trace: twice the same, nothing is changed."""
+    """summary, table, data frame, heat map, breakdown and trace are equal when called twice, and change nothing."""
     import wse_sim
     from tests.handmade import transformer
     from wse_sim.serialize import same

@@ -1,4 +1,4 @@
-"""Pages keep their promises: files of the map exist, pictures are those of their lists, examples in docstrings run."""
+"""Pages are true: files of the map exist, pictures are those of their lists, examples in docstrings run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONG = {"over_plain", "api", "difference", "result", "simulation", "plan", "stud
 
 @pytest.mark.parametrize("name", sorted(WALKS["WALKS"]))
 def test_the_stops_of_a_walk_exist_and_its_picture_is_fresh(name: str):
-    """A file that moves makes the map wrong: this says so; ``python docs/pictures/walks.py`` draws anew."""
+    """A moved file makes the map wrong, which this test detects; ``python docs/pictures/walks.py`` draws it again."""
     title, stops = WALKS["WALKS"][name]
     for file, what in stops:
         assert (ROOT / file).exists(), file
@@ -42,7 +42,7 @@ def test_files_that_a_page_names_exist(page: str):
 
 
 def test_words_are_defined_once():
-    """Each word has one row, in alphabetical disorder but without a twin."""
+    """Each word has one row, in any order, and no duplicate."""
     text = (ROOT / "docs" / "words.md").read_text(encoding="utf-8")
     words = re.findall(r"^\| \*\*([^*]+)\*\* \|", text, re.MULTILINE)
     assert len(words) >= 60
@@ -55,7 +55,7 @@ def test_words_are_defined_once():
     [pytest.param(path, marks=[pytest.mark.slow] * (path.stem in LONG), id=path.stem) for path in EXAMPLES],
 )
 def test_examples_in_docstrings_run(path: Path):
-    """Doctests print what they say."""
+    """Doctests print what they state."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     name = ".".join(parts if parts[0] == "wse_sim" else ("wse_sim", *parts)).removesuffix(".__init__")
     found = doctest.testmod(importlib.import_module(name))
@@ -64,7 +64,7 @@ def test_examples_in_docstrings_run(path: Path):
 
 
 def public_names() -> dict[str, object]:
-    """What the reference page lists and what ``dir(wse_sim)`` names, each with its object."""
+    """Return the names in the reference page and in ``dir(wse_sim)``, each with its object."""
     import wse_sim
 
     found: dict[str, object] = {
@@ -90,7 +90,7 @@ def public_names() -> dict[str, object]:
 
 
 def test_every_public_name_has_an_example():
-    """In its docstring; the test above runs them all."""
+    """The example is in its docstring; the test above runs them all."""
     names = public_names()
     assert len(names) > 60
     assert [name for name, value in names.items() if "\n>>> " not in (inspect.getdoc(value) or "")] == []

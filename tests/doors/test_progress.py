@@ -1,4 +1,4 @@
-"""Progress on standard error where it is a file: a line now and then, none for what is quick."""
+"""Progress on standard error in a file: a line at intervals, none for short steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wse_sim.cli import common
 
 
 def test_long_steps_say_that_they_live(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line per wait, with the step at work; the thread ends with the command."""
+    """There is one line per wait, with the current step; the thread ends with the command."""
     written = io.StringIO()
     monkeypatch.setattr(sys, "stderr", written)
     monkeypatch.setattr(common, "EVERY_S", 0.01)
@@ -29,7 +29,7 @@ def test_long_steps_say_that_they_live(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("quiet", [False, True])
 def test_quick_steps_and_quiet_ones_say_nothing(quiet: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What ends before the first wait has no line; --quiet has none at all."""
+    """A step that ends before the first wait has no line; --quiet has none at all."""
     written = io.StringIO()
     monkeypatch.setattr(sys, "stderr", written)
     monkeypatch.setattr(common, "EVERY_S", 0.01 if quiet else 5.0)

@@ -1,4 +1,4 @@
-"""Every command and every Python example of the README is run: docs never promise what is not there."""
+"""Every command and every Python example of the README is executed, so that pages describe what exists."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COMMANDS = [
 
 
 def test_the_readme_has_commands():
-    """The list below is not empty by accident."""
+    """The list below must not be empty by accident."""
     assert len(COMMANDS) >= 8
     text = README.read_text(encoding="utf-8")
     assert "make demo" in text
@@ -34,7 +34,7 @@ def test_the_readme_has_commands():
 
 
 def one_point_per_subject(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave the last point of each subject in the suites that ship: the values of all are golden numbers."""
+    """Keep only the last point of each subject in the shipped suites; the values of all are golden numbers."""
     read = suite.load_suite
 
     def few(path: Path | None = None) -> suite.Suite:
@@ -47,7 +47,7 @@ def one_point_per_subject(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One folder for all commands: some of them read what an earlier one wrote."""
+    """Return one folder for all commands, because some of them read what an earlier one wrote."""
     made = tmp_path_factory.mktemp("reader")
     (made / "examples").symlink_to(README.parent / "examples")
     return made
@@ -103,7 +103,7 @@ PAGES = [
 
 
 def anchors(page: Path) -> set[str]:
-    """Names of the headings of a page, as GitHub and the documentation site make them."""
+    """Return the names of the headings of a page, as GitHub and the documentation site make them."""
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {

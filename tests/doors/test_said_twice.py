@@ -1,4 +1,4 @@
-"""What the reader of a file or of a command line would pass over in silence is refused: twice, odd digits, unread keys."""
+"""Input that a parser would silently ignore is refused: duplicates, odd digits, unread keys."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FILES = [
 
 
 def written(data: Any, twice: tuple[Any, ...], depth: int = 0) -> Iterator[str]:
-    """Lines of YAML; the key at the path `twice` stands there twice."""
+    """Return lines of YAML in which the key at the path `twice` occurs twice."""
     for key, value in data.items():
         for _ in range(2 if twice == (key,) else 1):
             if isinstance(value, dict):
@@ -62,7 +62,7 @@ def keys_in(data: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
 
 @pytest.mark.slow
 def test_a_key_twice_at_any_place_of_any_file(tmp_path: Path) -> None:
-    """YAML says both lines, JSON the key; without the second one the file reads."""
+    """The error for YAML names both lines, that for JSON the key; without the duplicate the file is read."""
     texts = {file: json.dumps(shipped(*file), default=str) for file in FILES}
     every = [(text, path) for text in texts.values() for path in keys_in(json.loads(text))]
 
@@ -94,7 +94,7 @@ def test_a_key_twice_at_any_place_of_any_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["1_0", "0100", "1:30", "+0_1", "1_0.5", "0x1_0", "00.5", "1_000_000"])
 def test_numbers_in_odd_spellings_in_a_file(tmp_path: Path, text: str) -> None:
-    """YAML 1.1 reads octal digits, underscores and sixties; in quotes they are a text."""
+    """YAML 1.1 reads octal digits, underscores and base sixty; in quotes they are text."""
     file = tmp_path / "file.yaml"
     for line in (f"a: {text}", f"a: [1, {text}]", f"{text}: a", f"a: {{b: {text}}}"):
         file.write_text(f"x: 1\n{line}\n")
@@ -116,7 +116,7 @@ def test_a_number_of_json_is_that_number_in_a_file(number: float) -> None:
 
 
 def single_options() -> list[tuple[tuple[str, ...], Any]]:
-    """Every option of every command that takes one value or none."""
+    """Return every option of every command that takes one value or none."""
     found: list[tuple[tuple[str, ...], Any]] = []
 
     def walk(command: Any, path: tuple[str, ...]) -> None:
@@ -133,7 +133,7 @@ def single_options() -> list[tuple[tuple[str, ...], Any]]:
 
 
 def test_an_option_given_twice_is_refused() -> None:
-    """Every option of every command, in two spellings; before the command looks at anything else."""
+    """Every option of every command is given in two spellings, before the command examines anything else."""
     every = single_options()
     assert len(every) > 150
     for path, option in every[:: max(1, len(every) // cases(120))]:
@@ -148,7 +148,7 @@ def test_an_option_given_twice_is_refused() -> None:
 
 @pytest.mark.parametrize("text", ["1_0", "１２", "٣", "1_0.5"])
 def test_a_number_of_an_option_in_odd_digits(text: str) -> None:
-    """Every option that takes a number; the answer is about the digits, whatever else is wrong with the words."""
+    """Every option that takes a number is tried; the error is about the digits, whatever else is wrong."""
     numbers = [(path, p) for path, p in single_options() if {int, float} & _kinds(p) and path[0] != "script"]
     assert len(numbers) > 60
     for path, option in numbers[:: max(1, len(numbers) // cases(80))]:
@@ -183,7 +183,7 @@ def test_parameters_of_kernels_in_odd_digits(text: str) -> None:
 
 
 class Watched(ModelParameters):
-    """Parameters that write down which of them are read."""
+    """Parameters that record which of them are read."""
 
     def __getattribute__(self, name: str) -> Any:
         if name in ModelParameters.model_fields:
@@ -195,7 +195,7 @@ SEEN: set[str] = set()
 
 
 def test_families_read_what_they_take() -> None:
-    """What a family's models are built from, watched; every other key is refused, in any family."""
+    """The keys from which a family's models are built are recorded; every other key is refused, in any family."""
     read: dict[str, set[str]] = {}
     for stated in FAMILIES.values():
         checked = parse_parameters(stated)
@@ -238,7 +238,9 @@ def test_keys_that_do_not_go_together(change: dict[str, Any], says: str) -> None
 
 @pytest.mark.slow
 def test_constants_outside_of_what_they_can_be(tmp_path: Path) -> None:
-    """Values and stated ranges of every constant of a wafer and a cluster: 10^30, 10^-320, below what is possible."""
+    """Values and stated ranges of every constant of a wafer and a cluster are checked: 10^30, 10^-320, below the
+    possible.
+    """
     chance = random.Random(0)
     for folder, name, load in (
         ("wafers", "wse2.yaml", load_wafer),
@@ -282,7 +284,7 @@ def test_lines_of_graphs(old: str, new: str, says: str) -> None:
 
 @pytest.mark.slow
 def test_lines_of_graphs_that_would_blow_up() -> None:
-    """300,000 characters of any short pattern, repeated: each is answered, so the test ends."""
+    """Each of 300,000 characters of short repeated patterns is answered, so the test ends."""
     parts = [
         "a",
         "a ",

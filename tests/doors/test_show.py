@@ -1,4 +1,4 @@
-"""``show wafer NAME PART``: some constants, with values for people."""
+"""``show wafer NAME PART`` shows some constants, with readable values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_part_of_a_name_shows_its_constants_with_units_for_people(wse):
 
 
 def test_a_part_that_no_name_has_is_one_sentence(wse):
-    """With names that are spelled alike."""
+    """The sentence has names that are spelled alike."""
     ran = wse("show", "wafer", "wse2", "clok")
     assert ran.status == 2
     assert "no constant of wse2 has 'clok' in its name; did you mean" in ran.err

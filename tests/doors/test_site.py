@@ -1,4 +1,4 @@
-"""The built site as an auditor of web pages sees it: links, alternative texts, headings, names of controls, contrast of text."""
+"""Audit of the built site: links, alternative texts, headings, names of controls, contrast of text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEAST_CONTRAST = 4.5  # of text of usual size, WCAG 2.1 AA
 
 
 class Page(HTMLParser):
-    """What a page has: links, ids, pictures, headings, controls without a name."""
+    """The content of a page: links, ids, pictures, headings, controls without a name."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site as ``make site`` builds it: warnings are errors."""
+    """Build the site as ``make site`` does: warnings are errors."""
     pytest.importorskip("mkdocs")
     out = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", str(out)]
@@ -103,7 +103,7 @@ def test_every_link_within_the_site_leads_to_a_page_and_a_place(site, pages):
 
 @pytest.mark.slow
 def test_pages_have_languages_titles_headings_and_named_controls(site, pages):
-    """One first heading, no level left out, a text for every picture, a name for every link and button."""
+    """A page has one first heading, no skipped level, a text for every picture, and a name for every link and button."""
     faults = []
     for path, page in pages.items():
         name = path.relative_to(site)
@@ -155,7 +155,7 @@ return [...new Set(found)];
 
 @pytest.mark.slow
 def test_text_stands_out_in_light_and_dark(site, pages, tmp_path):
-    """4.5 to 1 for every text of a page, as a browser computes the colors."""
+    """Every text of a page has a contrast of 4.5 to 1, with colors as a browser computes them."""
     found = {}
     with headless(tmp_path) as browser:
         for name in sorted(str(path.relative_to(site)) for path in pages if path.name != "404.html"):

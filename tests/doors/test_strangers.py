@@ -1,4 +1,6 @@
-"""5,000 malformed inputs over all doors (250 in the quick tests), and a proof for each generator that it reaches its reader."""
+"""5,000 malformed inputs at all entry points (250 in the quick tests), and a proof for each generator that it reaches
+its reader.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Door]]:
 
 @pytest.mark.slow
 def test_every_malformed_input_is_answered(doors: list[Door]) -> None:
-    """The answer, "does not fit", or one sentence; never a fault of the simulator, never accepted where it must not be."""
+    """The outcome is the answer, "does not fit", or one sentence; never a fault of the simulator, never wrongly
+    accepted.
+    """
     assert SHARE * sum(door.count for door in doors) >= (250 if WHICH == "quick" else 5000)
     seed = int.from_bytes(os.urandom(4), "big") if WHICH == "random" else 0
     faults = [
@@ -47,13 +51,13 @@ def test_every_malformed_input_is_answered(doors: list[Door]) -> None:
 
 @pytest.mark.slow
 def test_what_cases_are_made_from_is_answered(doors: list[Door]) -> None:
-    """A generator that starts from what is refused anyway would show nothing."""
+    """A generator that starts from refused input would test nothing."""
     for door in doors:
         assert fault_of(door.sound, Path.cwd()) == ("answered", ""), door.name
 
 
 def crashes(read: Reader) -> Reader:
-    """A reader that stumbles where it should refuse."""
+    """Return a reader that stumbles where it should refuse."""
 
     def broken(*given: object, **named: object) -> object:
         try:
@@ -68,7 +72,7 @@ def crashes(read: Reader) -> Reader:
 
 
 def accepts(read: Reader) -> Reader:
-    """A reader that takes what it should refuse for what it read last."""
+    """Simulate a reader that takes what it should refuse for what it read last."""
     last: list[object] = [None]
 
     def broken(*given: object, **named: object) -> object:
@@ -85,7 +89,7 @@ def accepts(read: Reader) -> Reader:
 
 
 def copied(found: object) -> object:
-    """What was read, as it was: some readers take their answer apart."""
+    """Return what was read, unchanged, because some readers modify their answer."""
     return copy.deepcopy(found) if isinstance(found, dict | list) else found
 
 
@@ -94,7 +98,7 @@ def copied(found: object) -> object:
 def test_each_generator_fails_on_a_broken_reader(
     doors: list[Door], broken: Callable[[Reader], Reader]
 ) -> None:
-    """Each door in turn, with its readers broken: its cases find it, so they reach what they claim to try."""
+    """The readers of each entry point are broken in turn: the cases find it, so they reach what they claim to test."""
     for door in doors:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv(CACHE, NOWHERE)  # what a broken reader takes is not kept for others

@@ -1,4 +1,4 @@
-"""Where the time of a command went: parts are in each other, add up, and are collected only on demand."""
+"""Timings of a command: parts are nested, add up, and are collected only on demand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wse_sim.timings import collecting, lines, spent
 
 
 def work(seconds: float) -> None:
-    """Take CPU time."""
+    """Use CPU time."""
     end = time.process_time() + seconds
     while time.process_time() < end:
         sum(range(1000))
@@ -54,7 +54,7 @@ def test_nothing_is_kept_unless_someone_collects():
 
 
 def test_the_option_names_the_steps_and_leaves_the_answer_alone(monkeypatch):
-    """Reading, the compiler's steps and the simulation have lines on standard error; the answer is what it was."""
+    """Reading, the compiler's steps and the simulation have lines on standard error; the answer is unchanged."""
     monkeypatch.setenv("WSE_SIM_CACHE", "none")
     ask = ["run", "fc-mnist", "--mode", "weight-streaming", "--batch", "8", "--json"]
     plain, timed = (CliRunner().invoke(app, [*ask, *more]) for more in ([], ["--timings"]))

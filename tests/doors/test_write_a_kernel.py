@@ -1,4 +1,4 @@
-"""The page on writing a kernel: its file and its test run as they stand."""
+"""The page on writing a kernel: its file and its test run unchanged."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_snippet_under_test_it_runs_alone(tmp_path: Path, monkeypatch: pytes
 
 
 def test_the_command_of_the_page_runs_in_an_empty_folder(tmp_path: Path) -> None:
-    """Nothing but saxpy.py lies there: cost and program meet within the band that the page states."""
+    """The folder contains only saxpy.py: cost and program agree within the band that the page states."""
     text = PAGE.read_text(encoding="utf-8")
     file, line = (
         re.search(r"```python\n(.*?)```", text, re.S),

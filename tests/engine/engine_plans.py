@@ -18,7 +18,7 @@ ROWS, COLS = 16, 512
 
 
 def unit_wafer(**changes: Any) -> Wafer:
-    """A small wafer of 1 Hz with I/O that never binds unless asked."""
+    """Return a small wafer of 1 Hz with I/O that never binds unless asked."""
     fields: dict[str, Any] = {
         "clock_hz": 1.0,
         "rows": ROWS,
@@ -31,7 +31,7 @@ def unit_wafer(**changes: Any) -> Wafer:
 
 
 def free_cluster(**changes: Any) -> Cluster:
-    """A cluster whose parts never bind unless asked."""
+    """Return a cluster whose parts never bind unless asked."""
     fields: dict[str, Any] = {
         "worker_samples_per_s": 1e12,
         "worker_bytes_per_s": 1e15,
@@ -46,13 +46,13 @@ def free_cluster(**changes: Any) -> Cluster:
 
 
 def empty_graph(training: bool, input_bytes: int = 4) -> KernelGraph:
-    """A graph that states only the input."""
+    """Return a graph that states only the input."""
     tensors = {"x": Tensor("x", (1, input_bytes), "int8", TensorKind.INPUT)}
     return KernelGraph("hand", (), frozen(tensors), training=training)
 
 
 def stage(name: str, forward: float, backward: float = 0.0, col: int = 0, **changes: Any) -> Stage:
-    """A stage on a rectangle of 4 x 4 cores at column `col`."""
+    """Return a stage on a rectangle of 4 x 4 cores at column `col`."""
     base = Stage(
         name=name,
         family="gemm",
@@ -74,7 +74,7 @@ def stage(name: str, forward: float, backward: float = 0.0, col: int = 0, **chan
 
 
 def stream(producer: str, consumer: str, capacity: int = 2, hops: int = 0, size: float = 8.0) -> Stream:
-    """A stream of 8 bytes a sample each way."""
+    """Return a stream of 8 bytes a sample each way."""
     return Stream(
         f"{producer}>{consumer}", producer, consumer, size, size, ((1, 0), (1, 4)), hops, 1, 0, capacity
     )
@@ -88,7 +88,7 @@ def pipelined(
     training: bool = True,
     **changes: Any,
 ) -> PipelinedPlan:
-    """A plan from stages and streams; regions are laid side by side."""
+    """Return a plan from stages and streams; regions are laid side by side."""
     stages = [
         dataclasses.replace(s, region=dataclasses.replace(s.region, col=1 + 4 * i))
         for i, s in enumerate(stages)
@@ -120,7 +120,7 @@ def chain(times: list[tuple[float, float]], *, batch: int, **changes: Any) -> Pi
 
 
 def phase(name: str, compute: float, kind: Phase = Phase.FORWARD, **changes: Any) -> StreamedPhase:
-    """A phase of `compute` cycles; forward and weight-gradient phases of one layer belong together."""
+    """Return a phase of `compute` cycles; forward and weight-gradient phases of one layer belong together."""
     base = StreamedPhase(
         name=f"{name}:{kind}",
         kernel=f"{name}:{kind}",
@@ -140,7 +140,7 @@ def phase(name: str, compute: float, kind: Phase = Phase.FORWARD, **changes: Any
 
 
 def streaming(phases: list[StreamedPhase], *, batch: int = 1, **changes: Any) -> WeightStreamingPlan:
-    """A weight streaming plan on the unit wafer."""
+    """Return a weight streaming plan on the unit wafer."""
     systems = changes.get("systems", 1)
     per_system = -(-batch // systems)
     training = any(p.phase is Phase.WEIGHT_GRADIENT for p in phases)

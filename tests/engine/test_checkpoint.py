@@ -34,14 +34,14 @@ def test_a_checkpoint_adds_its_share_to_every_step():
 
 
 def test_a_checkpoint_holds_weights_and_moments():
-    """AdamW: 4 bytes of weight and two moments of 4 each; a graph whose weights nothing updates: the weights alone."""
+    """AdamW has 4 bytes of weight and two moments of 4 each; a graph without updates has the weights alone."""
     assert checkpoint_bytes(GRAPH) == (4 + 2 * 4) * GRAPH.parameters
     kernels = tuple(kernel for kernel in GRAPH.kernels if kernel.phase != "update")
     assert checkpoint_bytes(dataclasses.replace(GRAPH, kernels=kernels)) == 4 * GRAPH.parameters
 
 
 def test_a_checkpoint_holds_frozen_weights_without_moments():
-    """One tensor frozen: 4 bytes a number, where a trained one takes 12 with its moments."""
+    """A frozen tensor takes 4 bytes per number, a trained one 12 with its moments."""
     name, weight = next(
         (n, t) for n, t in GRAPH.tensors.items() if t.trains and t.kind is TensorKind.PARAMETER
     )

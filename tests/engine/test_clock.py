@@ -1,4 +1,4 @@
-"""The clock under a limit of power: which one a wafer states, what it does to a run, and that the result states this."""
+"""The clock under a power limit: the wafer's value, its effect on a run, and its statement in the result."""
 
 from __future__ import annotations
 
@@ -35,13 +35,15 @@ def test_the_clock_of_the_wse3_follows_from_two_published_peaks():
 
 
 def test_the_clock_of_the_wse2_is_that_of_the_run_whose_power_was_measured():
-    """The stencil that drew 22.8 kW: 64,195.4 cycles a step in 75.524 us."""
+    """The stencil that drew 22.8 kW took 64,195.4 cycles per step in 75.524 us."""
     wafer = load_wafer("wse2")
     assert wafer.power_limited_clock_hz == pytest.approx(64_195.4 / 75.524e-6, rel=1e-4)
 
 
 def test_cycles_take_longer_and_lines_do_not():
-    """The same micro-batch and lanes: seconds of cycles as the clocks, those of weights and of launches as before."""
+    """With the same micro-batch and lanes, seconds of cycles scale with the clock; those of weights and launches do
+    not.
+    """
     plain, limited = run(), run(clock="power-limited")
     wafer = load_wafer("wse2")
     assert limited.plan.wafer.clock_hz == wafer.power_limited_clock_hz
@@ -60,7 +62,7 @@ def test_the_result_says_which_clock_applied():
 
 
 def test_draws_of_constants_take_the_range_of_the_clock_that_applies():
-    """A run at the nominal clock never draws the other one; at the limited clock its range is instead of the first."""
+    """A run at the nominal clock never draws the limited clock; a run at the limited clock draws the range of that one."""
     wafer = load_wafer("wse3")
     names = [constant.name for constant in ranged(wafer)]
     assert "power_limited_clock_hz" not in names
@@ -72,7 +74,7 @@ def test_draws_of_constants_take_the_range_of_the_clock_that_applies():
 
 @pytest.mark.slow
 def test_plans_made_again_for_draws_keep_the_limited_clock(monkeypatch: pytest.MonkeyPatch):
-    """A wafer that is drawn has the clock that applies already: it must not be limited once more."""
+    """A drawn wafer already has the limited clock, which must not be limited once more."""
     clocks = []
 
     def seen(graph: object, wafer: Wafer, *rest: object, **options: object) -> Plan | Infeasible:

@@ -41,7 +41,7 @@ def use_of(result: Result, name: str):
 
 
 def test_fill_steady_state_and_drain_of_three_stages() -> None:
-    """Ten samples, three stages of 1 + 2 cycles that hand over whole samples."""
+    """Ten samples pass three stages of 1 + 2 cycles that transfer complete samples."""
     # The last stage gets its first sample at 2, is busy 10 x 3 cycles until 32; the last gradient then
     # passes the two stages before it in 2 cycles each: 36.
     result = simulate(chain([(1, 2)] * 3, batch=10))
@@ -54,7 +54,7 @@ def test_fill_steady_state_and_drain_of_three_stages() -> None:
 
 
 def test_rows_stream_between_stages() -> None:
-    """One sample of 100 rows through three stages of 100 cycles."""
+    """One sample of 100 rows passes three stages of 100 cycles."""
     # Stage 1 starts when stage 0 has made its first row (1), and ends one row after it (101); so 102.
     plan = chain([(100, 0)] * 3, batch=1, training=False, rows_per_sample=100)
     assert simulate(plan, steps=1).step_s == pytest.approx(102)
@@ -81,7 +81,7 @@ def test_hops_delay_the_rows() -> None:
 
 
 def test_update_ends_the_batch() -> None:
-    """One stage: 4 samples of 1 + 2 cycles and 5 cycles of update, then the next batch."""
+    """One stage computes 4 samples of 1 + 2 cycles and an update of 5 cycles, then the next batch."""
     result = simulate(chain([(1, 2)], batch=4, update_cycles=5.0))
     assert result.step_s == pytest.approx(17)
     assert use_of(result, "s0").parts["update"] == pytest.approx(5)
@@ -89,7 +89,7 @@ def test_update_ends_the_batch() -> None:
 
 
 def test_cycles_in_which_cores_wait_are_stalled() -> None:
-    """A stage of 10 cycles of which its cores wait 3 for input and 1 for output, beside one of 5, 8 samples."""
+    """In a stage of 10 cycles the cores wait 3 for input and 1 for output, next to a stage of 5, for 8 samples."""
     # The pace is that of all 10 cycles; of each sample 6 are busy.  The second stage waits 5 cycles per sample.
     parts = frozen(compute=6.0, stalled_input=3.0, stalled_output=1.0)
     plan = pipelined(
@@ -107,7 +107,7 @@ def test_cycles_in_which_cores_wait_are_stalled() -> None:
 @given(st.data())
 @examples(20)
 def test_stalls_take_from_busy_time_alone(data: st.DataObject) -> None:
-    """Saying which cycles of its passes a stage waits moves no sample, and no other stage's time."""
+    """Stating the waiting cycles of a stage's passes changes no sample's time, and no other stage's."""
     cycles = st.integers(1, 12)
     times = [(data.draw(cycles), data.draw(cycles)) for _ in range(data.draw(st.integers(1, 4)))]
     plan = chain(times, batch=6)
@@ -133,7 +133,7 @@ def test_stalls_take_from_busy_time_alone(data: st.DataObject) -> None:
 
 
 def _waiting(cycles: float, waits: float, on_output: float) -> Mapping[str, float]:
-    """The causes of a pass of `cycles` with that many of waiting."""
+    """Return the causes of a pass of `cycles` with that many of waiting."""
     stalled = frozen(stalled_input=waits * (1 - on_output), stalled_output=waits * on_output)
     return frozen(compute=cycles - waits, **stalled)
 
@@ -148,7 +148,7 @@ def test_inference_runs_at_the_pace_of_the_slowest_stage() -> None:
 
 
 def test_one_sample_in_flight_runs_without_overlap() -> None:
-    """With one sample in flight every sample takes the whole way forward and back."""
+    """With one sample in flight every sample takes the complete route forward and back."""
     # 3 x 1 forward + 3 x 2 backward = 9 cycles per sample.
     result = simulate(chain([(1, 2)] * 3, batch=20, in_flight=1))
     assert result.step_s == pytest.approx(180)
@@ -156,7 +156,7 @@ def test_one_sample_in_flight_runs_without_overlap() -> None:
 
 
 def test_slow_producer_does_not_hold_the_cores_of_its_reader() -> None:
-    """Forward rows that trickle in leave the reader's cores to backward passes."""
+    """Forward rows that arrive slowly leave the reader's cores to backward passes."""
     # a: 50 + 10, b: 10 + 20, c: 10 + 50 cycles.  Each pass of b is open for 50 cycles, 100 in all, but
     # only charged 30: the pace stays at 60, that of a and c.
     plan = chain([(50, 10), (10, 20), (10, 50)], batch=400, rows_per_sample=50)
@@ -165,7 +165,7 @@ def test_slow_producer_does_not_hold_the_cores_of_its_reader() -> None:
 
 
 def test_added_samples_equal_simulated_ones() -> None:
-    """A long batch extrapolated and simulated in full gives the same step."""
+    """A long batch gives the same step when it is extrapolated as when it is simulated completely."""
     plan = chain([(3, 5), (4, 4), (2, 6)], batch=600, rows_per_sample=4, update_cycles=3.0)
     short, full = simulate(plan), simulate(plan, extrapolate=False)
     assert short.extrapolated_samples > 400
@@ -196,7 +196,7 @@ def test_uneven_pipeline_is_extrapolated_within_two_thousandths() -> None:
 
 
 def test_deadlock_names_the_stages() -> None:
-    """Two stages that read each other never start; the fault says which."""
+    """Two stages that read each other never start, and the fault names them."""
     stages = [stage("in", 1), stage("left", 1), stage("right", 1)]
     streams = [stream("in", "left"), stream("left", "right"), stream("right", "left")]
     with pytest.raises(PipelineDeadlockError, match=r"left -> right -> left|right -> left -> right"):
@@ -204,13 +204,13 @@ def test_deadlock_names_the_stages() -> None:
 
 
 def test_stream_without_room_is_a_deadlock() -> None:
-    """A stream that takes no sample stops its producer at once."""
+    """A stream without room for a sample stops its producer at once."""
     with pytest.raises(PipelineDeadlockError, match="a"):
         simulate(pipelined([stage("a", 1), stage("b", 1)], [stream("a", "b", capacity=0)], batch=2))
 
 
 def test_no_rate_is_more_than_the_busiest_link_carries() -> None:
-    """24 bytes a sample cross one link of 4 bytes a cycle: 6 cycles, where the slowest stage takes 3.
+    """24 bytes per sample cross a link of 4 bytes per cycle in 6 cycles, whereas the slowest stage takes 3.
 
     Inference: a sample every 6 cycles.  Training: 50 samples enter until 294, and the last is there and back in
     2 (1 + 2) = 6 cycles more.  With a link of 2.4 cycles nothing waits for it: 50 (1 + 2) and 3 for one stage more.
@@ -291,7 +291,7 @@ def test_twice_the_link_width_helps_a_link_bound_run() -> None:
 
 
 def test_replicas_share_the_batch_and_sum_their_gradients() -> None:
-    """Two copies of a stage: half the samples each, one all-reduce, one update."""
+    """Two copies of a stage have half the samples each, one all-reduce and one update."""
     copies = [stage("a", 1, 2, update_cycles=4.0), stage("b", 1, 2, update_cycles=4.0, replica=1)]
     plan = pipelined(copies, [], batch=10)
     # The graph names no parameters: 8 bytes x 10 cores stand for them.  Chain and back over 4 links of
@@ -303,7 +303,7 @@ def test_replicas_share_the_batch_and_sum_their_gradients() -> None:
 
 
 def test_skip_connection_waits_for_the_long_way() -> None:
-    """A stream around two barriers needs room for the samples on the long way."""
+    """A stream around two barriers needs room for the samples on the longer route."""
     names = ["a", "b", "c", "d"]
     stages = [stage(n, 10, rows_per_sample=10, barrier=n in "bc") for n in names]
 
@@ -322,7 +322,7 @@ def test_timing_factors_scale_stages() -> None:
 
 
 def test_impossible_options_are_told() -> None:
-    """Options that cannot be are one-sentence faults."""
+    """Impossible options cause one-sentence faults."""
     plan = chain([(1, 2)], batch=2)
     with pytest.raises(ConfigError, match="steps 0"):
         simulate(plan, steps=0)
@@ -333,7 +333,7 @@ def test_impossible_options_are_told() -> None:
 
 
 def test_runs_repeat_and_load_back_equal(tmp_path) -> None:
-    """Two runs are equal bit by bit, and so is a saved one."""
+    """Two runs are equal bit for bit, and so is a saved one."""
     plan = chain([(3, 5), (4, 4)], batch=30, rows_per_sample=4)
     one, other = simulate(plan), simulate(plan)
     assert one == other
@@ -342,7 +342,7 @@ def test_runs_repeat_and_load_back_equal(tmp_path) -> None:
 
 
 def test_maps_add_up_on_every_core() -> None:
-    """Shares of time add up to one on every core of the fabric."""
+    """Fractions of time add up to one on every core of the fabric."""
     result = simulate(chain([(3, 5), (1, 1), (2, 6)], batch=30))
     total = sum(result.core_map(name) for name in FRACTIONS)
     assert np.allclose(total, 1.0, atol=1e-5)
@@ -376,7 +376,7 @@ def test_books_balance(
     training: bool,
     skip: bool,
 ) -> None:
-    """Whatever the plan: times add up to the step, bytes sent are received, no stage is beaten."""
+    """In every plan times add up to the step, bytes sent are received, and no stage exceeds its rate."""
     names = [f"s{i}" for i in range(len(times))]
     stages = [
         stage(n, f, b if training else 0, rows_per_sample=rows, barrier=bool(barriers >> i & 1))

@@ -1,4 +1,4 @@
-"""The recurrence of weight streaming gives what its discrete-event simulation gives."""
+"""The recurrence of weight streaming gives the results of its discrete-event simulation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GRAPHS = {training: transformer(layers=3, hidden=64, seq=32, training=training) 
     depth=st.integers(1, 6),
 )
 def test_the_recurrence_is_the_simulation(training, batch, micro_batch, systems, scales, depth):
-    """Every rate and every time up or down by up to a thousand: each of them binds in some of the examples."""
+    """Every rate and every time changes by up to a thousand times: each of them binds in some of the examples."""
     rates = [10.0**scale for scale in scales]
     base = load_cluster()
     cluster = base.derive(
@@ -52,7 +52,7 @@ def test_the_recurrence_is_the_simulation(training, batch, micro_batch, systems,
 
 
 def test_spilled_activations_count():
-    """So little SRAM that the inputs of the blocks leave the wafer."""
+    """SRAM is so small that the inputs of the blocks leave the wafer."""
     wafer = WAFER.derive(sram_bytes=6400)
     plan = api.compile(
         GRAPHS[True], wafer, mode="weight-streaming", batch=64, micro_batch=32, recompute="none"

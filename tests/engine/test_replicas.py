@@ -1,4 +1,4 @@
-"""Replicas whose number does not divide the batch: every sample is delivered once, none is missing."""
+"""Replicas whose number does not divide the batch: every sample is delivered once, and none is missing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wse_sim.modes.pipelined.steps import compile_pipelined
 
 
 def copies(replicas: int, batch: int, training: bool, forward: float = 2.0) -> PipelinedPlan:
-    """Chains of two stages, 2 + 4 cycles each in training."""
+    """Return the chains of two stages, 2 + 4 cycles each in training."""
     backward = 2.0 * forward if training else 0.0
     free = CoreMemory()  # without weights the sum of gradients costs nothing
     stages = [
@@ -29,7 +29,7 @@ def copies(replicas: int, batch: int, training: bool, forward: float = 2.0) -> P
 @pytest.mark.parametrize(("replicas", "batch"), [(2, 7), (3, 10), (3, 112), (5, 113), (7, 8)])
 @pytest.mark.parametrize("extrapolate", [True, False])
 def test_uneven_shares_end_and_the_largest_sets_the_step(replicas, batch, training, extrapolate):
-    """The step lasts as long as the largest share; three batches in a row all end."""
+    """The step lasts as long as the largest share; three batches in a row end."""
     result = simulate(copies(replicas, batch, training), steps=3, extrapolate=extrapolate)
     share = -(-batch // replicas)
     pace = 6.0 if training else 2.0
@@ -49,7 +49,7 @@ def test_extrapolated_and_full_runs_agree():
 @pytest.mark.slow
 @pytest.mark.parametrize("training", [True, False])
 def test_a_compiled_model_runs_on_three_replicas(training):
-    """Batch 112 on 3 replicas: 38, 37 and 37 samples, host input included."""
+    """Batch 112 on 3 replicas is 38, 37 and 37 samples, host input included."""
     graph = transformer(1, 32, 2, 8, training=training)
     plan = compile_pipelined(graph, load_wafer("wse2"), load_cluster(), batch=112, replicas=3)
     assert isinstance(plan, PipelinedPlan)

@@ -1,4 +1,4 @@
-"""Systems that take unequal time: the all-reduce waits for the slowest, whose mean is known in closed form."""
+"""Systems of unequal speed: the all-reduce waits for the slowest, whose mean is known in closed form."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FAST = {
 
 
 def plan_of(systems: int) -> WeightStreamingPlan:
-    """A plan that nothing but cycles slows down."""
+    """Return a plan that nothing but cycles slows down."""
     wafer, cluster = load_wafer("wse2").derive(**FREE), load_cluster().derive(**FAST)
     choice = StreamingChoice(batch=64 * systems, micro_batch=64, lanes=1)
     plan = compile_streaming(GRAPH, wafer, cluster, batch=64 * systems, systems=systems, choice=choice)
@@ -51,7 +51,7 @@ def test_the_slowest_of_many_is_as_late_as_its_closed_form(systems: int):
 
 
 def end_of(factors: list[float], cycles: list[float], stream_s: list[float], depth: int) -> float:
-    """When the last of all systems has ended its last phase, each stepped by itself.
+    """Return when the last of all systems has ended its last phase, with each system stepped by itself.
 
     Weights of phase i go to all systems at one time, when all have ended phase i - depth; a system begins phase i when
     its own phase before has ended and the weights are there.
@@ -66,7 +66,7 @@ def end_of(factors: list[float], cycles: list[float], stream_s: list[float], dep
 
 
 def test_the_slowest_alone_is_as_late_as_all_systems_together():
-    """Systems that wait for each other only in maxima: the slowest is the last everywhere."""
+    """Systems wait for each other only in maxima: the slowest is the last everywhere."""
     draw = random.Random(5)
     for _ in range(50):
         cycles = [draw.uniform(0.1, 2.0) for _ in range(12)]
@@ -78,7 +78,7 @@ def test_the_slowest_alone_is_as_late_as_all_systems_together():
 
 
 def test_a_step_of_cycles_alone_takes_the_factor_of_the_slowest():
-    """Where nothing but cycles takes time, the step is as much longer as the slowest system is slower."""
+    """If only cycles take time, the step is longer by the factor of the slowest system."""
     plan = plan_of(4)
     plain, skewed = simulate(plan, trace=False), simulate(plan, trace=False, skew=0.3, seed=1)
     factor = skewed.figures["slowest_system_factor"]
@@ -99,7 +99,7 @@ def test_without_skew_or_with_one_system_nothing_changes():
 
 @pytest.mark.slow
 def test_hosts_that_jitter_are_as_late_as_the_last_of_all_systems():
-    """The input of a step is there when the slowest host has sent it: with more hosts never sooner, on average."""
+    """The input of a step is complete when the slowest host has sent it: with more hosts never sooner, on average."""
     cluster = load_cluster().derive(**FAST | {"worker_samples_per_s": 1e3})
     steps = []
     for systems in (1, 4, 16):

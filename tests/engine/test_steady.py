@@ -1,4 +1,4 @@
-"""When a batch counts as steady: the slowest region is as busy in one window as in the window before."""
+"""A batch is steady if the slowest region is as busy in one window as in the window before."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WINDOW = MIN_EVEN_WINDOW
 
 
 def look(rows: int, now: float, busy: float) -> Look:
-    """The slowest region has been busy for `busy` cycles of `now`; region 0 for half as many."""
+    """Make a look in which the slowest region was busy for `busy` cycles of `now`, and region 0 for half as many."""
     books = np.zeros((2, 4))
     books[SLOWEST, 0], books[0, 0] = busy, busy / 2
     books[SLOWEST, 1] = now - busy
@@ -20,7 +20,7 @@ def look(rows: int, now: float, busy: float) -> Look:
 
 
 def watched(marks: list[tuple[float, float]]) -> Steady | None:
-    """What a watch finds after looks at (time, busy time), a window of samples apart."""
+    """Return the finding of a watch after looks at (time, busy time), a window of samples apart."""
     watch, found = SteadyWatch(SLOWEST, CYCLES), None
     for number, (now, busy) in enumerate(marks):
         found = watch.look(look(number * WINDOW, now, busy))
@@ -28,7 +28,9 @@ def watched(marks: list[tuple[float, float]]) -> Steady | None:
 
 
 def test_two_windows_that_are_equally_busy_are_steady() -> None:
-    """Busy for 0.8 of the time: a sample every 80 / 0.8 = 100 cycles, of which the region stalls 20; the other works 40."""
+    """Busy for 0.8 of the time, the pipeline takes a sample every 80 / 0.8 = 100 cycles; the region stalls 20 of them,
+    and the other works 40.
+    """
     found = watched([(1000.0, 500.0), (3400.0, 2420.0), (5800.0, 4340.0)])
     assert found is not None
     assert found.period == pytest.approx(100.0)
@@ -37,6 +39,6 @@ def test_two_windows_that_are_equally_busy_are_steady() -> None:
 
 
 def test_windows_that_differ_by_more_than_a_thousandth_are_not() -> None:
-    """0.8 and then 0.802 of the time: more samples are simulated."""
+    """The region is busy for 0.8 and then 0.802 of the time, so more samples are simulated."""
     assert watched([(0.0, 0.0), (2400.0, 1920.0), (4800.0, 1920.0 + 0.802 * 2400)]) is None
     assert watched([(0.0, 0.0), (2400.0, 1920.0), (4800.0, 1920.0 + 0.8005 * 2400)]) is not None

@@ -1,4 +1,4 @@
-"""Compiled and simulated: more systems, sparser weights and wider links never slow a step."""
+"""More systems, sparser weights and wider links never slow a compiled and simulated step."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ GRADIENT = Phase.WEIGHT_GRADIENT
 
 
 def test_each_phase_takes_its_largest_term() -> None:
-    """Compute, weights, gradients and floor bind one phase each; spill comes on top."""
+    """Compute, weights, gradients and floor bind one phase each; spill is added."""
     phases = [
         phase("compute", 10, weight_bytes=4.0, floor_s=2.0),  # 10
         phase("weights", 3, weight_bytes=8.0, floor_s=2.0),  # 8
@@ -46,7 +46,7 @@ def test_each_phase_takes_its_largest_term() -> None:
 
 
 def test_iteration_boundary_waits_for_the_update() -> None:
-    """The first weights of a step come after gradients out, update and weights in."""
+    """The first weights of a step arrive after gradients have left, and after update and transfer of the weights."""
     # Four systems: one level of the tree, 0.5 s each way.  Seen from the end of a step (0): gradients
     # at MemoryX 0.5, 4 / 2 x 16 = 32 bytes of traffic at 32 bytes/s until 1.5, first weights at the
     # wafer 2.0, last ones 6.0 = end of forward; 4 bytes of gradients out until 10.0.
@@ -60,7 +60,7 @@ def test_iteration_boundary_waits_for_the_update() -> None:
 
 
 def test_prefetch_hides_the_latency_inside_a_step() -> None:
-    """Only the first phase sees the tree's latency if streams are prefetched, every phase if not."""
+    """Only the first phase has the tree's latency if streams are prefetched, every phase if not."""
     phases = [phase(f"l{i}", 10, weight_bytes=1.0) for i in range(8)]
     slow = {"swarmx_hop_s": 3.0, "swarmx_fanout": 2}
     deep = free_cluster(weight_prefetch_phases=4, **slow)
@@ -89,7 +89,7 @@ def test_near_empty_model_is_floors() -> None:
 
 
 def test_many_micro_batches_are_copies_of_one() -> None:
-    """Extrapolated micro-batches give the step of all of them simulated."""
+    """Extrapolated micro-batches give the step of a complete simulation."""
     phases = [phase("a", 3, weight_bytes=2.0), phase("a", 2, GRADIENT, gradient_bytes=5.0)]
     plan = streaming(phases, batch=40, micro_batch=1, micro_batches=40)
     short, full = simulate(plan), simulate(plan, extrapolate=False)
@@ -100,7 +100,7 @@ def test_many_micro_batches_are_copies_of_one() -> None:
 
 
 def test_host_binds_a_fast_model() -> None:
-    """A worker of one sample in 5 s feeds a model of 1 s a sample."""
+    """A worker of one sample in 5 s feeds a model that takes 1 s per sample."""
     plan = streaming(
         [phase("a", 4, weight_bytes=1.0)], batch=4, cluster=free_cluster(worker_samples_per_s=0.2)
     )
@@ -112,7 +112,7 @@ def test_host_binds_a_fast_model() -> None:
 
 
 def test_tree_has_a_level_per_power_of_its_fanout() -> None:
-    """ceil(log4 S) levels."""
+    """The tree has ceil(log4 S) levels."""
     cluster = free_cluster(swarmx_fanout=4, swarmx_hop_s=1.0)
     assert [SwarmX.of(cluster, s).levels for s in (1, 2, 4, 5, 16, 17, 64, 192)] == [0, 1, 1, 2, 2, 3, 3, 4]
 
@@ -147,7 +147,7 @@ def test_equal_blocks_fold_into_one_row() -> None:
 
 
 def test_maps_links_and_files(tmp_path) -> None:
-    """Shares add up on every core, streams leave wavelets on links, a saved result is equal."""
+    """Fractions add up on every core, streams leave wavelets on links, a saved result is equal."""
     phases = [phase("a", 2, weight_bytes=4000.0), phase("a", 2, GRADIENT, gradient_bytes=4000.0)]
     plan = streaming(phases, batch=2, lanes=2, wafer=unit_wafer(io_bytes_per_s=1000.0))
     result = simulate(plan)
@@ -173,7 +173,7 @@ phase_lists = st.lists(
 @examples(60)
 @given(rows=phase_lists, micro_batches=st.integers(1, 9), systems=st.sampled_from([1, 3, 8]))
 def test_books_balance(rows: list[tuple[int, int, int, int, bool]], micro_batches: int, systems: int) -> None:
-    """Whatever the plan: times add up, bytes sent are received, faster I/O and servers never slow it."""
+    """In every plan times add up, bytes sent are received, and faster I/O and servers never slow it."""
     phases = [
         phase(
             f"l{i % 3}",

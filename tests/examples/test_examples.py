@@ -1,4 +1,4 @@
-"""Every example runs as it stands: scripts from an empty folder, the notebook as the site executes it."""
+"""Every example runs unchanged: scripts from an empty folder, the notebook as the site executes it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROMISES = {
 
 
 def test_every_script_is_listed_and_every_listed_script_exists():
-    """The table of the folder names the files that are there."""
+    """The table of the folder names the existing files."""
     text = (FOLDER / "README.md").read_text(encoding="utf-8")
     for path in [*SCRIPTS, *FOLDER.glob("*.ipynb")]:
         assert f"`{path.name}`" in text
@@ -36,7 +36,7 @@ def test_every_script_is_listed_and_every_listed_script_exists():
 @pytest.mark.thinned(1)
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_a_script_runs(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
-    """As `python examples/NAME.py`; it prints what it promises."""
+    """A script runs as `python examples/NAME.py` and prints what it states."""
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(script), run_name="__main__")
     assert PROMISES[script.stem] in capsys.readouterr().out
@@ -45,7 +45,7 @@ def test_a_script_runs(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.slow
 @pytest.mark.parametrize("notebook", sorted(FOLDER.glob("*.ipynb")), ids=lambda path: path.stem)
 def test_a_notebook_runs(notebook: Path, tmp_path: Path):
-    """All code cells in order, as the site shows them: cards, a map and a plot; the file is stored without outputs."""
+    """All code cells run in order, as the site shows them: cards, a map and a plot; the file is stored without outputs."""
     pytest.importorskip("IPython")
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     assert all(cell["outputs"] == [] for cell in cells if cell["cell_type"] == "code")
@@ -60,7 +60,7 @@ def test_a_notebook_runs(notebook: Path, tmp_path: Path):
 
 @pytest.mark.slow
 def test_a_broken_notebook_ends_the_site(tmp_path: Path):
-    """A cell that raises is named, and the status is 1: a page never shows half a notebook."""
+    """A cell that raises is named, and the status is 1, so that a page never shows half a notebook."""
     pytest.importorskip("IPython")
     notebook = tmp_path / "broken.ipynb"
     cell = {"cell_type": "code", "source": ["1 / 0"], "outputs": []}

@@ -1,4 +1,4 @@
-"""Pages keep their word: every block of every page is executed as a reader would do it, or says why not."""
+"""Every block of every page is executed as a reader would do it, or states why not."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def blocks(page: Path) -> list[tuple[str, str, str, str]]:
-    """Reason why not, language, title and content of the fenced blocks of a page."""
+    """Return reason why not, language, title and content of the fenced blocks of a page."""
     return BLOCK.findall(page.read_text(encoding="utf-8"))
 
 
 def commands(text: str) -> list[str]:
-    """Lines of a block; a backslash joins one with the next.  Those of the README are run by its own test."""
+    """Return the lines of a block; a backslash joins one with the next. Those of the README are run by its own test."""
     lines = text.replace("\\\n", " ").splitlines()
     return [line for line in lines if line.strip() and line not in README.splitlines()]
 
 
 def run_command(line: str) -> int:
-    """Status of ``wse-sim ...`` in this process."""
+    """Return the status of ``wse-sim ...`` in this process."""
     from wse_sim.cli import app
     from wse_sim.door import run
 
@@ -60,7 +60,7 @@ def run_command(line: str) -> int:
 
 @pytest.fixture
 def registries() -> Iterator[None]:
-    """Modes, placers and views of a page leave with it: other tests list all that are known."""
+    """Remove the modes, placers and views of a page after it, because other tests list all that are known."""
     modes, homes, placers = list(MODES), dict(view_registry._homes), {one.name for one in registry.placers()}
     yield
     MODES[:] = modes
@@ -83,7 +83,7 @@ EXECUTED = [
 @pytest.mark.usefixtures("registries")
 @pytest.mark.parametrize("page", EXECUTED, ids=lambda page: page.stem)
 def test_every_block_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
-    """Titled blocks are files, Python blocks share a namespace, commands end with status 0 or say what does not fit."""
+    """Titled blocks are files, Python blocks share a namespace, commands end with status 0 or state what does not fit."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("MPLBACKEND", "Agg")
@@ -116,7 +116,9 @@ def test_descriptions_of_studies_are_read(title: str, tmp_path: Path):
 
 
 def test_blocks_say_what_they_are():
-    """A language, or commands of this project alone; a reason where it is not executed; no more of these than there were."""
+    """A block has a language, or commands of this project alone; a reason where it is not executed; the number of
+    reasons does not grow.
+    """
     marked = 0
     for page in PAGES:
         found = blocks(page)
@@ -134,14 +136,14 @@ def test_blocks_say_what_they_are():
 
 
 def lines_of(page: Path) -> list[str]:
-    """Command lines of this project in all code of a page: fenced, indented, with comments."""
+    """Yield the command lines of this project in all code of a page: fenced, indented, with comments."""
     text = page.read_text(encoding="utf-8").replace("\\\n", " ")
     return re.findall(r"^(?: {4})?(?:\$ )?(wse-sim [^\n<]*)$", text, re.MULTILINE)
 
 
 @pytest.mark.slow
 def test_every_command_of_every_page_has_its_options():
-    """Also those that are not executed: commands exist, and options are theirs."""
+    """Commands exist and have the given options, including commands that are not executed."""
     from typer.main import get_command
 
     from wse_sim.cli import app

@@ -1,4 +1,4 @@
-"""Equality of two executors on one program, field by field."""
+"""Checks that two executors agree on one program, field by field."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BUFFERS = ("x", "y", "h")
 
 
 def run_all(seed: int, config: FabricConfig, executors: tuple[str, ...]) -> dict[str, FabricResult]:
-    """Results of the random program `seed` by executor; merges take turns."""
+    """Return the results of the random program `seed` by executor; merges take turns."""
     made = random_program(seed, config)
     return {
         executor: run_program(
@@ -28,7 +28,7 @@ def run_all(seed: int, config: FabricConfig, executors: tuple[str, ...]) -> dict
 
 
 def disagreements(expected: FabricResult, found: FabricResult, *, values: bool = True) -> list[str]:
-    """Names of the fields and buffers that differ; of the max-plus executor those that it counts."""
+    """Return the names of the fields and buffers that differ; of the max-plus executor those that it counts."""
     if found.executor == "max-plus":
         return differences(found, expected, BUFFERS if values else ())
     differ = [

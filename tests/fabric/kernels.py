@@ -10,7 +10,7 @@ from wse_sim.fabric.format.program import Program
 
 
 def chain_reduce(config: FabricConfig, cores: int, words: int, start: int | None = None) -> Program:
-    """A row of `cores` adds its vectors towards core 0; two colors alternate by parity."""
+    """Return a row of `cores` adds its vectors towards core 0; two colors alternate by parity."""
     b = Builder(1, cores, config)
     start = config.task_start_cycles if start is None else start
     x = b.buffer("x", words)
@@ -36,7 +36,7 @@ def chain_reduce(config: FabricConfig, cores: int, words: int, start: int | None
 
 
 def two_phase_reduce(config: FabricConfig, cores: int, words: int, group: int) -> Program:
-    """Chains inside groups, then a chain over the leaders whose streams cross the groups by switches.
+    """Build chains inside groups, then a chain over the leaders, whose streams cross the groups by switches.
 
     Core j of group g sends on color (j + g) mod 2 and receives on the other one, so a leader's stream of phase 2
     arrives on the color of its phase 1.  The last wavelet of a core's phase 1 turns both colors' switches to W.
@@ -103,7 +103,7 @@ def two_phase_reduce(config: FabricConfig, cores: int, words: int, group: int) -
 
 
 def star_reduce(config: FabricConfig, cores: int, words: int) -> Program:
-    """Every core sends its vector to core 0 on one color; switches let one stream through after the other."""
+    """Let every core send its vector to core 0 on one color; switches pass one stream after the other."""
     b = Builder(1, cores, config)
     x = b.buffer("x", words)
     k = b.core_class("sender")
@@ -120,7 +120,7 @@ def star_reduce(config: FabricConfig, cores: int, words: int) -> Program:
 
 
 def broadcast(config: FabricConfig, cores: int, words: int) -> Program:
-    """Core 0 multicasts its vector along the row."""
+    """Multicast the vector of core 0 along the row."""
     b = Builder(1, cores, config)
     x = b.buffer("x", words)
     source, sink = b.core_class("source"), b.core_class("sink")
@@ -135,7 +135,7 @@ def broadcast(config: FabricConfig, cores: int, words: int) -> Program:
 
 
 def halo_sends_first(config: FabricConfig, size: int, words: int) -> Program:
-    """Exchange with four neighbours on a torus-free grid: all sends, then all receives, eight colors."""
+    """Exchange with four neighbours on a grid without wrap-around: all sends, then all receives, on eight colors."""
     b = Builder(size, size, config)
     x = b.buffer("x", 8 * words)
     moves = (("E", "W", 0, 1), ("W", "E", 0, -1), ("S", "N", 1, 0), ("N", "S", -1, 0))

@@ -1,4 +1,4 @@
-"""Random constants of the fabric: links, queues, rings, ramps and edges of dies as no wafer has them."""
+"""Random constants of the fabric: links, queues, rings, ramps and edges of dies that no wafer has."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ WSE3 = FabricConfig.from_wafer(load_wafer("wse3"))
 
 
 def odd_config(seed: int) -> FabricConfig:
-    """Hops of 1 to 4 cycles, dear turns, queues of 1 to 4 words a cycle, rings of 3 to 10, edges of dies, both arbitrations."""
+    """Return the hops of 1 to 4 cycles, dear turns, queues of 1 to 4 words a cycle, rings of 3 to 10, edges of dies,
+    both arbitrations.
+    """
     rng = random.Random(seed)
     return FabricConfig.from_wafer(
         load_wafer("wse2"),
@@ -30,5 +32,5 @@ def odd_config(seed: int) -> FabricConfig:
 
 
 def config_of(seed: int) -> FabricConfig:
-    """Every second seed WSE-2, every tenth WSE-3, the others odd constants."""
+    """Return the constants: every second seed WSE-2, every tenth WSE-3, the others odd constants."""
     return WSE2 if seed % 2 else WSE3 if seed % 10 == 0 else odd_config(seed)

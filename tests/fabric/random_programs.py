@@ -1,4 +1,4 @@
-"""Random fabric programs, by seed: the food of differential tests between executors.
+"""Random fabric programs by seed, for differential tests between executors.
 
 Routes are trees from random sources (X then Y), some with merges, some with switches that turn inputs or outputs; senders and receivers mostly agree on the number of
 words, so most programs end; shuffled instructions, switches and blocked tasks make some deadlock.
@@ -46,7 +46,7 @@ class RandomProgram:
 
 @dataclasses.dataclass(frozen=True)
 class Features:
-    """Shares of the ingredients; set one to 0 to leave it out."""
+    """Fractions of the ingredients; set one to 0 to leave it out."""
 
     merges: float = 0.3
     switches: float = 0.2
@@ -93,7 +93,7 @@ class _Maker:
         return x + y if x_first else y + x
 
     def tree_color(self, color: int) -> None:
-        """Sources with trees; a later source may join an earlier tree."""
+        """Make sources with trees; a later source may join an earlier tree."""
         rx: dict[Core, set[str]] = {}
         tx: dict[Core, set[str]] = {}
         x_first = bool(self.rng.random() < 0.5)
@@ -191,7 +191,7 @@ class _Maker:
         return found
 
     def star_color(self, color: int) -> None:
-        """Senders of one row take turns by switches that their last word or a control wavelet advances."""
+        """Make senders of one row that alternate by switches; their last word or a control wavelet advances these."""
         row = int(self.rng.integers(self.rows))
         n = min(self.cols, int(self.rng.integers(2, 8)))
         if n < 2:
@@ -215,7 +215,7 @@ class _Maker:
         )
 
     def forked_color(self, color: int) -> None:
-        """Switches that turn outputs, by marks and by commands that some cores see."""
+        """Make switches that turn outputs, by marks and by commands that some cores see."""
         made = SwitchedColor(self.rng, self.rows, self.cols, self.turns)
         if any(words % self.turns for words in made.words.values()):
             return  # turns differ, but the instructions of a loop do not
@@ -380,7 +380,9 @@ class _Maker:
     maxsize=4
 )  # several executors in turn get one program; test_contract.py: none changes it
 def random_program(seed: int, config: FabricConfig, features: Features | None = None) -> RandomProgram:
-    """The program of `seed`; seeds whose routes cannot be built are replaced by the next one in a fixed sequence."""
+    """Return the program of `seed`; seeds whose routes cannot be built are replaced by the next one in a fixed
+    sequence.
+    """
     for attempt in range(50):
         try:
             return _Maker(seed + 1_000_003 * attempt, config, features or Features()).make()

@@ -1,4 +1,4 @@
-"""Random trees whose switches turn outputs, and the words that come to every core: a walk by the rules, without time.
+"""Random trees whose switches turn outputs, and the words that arrive at every core: a walk by the rules, without time.
 
 One core sends, and words of one color stay in order on their way, so every router meets words and commands in the order
 in which they were sent.
@@ -22,7 +22,7 @@ Core = tuple[int, int]
 
 @dataclasses.dataclass
 class Router:
-    """Positions of one router on the way of a color: inputs and outputs."""
+    """The positions of one router on the route of a color: inputs and outputs."""
 
     rx: list[str]
     tx: list[str]
@@ -39,7 +39,7 @@ class Router:
             self.at = (0 if self.ring else self.at) if last else self.at + 1
 
     def switch(self) -> Switch | None:
-        """Positions after position 0."""
+        """Return the positions after position 0."""
         if len(self.tx) == 1:
             return None
         later = [{"rx": rx, "tx": tx} for rx, tx in zip(self.rx[1:], self.tx[1:], strict=True)]
@@ -48,7 +48,7 @@ class Router:
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """Words, the mark of the last one, and the commands of the control wavelet behind them."""
+    """Words, the mark of the last one, and the commands of the following control wavelet."""
 
     words: int
     mark: str | None = None
@@ -57,7 +57,7 @@ class Batch:
     task_id: int = NO_TASK
 
     def write(self, k: CoreClass, color: int, source: Operand) -> None:
-        """The instructions that send it."""
+        """Write the instructions that send the batch."""
         k.mov(fabric_out(color, self.mark), source, length=self.words, start="none")
         if self.commands:
             k.control(color, *self.commands, task_id=self.task_id, ignore=self.ignore, start="none")
@@ -82,7 +82,7 @@ class SwitchedColor:
             self.routers[at].at = start
 
     def _tree(self, rows: int, cols: int) -> dict[Core, str]:
-        """Core -> directions to its children, its own input last (`R` of the source)."""
+        """Return, for each core, the directions to its children, its own input last (`R` of the source)."""
         rng = self.rng
         self.inputs = {self.source: "R"}
         ways: dict[Core, str] = {self.source: ""}
@@ -130,7 +130,7 @@ class SwitchedColor:
             self._walk(None, batch)
 
     def _walk(self, mark: str | None, control: Batch | None) -> None:
-        """One word from the source to all cores that get it; the commands of a control wavelet pop on the way."""
+        """Move one word from the source to all cores that receive it; the commands of a control wavelet pop on the way."""
         way = [(self.source, mark, control.commands if control else ())]
         while way:
             at, mark, commands = way.pop()

@@ -1,4 +1,4 @@
-"""The fidelity benchmark on small inputs: it passes what is right, and names what is not."""
+"""The fidelity benchmark on small inputs: it passes correct values, and names wrong ones."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from benchmarks import fidelity
 
 
 def test_published_times_come_out_within_one_percent() -> None:
-    """Vector operations and words of two wafers, by program; the reductions are in test_closed_forms."""
+    """Vector operations and words of two wafers are compared by program; the reductions are in test_closed_forms."""
     rows = list(fidelity.published(kernels=("vector_op", "point_to_point")))
     assert len(rows) >= 9
     assert [row.name for row in rows if row.fails] == []
 
 
 def test_a_published_row_that_was_not_run_is_not_passed() -> None:
-    """512 cores for 9,000 cycles are beyond a limit of 1,000 core cycles."""
+    """512 cores for 9,000 cycles exceed a limit of 1,000 core cycles."""
     row = next(fidelity.published(1e3, kernels=("reduce",)))
     assert row.found is None
     assert row.fails
@@ -25,7 +25,7 @@ def test_a_published_row_that_was_not_run_is_not_passed() -> None:
 
 
 def test_programs_meet_their_closed_forms() -> None:
-    """Chain, star, broadcast exactly, tree within 2 %."""
+    """Chain, star and broadcast agree exactly, tree within 2 %."""
     rows = list(fidelity.forms(((4, 16), (16, 64))))
     assert len(rows) == 10
     assert [row.name for row in rows if row.fails] == []
@@ -34,7 +34,7 @@ def test_programs_meet_their_closed_forms() -> None:
 
 @pytest.mark.slow
 def test_the_executors_agree_on_both_wafers() -> None:
-    """Ten random programs each."""
+    """Ten random programs run on each wafer."""
     for seen in fidelity.agreement(10):
         assert (seen["programs"], seen["wavelet_differs"], seen["max_plus_differs"]) == (10, 0, 0)
 

@@ -1,4 +1,4 @@
-"""Ten small programs on every executor, as one line of JSON: the same with NUMBA_DISABLE_JIT=1 and without.
+"""Runs ten small programs on every executor, as one line of JSON: the same with NUMBA_DISABLE_JIT=1 and without.
 
 ``NUMBA_DISABLE_JIT=1 python -m tests.fabric.without_jit``
 """
@@ -23,7 +23,7 @@ COUNTERS = ("halt_cycles", "busy", "stalled_in", "stalled_out", "link_wavelets",
 
 
 def programs() -> Iterator[tuple[str, FabricConfig, Program, dict[str, np.ndarray], str]]:
-    """Name, wafer, program, inputs and a buffer to read: five of everything, five that the equations cover."""
+    """Return name, wafer, program, inputs and a buffer to read: five of all kinds, five that the equations cover."""
     for wafer, seeds in (("wse2", (0, 2, 3)), ("wse3", (2, 3))):
         config = FabricConfig.from_wafer(load_wafer(wafer))
         for seed in seeds:
@@ -36,14 +36,14 @@ def programs() -> Iterator[tuple[str, FabricConfig, Program, dict[str, np.ndarra
 
 
 def digest(result: FabricResult, buffer: str) -> list[object]:
-    """Cycles, every counter in full, the deadlock, and the bits of a buffer."""
+    """Return cycles, every counter, the deadlock, and the bits of a buffer."""
     counters = [getattr(result, name).tolist() for name in COUNTERS]
     values = result.read(buffer)
     return [result.cycles, counters, str(result.deadlock), values.view(np.uint8).tolist()]
 
 
 def digests() -> dict[str, list[object]]:
-    """By program and executor."""
+    """Return the digests by program and executor."""
     return {
         f"{name} {executor} {threads}": digest(
             run_program(

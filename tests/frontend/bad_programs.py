@@ -1,4 +1,4 @@
-"""Programs that a static machine cannot run, each with what its sentence must say."""
+"""Programs that a static machine cannot run, each with the expected words of its sentence."""
 
 from __future__ import annotations
 
@@ -305,7 +305,7 @@ class NeedsALibrary(nn.Module):
 
 
 class OwnError(Exception):
-    """What only its author knows."""
+    """An error of the model's author."""
 
 
 @bad(

@@ -1,4 +1,4 @@
-"""Kernel graphs computed by the kernels' `compute` faces, on values that PyTorch recorded.
+"""Computes kernel graphs by the kernels' `compute` faces, on values that PyTorch recorded.
 
 :func:`record` runs the captured ATen graph and keeps the value of every operator.  :func:`run_kernel`
 gives one kernel the recorded values of its operands and returns its result, to be compared with the
@@ -31,7 +31,7 @@ SPLIT = {"parts": 3}  # every reduction is split over this many cores
 
 
 class _Recorder(torch.fx.Interpreter):
-    """Runs a graph and keeps every value; `instead` may give another value for an operator."""
+    """Runs a graph and keeps every value; `instead` may replace the value of an operator."""
 
     def __init__(self, module: Any, instead: Callable[[str, dict[str, Any]], Any] | None = None) -> None:
         super().__init__(module)
@@ -89,7 +89,7 @@ def _same(module: torch.nn.Module) -> dict[int, list[str]]:
 
 
 def check_every_kernel(model: Recorded, tolerance: float = 1e-4) -> dict[str, float]:
-    """Largest relative fault of every kernel, each on recorded operands; faults above raise."""
+    """Return the largest relative error of every kernel, each on recorded operands; errors above the limit raise."""
     faults = {}
     for kernel in model.lowered.graph:
         nodes = model.lowered.nodes_of[kernel.name]
@@ -101,7 +101,7 @@ def check_every_kernel(model: Recorded, tolerance: float = 1e-4) -> dict[str, fl
 
 
 def run_whole(model: Recorded) -> Any:
-    """The model's result with every kernel fed by the kernels before it: only views are PyTorch's."""
+    """Return the model's result with every kernel fed by the kernels before it: only views are PyTorch's."""
     ends = {nodes[-1].name: name for name, nodes in model.lowered.nodes_of.items()}
     inside = {n.name for nodes in model.lowered.nodes_of.values() for n in nodes[:-1]}
 
@@ -123,7 +123,7 @@ def run_whole(model: Recorded) -> Any:
 
 
 def relative(ours: Any, theirs: Any) -> float:
-    """Largest difference over the largest value."""
+    """Return the largest difference over the largest value."""
     theirs = _first(theirs).detach().numpy()
     assert np.shape(ours) == theirs.shape, (np.shape(ours), theirs.shape)
     scale = float(np.abs(theirs).max(initial=0)) or 1.0
@@ -135,7 +135,7 @@ def _first(value: Any) -> Any:
 
 
 def check_operands(lowered: LoweredModel, kernel: Kernel, nodes: tuple[Node, ...]) -> None:
-    """Every activation and weight that the operators read is an operand of the kernel, and no other."""
+    """Check that the operands of the kernel are exactly the activations and weights that the operators read."""
     inside, read = {n.name for n in nodes}, set()
     for node in nodes:
         for ref in node.refs():
@@ -152,7 +152,7 @@ def check_operands(lowered: LoweredModel, kernel: Kernel, nodes: tuple[Node, ...
 
 
 class _Values:
-    """Values of arguments as arrays, and which argument is the result so far."""
+    """Values of arguments as arrays, and which argument is the current result."""
 
     def __init__(self, lowered: LoweredModel, values: Mapping[str, Any], leaves: Mapping[str, Any]) -> None:
         self.trace, self.values, self.leaves = lowered.trace, values, leaves
@@ -164,7 +164,7 @@ class _Values:
         return value.detach().numpy()
 
     def carried(self, argument: Any, before: Node, value: Any) -> Any:
-        """`value`, the result of `before`, as `argument` sees it through views; None if it is another's."""
+        """Return `value`, the result of `before`, as `argument` sees it through views; None if it belongs to another."""
         base = self.trace.base(argument)
         if base is None or base.name != before.name:
             return None
@@ -195,7 +195,7 @@ _PLAIN_VIEWS += ("unsqueeze", "squeeze", "transpose", "alias", "detach", "getite
 def run_kernel(
     kernel: Kernel, lowered: LoweredModel, values: Mapping[str, Any], leaves: Mapping[str, Any]
 ) -> Any:
-    """The result of one kernel on the values of its operands."""
+    """Return the result of one kernel on the values of its operands."""
     nodes, of = lowered.nodes_of[kernel.name], _Values(lowered, values, leaves)
     if kernel.family in ("elementwise", "activation", "generated") and nodes[0].op != "wse.rotary":
         return _chain(kernel, nodes, of).reshape(nodes[-1].shape)
@@ -210,7 +210,7 @@ def _function(node: Node) -> str:
 
 
 def _epilogue(kernel: Kernel, nodes: tuple[Node, ...], first: int, result: Any, of: _Values) -> Any:
-    """What is fused to a product, in the order of the kernel's attribute."""
+    """Apply what is fused to a product, in the order of the kernel's attribute."""
     parts = [p for p in str(kernel.attrs.get("fused", "")).split(",") if p and p != "bias"]
     for index, part in zip(range(first, len(nodes)), parts, strict=True):
         node = nodes[index]
@@ -224,7 +224,7 @@ def _epilogue(kernel: Kernel, nodes: tuple[Node, ...], first: int, result: Any, 
 
 
 def _step(node: Node, before: Node, result: Any, of: _Values) -> Any:
-    """One elementwise operator on the result so far."""
+    """Apply one elementwise operator to the current result."""
     ops, operands = _told(node, before, result, of)
     return family("elementwise").compute(*operands, ops=ops)
 
@@ -233,7 +233,7 @@ _FLIPPED = {"add": "add", "mul": "mul", "sub": "neg,add", "div": "reciprocal,mul
 
 
 def _told(node: Node, before: Node | None, result: Any, of: _Values) -> tuple[str, list[Any]]:
-    """(operators, operands) of a node as a chain; the first operand is `result`, the value of `before`."""
+    """Return (operators, operands) of a node as a chain; the first operand is `result`, the value of `before`."""
     assert node.op in (*BINARY, *ALIASES) or len(node.args) == 1 or _function(node) in UNARY, node
     arguments = list(node.args[: 2 if node.op in (*BINARY, *ALIASES) else 1])
     assert node.kwargs.get("alpha", 1) == 1
@@ -248,7 +248,7 @@ def _told(node: Node, before: Node | None, result: Any, of: _Values) -> tuple[st
 
 
 def _chain(kernel: Kernel, nodes: tuple[Node, ...], of: _Values) -> Any:
-    """Elementwise operators in a row, by one call where no view is between them."""
+    """Apply consecutive elementwise operators, by one call where no view is between them."""
     stated = str(kernel.attrs.get("ops") or kernel.attrs.get("function"))
     assert stated == ",".join(n.op for n in nodes), (stated, nodes)
     if kernel.family == "activation":
@@ -315,14 +315,14 @@ _NORMS = ("batch_norm", "_native_batch_norm_legit_no_training")
 
 
 def _folded(norm: Node, of: _Values) -> tuple[Any, Any]:
-    """Scale and shift of a batch norm with running statistics."""
+    """Return scale and shift of a batch norm with running statistics."""
     weight, bias, mean, variance = (of(a) for a in norm.args[1:5])
     scale = weight / np.sqrt(variance + norm.args[7 if norm.op == _NORMS[0] else 6])
     return scale, bias - mean * scale
 
 
 def _conv(kernel: Kernel, nodes: tuple[Node, ...], of: _Values) -> Any:
-    """A convolution of channels-last values; a batch norm after it is folded into its weights."""
+    """Return a convolution of channels-last values; a batch norm after it is folded into its weights."""
     node, d = nodes[0], kernel.dims
     filters, bias = of(node.args[1]).transpose(2, 3, 1, 0), of(node.arg(2, "bias"))
     first = 1
@@ -381,7 +381,7 @@ def _layout(kernel: Kernel, node: Node, of: _Values) -> Any:
 
 
 def _indexed(kernel: Kernel, node: Node, of: _Values) -> Any:
-    """A gather along axis 1 by an index that is the same for all features: each sample is a table."""
+    """Return a gather along axis 1 by an index that is the same for all features: each sample is a table."""
     assert (kernel.attrs["op"], node.op, node.args[1]) == ("gather", "gather", 1), node
     tables, ids = of(node.args[0]), of(node.args[2])
     assert len(tables) == kernel.dims["tables"]

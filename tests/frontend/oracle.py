@@ -1,4 +1,4 @@
-"""What torch says about a model: FLOPs of a run, and the products of its joint graph."""
+"""Torch's own counts for a model: FLOPs of a run, and the products of its joint graph."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _value(tree: Any) -> Any:
 
 
 def flops_of(graph: torch.fx.Graph) -> int:
-    """FLOPs by torch's registry (2 per multiply-accumulate, attention dense)."""
+    """Count FLOPs by torch's registry (2 per multiply-accumulate, attention dense)."""
     total = 0
     for node in graph.nodes:
         formula = flop_registry.get(getattr(node.target, "overloadpacket", None))
@@ -32,7 +32,7 @@ def flops_of(graph: torch.fx.Graph) -> int:
 
 
 def products_of(graph: torch.fx.Graph) -> Counter[tuple[int, int, int, int]]:
-    """(b, m, k, n) of all products; transposed ones are one: m <= n."""
+    """Return (b, m, k, n) of all products; transposed ones are one: m <= n."""
     found: Counter[tuple[int, int, int, int]] = Counter()
     for node in graph.nodes:
         packet = getattr(node.target, "overloadpacket", None)
@@ -45,19 +45,19 @@ def products_of(graph: torch.fx.Graph) -> Counter[tuple[int, int, int, int]]:
 
 
 def shape_key(b: int, m: int, k: int, n: int) -> tuple[int, int, int, int]:
-    """A product up to transposition."""
+    """Return a product up to transposition."""
     return b, min(m, n), k, max(m, n)
 
 
 def forward(module: torch.nn.Module, args: Any, kwargs: Any = None) -> torch.fx.Graph:
-    """The forward graph in core ATen with attention as products."""
+    """Return the forward graph in core ATen with attention as products."""
     fake, fake_args, fake_kwargs = as_fake(module.eval(), args, kwargs or {})
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
         return torch.export.export(fake, fake_args, fake_kwargs).run_decompositions().graph
 
 
 def joint(module: torch.nn.Module, args: Any) -> torch.fx.Graph:
-    """The joint forward and backward graph of a module that returns its loss."""
+    """Return the joint forward and backward graph of a module that returns its loss."""
 
     class Tuple(torch.nn.Module):
         def __init__(self) -> None:
@@ -74,7 +74,7 @@ def joint(module: torch.nn.Module, args: Any) -> torch.fx.Graph:
 
 
 def products_in(graph: KernelGraph) -> Counter[tuple[int, int, int, int]]:
-    """(b, m, k, n) of all products of a kernel graph; attention as its two or six products."""
+    """Return (b, m, k, n) of all products of a kernel graph; attention as its two or six products."""
     found: Counter[tuple[int, int, int, int]] = Counter()
     for kernel in graph.kernels:
         d = kernel.dims

@@ -1,4 +1,4 @@
-"""Programs of any operators in any order: modules that nobody wrote, for tests of the whole front end.
+"""Programs of random operators in random order, for tests of the complete front end.
 
 A program is a list of steps (operator, two numbers).  It works on a pool of tensors, which begins with the arguments: a
 step picks the operator's operands among those that suit it by the two numbers, puts its result into the pool, and is left
@@ -21,7 +21,7 @@ MOST = 4096  # elements of a tensor in the pool
 
 
 class Program(nn.Module):
-    """The module of a list of steps; weights come into being as the first forward pass asks for them."""
+    """The module of a list of steps; weights are created when the first forward pass needs them."""
 
     def __init__(self, steps: list[Step], args: tuple[Tensor, ...]) -> None:
         super().__init__()
@@ -35,21 +35,21 @@ class Program(nn.Module):
         self.is_built = True
 
     def weight(self, *shape: int) -> Tensor:
-        """The next weight."""
+        """Return the next weight."""
         if not self.is_built:
             self.weights.append(nn.Parameter(torch.randn(shape)))
         self.next[0] += 1
         return self.weights[self.next[0] - 1]
 
     def part(self, make: Callable[[], nn.Module]) -> nn.Module:
-        """The next submodule."""
+        """Return the next submodule."""
         if not self.is_built:
             self.parts.append(make())
         self.next[1] += 1
         return self.parts[self.next[1] - 1]
 
     def forward(self, *args: Tensor) -> Any:
-        """All steps; the tensors that none of them reads."""
+        """Run all steps; return the tensors that none of them reads."""
         at, self.next = self.next, [0, 0]
         pool, read = list(args), set[int]()
         for number, (op, one, two) in enumerate(self.steps):
@@ -80,7 +80,7 @@ def _any(x: Tensor) -> bool:
 
 
 def _repeats(x: Tensor, shape: torch.Size) -> bool:
-    """Whether a tensor is repeated to a shape."""
+    """Return whether a tensor is repeated to a shape."""
     pairs = zip(reversed(x.shape), reversed(shape), strict=False)
     return x.dim() <= len(shape) and all(a in (1, b) for a, b in pairs)
 
@@ -118,7 +118,7 @@ def _own_weights(p: Program, two: int, x: Tensor) -> Tensor:
 
 
 def _made_weight(p: Program, two: int, x: Tensor) -> Tensor:
-    """A layer whose weights another one makes, as a whole."""
+    """A layer whose complete weights another layer makes."""
     wide, made = x.shape[-1], x.reshape(-1, x.shape[-1]).mean(0)
     w = F.linear(made, p.weight(3 * wide, wide))
     return F.linear(x, w.view(3, wide), p.weight(3) if two % 2 else None)

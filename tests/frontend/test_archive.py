@@ -1,4 +1,4 @@
-"""A `.pt2` file of a stranger is read for operators and shapes, and nothing in it runs.
+"""Reads a `.pt2` file from an untrusted source for operators and shapes, without executing anything in it.
 
 Each test writes a good program, changes one part of the archive as somebody with bad intent would, and looks whether a
 mark was left.  torch.export.load itself leaves the mark for most of them.
@@ -42,7 +42,7 @@ class _Net(nn.Module):
 
 
 class _Leaves:
-    """Unpickled, it makes the file `mark`."""
+    """Creates the file `mark` when it is unpickled."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark
@@ -68,7 +68,7 @@ def _changed(good: Path, path: Path, change: Change, more: dict[str, bytes] | No
 
 
 def _graph(edit: Callable[[dict[str, Any]], None]) -> Change:
-    """A change of the graph's description."""
+    """Return a change of the graph's description."""
 
     def change(name: str, data: bytes) -> bytes:
         if name != "models/model.json":
@@ -82,7 +82,7 @@ def _graph(edit: Callable[[dict[str, Any]], None]) -> Change:
 
 @pytest.mark.slow
 def test_a_good_file_gives_the_kernels_of_the_module(good: Path) -> None:
-    """Shapes, ties, buffers and constants arrive; a parameter's values do not (zeros stand for them)."""
+    """Shapes, ties, buffers and constants are read; a parameter's values are not (zeros replace them)."""
     graph = load_model(str(good))
     assert graph.parameters == 4 * 4 + 4 + 4  # the shared weight once
     program = load_exported(str(good))
@@ -93,7 +93,7 @@ def test_a_good_file_gives_the_kernels_of_the_module(good: Path) -> None:
 
 @pytest.mark.slow
 def test_sample_inputs_are_not_unpickled(good: Path, tmp_path: Path) -> None:
-    """The file is read as before: what it offers as sample inputs is not looked at."""
+    """The file is read as before, without its sample inputs."""
     mark = tmp_path / "mark"
     buffer = io.BytesIO()
     torch.save((_Leaves(mark),), buffer)
@@ -194,7 +194,7 @@ def test_nothing_in_the_description_of_the_graph_runs(
 
 @pytest.mark.slow
 def test_guards_are_dropped(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Texts of Python that torch compiles into the module."""
+    """Guards are Python text that torch would compile into the module."""
     monkeypatch.chdir(tmp_path)
 
     def edit(data: dict[str, Any]) -> None:
@@ -205,7 +205,7 @@ def test_guards_are_dropped(good: Path, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_an_archive_that_lies_about_its_size_is_refused(good: Path, tmp_path: Path) -> None:
-    """Compressed parts (1 GiB of zeros is 1 MiB of file) and parts that are there twice."""
+    """Compressed parts (1 GiB of zeros is 1 MiB of file) and duplicate parts are refused."""
     bomb, twice = tmp_path / "bomb.pt2", tmp_path / "twice.pt2"
     with zipfile.ZipFile(good) as old, zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as new:
         for name in old.namelist():

@@ -1,4 +1,6 @@
-"""What published models do in forward(): caches that they fill, weights on "meta" beside values, work on constants."""
+"""Patterns of published models in forward(): caches that they fill, weights on "meta" next to values, work on
+constants.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from wse_sim.frontend import lower
 
 
 class Cached(nn.Module):
-    """Attention biases by device, as in vision transformers: gathered once from a weight, then kept."""
+    """Attention biases by device, as in vision transformers: they are gathered once from a weight and then cached."""
 
     def __init__(self, of_the_input: bool) -> None:
         super().__init__()
@@ -42,7 +44,7 @@ def test_a_cache_of_weights_is_worked_out_in_each_step(device):
 
 
 def test_a_cache_of_inputs_is_refused():
-    """What is kept from one step to the next is a state, which a compiled step does not have."""
+    """A value that one step leaves for the next is state, which a compiled step does not have."""
     with pytest.raises(
         ModelError, match=r"assigns to self\.cache\['last'\], which a compiled step cannot keep"
     ):
@@ -50,7 +52,7 @@ def test_a_cache_of_inputs_is_refused():
 
 
 class Tied(nn.Module):
-    """One weight under two names, a plain tensor beside it."""
+    """One weight under two names, next to a plain tensor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +91,7 @@ class Switching(nn.Module):
 
 
 def test_a_switch_settles():
-    """The graph is that of the second call; the module is as before; a counter that the work depends on is refused."""
+    """The graph is that of the second call; the module is unchanged; a counter that affects the work is refused."""
     model = Switching()
     graph = lower(model, (torch.zeros(8, 8),))
     assert [k.family for k in graph] == ["gemm"]
@@ -114,7 +116,7 @@ class Counting(nn.Module):
 
 
 def test_a_counter_that_no_work_depends_on_is_a_note():
-    """Three products, the number of evaluations as before, and a sentence about it."""
+    """There are three products, the number of evaluations as before, and a note about it."""
     model = Counting()
     graph = lower(model, (torch.zeros(8, 8),))
     assert [k.family for k in graph].count("gemm") == 3
@@ -124,7 +126,7 @@ def test_a_counter_that_no_work_depends_on_is_a_note():
 
 
 class Choosy(nn.Module):
-    """Looks at the very type of its argument, and at types as values."""
+    """Examines the exact type of its argument, and types as values."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -145,7 +147,7 @@ def test_the_type_of_a_captured_tensor_is_that_of_eager_mode():
 
 
 class Placed(nn.Module):
-    """Moves tensors to a GPU inside of forward(), as scripts of a GPU do, and reads lengths as an array."""
+    """Moves tensors to a GPU inside forward(), as GPU scripts do, and reads lengths as an array."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -159,7 +161,7 @@ class Placed(nn.Module):
 
 @pytest.mark.parametrize("training", [False, True])
 def test_devices_and_arrays_inside_of_forward(training: bool):
-    """One product, as without them; a note names the first line that names a GPU, another the length that was read."""
+    """There is one product, as without them; a note names the first line with a GPU, another the length that was read."""
     graph = lower(Placed(), (torch.zeros(8, 8), torch.tensor([3, 5])), training=training)
     assert graph.forward_flops == 2 * 8**3
     assert [note.partition(":")[0] for note in graph.notes if note.startswith(("devices", "masks"))] == [
@@ -169,7 +171,7 @@ def test_devices_and_arrays_inside_of_forward(training: bool):
 
 
 class Windowed(nn.Module):
-    """Makes its window as small as the picture at the first call, as shifted-window transformers do."""
+    """Shrinks its window to the picture at the first call, as shifted-window transformers do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -219,7 +221,7 @@ def test_a_test_of_a_mask_is_folded():
 
 
 class Counted(nn.Module):
-    """Integers of a mask are read as sizes: the first sample's tokens are cut off."""
+    """Reads integers of a mask as sizes: the first sample's tokens are cut off."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -231,7 +233,7 @@ class Counted(nn.Module):
 
 
 def test_a_length_of_a_mask_is_folded():
-    """Five of seven tokens are unmasked: 2 x 5 x 8 x 8 x 2 FLOPs, and a note says for which values that holds."""
+    """Five of seven tokens are unmasked: 2 x 5 x 8 x 8 x 2 FLOPs, and a note states for which values this holds."""
     mask = torch.zeros(2, 7, dtype=torch.bool)
     mask[0, :5] = mask[1, :3] = True
     graph = lower(Counted(), (torch.randn(2, 7, 8), mask))
@@ -256,7 +258,7 @@ class Standardised(nn.Module):
 
 
 def test_gradients_of_worked_out_weights():
-    """Each convolution has a kernel for its weight's gradient; FLOPs are those of torch's counter."""
+    """Each convolution has a kernel for its weight's gradient; FLOPs equal those of torch's counter."""
     from torch.utils.flop_counter import FlopCounterMode
 
     model, x = Standardised(), torch.randn(2, 4, 32)
@@ -267,7 +269,7 @@ def test_gradients_of_worked_out_weights():
 
 
 class Pyramid(nn.Module):
-    """Keeps its levels in an attribute, as networks of optical flow do; `carried` reads what the last call left."""
+    """Keeps its levels in an attribute, as networks of optical flow do; `carried` reads those of the last call."""
 
     def __init__(self, *, carried: bool = False) -> None:
         super().__init__()
@@ -283,7 +285,9 @@ class Pyramid(nn.Module):
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_what_is_assigned_before_it_is_read_is_no_state(device):
-    """Scratch in attributes goes, with a note; what one call leaves for the next is refused; the module is as before."""
+    """Scratch values in attributes are removed, with a note; values that one call leaves for the next are refused; the
+    module is unchanged.
+    """
     with torch.device(device):
         model, carried = Pyramid(), Pyramid(carried=True)
     x = torch.zeros(4, 8, device=device)
@@ -312,7 +316,7 @@ class Record(nn.Module):
 
 
 def test_what_is_appended_to_a_list_is_no_state_unless_it_is_read():
-    """The module's list stays empty, after the check of its FLOPs too."""
+    """The module's list stays empty, also after the check of its FLOPs."""
     model, x = Record(), torch.zeros(4, 8)
     graph = lower(model, (x,), training=True)
     assert [note for note in graph.notes if note.startswith("scratch: seen")]
@@ -335,7 +339,7 @@ class Frequencies(nn.Module):
 
 
 def test_tensors_in_containers_come_along():
-    """On "meta" as with values: the tables are constants."""
+    """On "meta" and with values, the tables are constants."""
     graphs = []
     for device in ("cpu", "meta"):
         with torch.device(device):
@@ -348,7 +352,7 @@ def test_tensors_in_containers_come_along():
 
 
 class Skipping(nn.Module):
-    """Leaves out layers at random while it trains, as speech encoders do."""
+    """Omits layers at random while it trains, as speech encoders do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -361,7 +365,9 @@ class Skipping(nn.Module):
 
 
 def test_a_test_of_random_numbers_takes_the_likelier_branch():
-    """The layer left out one time in ten is there, the one left out nine times in ten is not; numpy's draws repeat."""
+    """The layer that is omitted one time in ten is included, the one omitted nine times in ten is not; numpy's draws
+    repeat.
+    """
     graphs = [lower(Skipping(), (torch.zeros(4, 8),), training=True) for _ in range(4)]
     names = {name for k in graphs[0] for name in k.parameters if name.endswith("weight")}
     assert "a.weight" in names
@@ -371,7 +377,7 @@ def test_a_test_of_random_numbers_takes_the_likelier_branch():
 
 
 class Shaped(nn.Module):
-    """A product of which only the shape is read."""
+    """A product whose shape alone is read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -383,7 +389,7 @@ class Shaped(nn.Module):
 
 
 def test_what_only_says_a_shape_is_not_worked_out():
-    """One product of two, as torch's own compiler leaves it."""
+    """One of two products remains, as in torch's own compiler."""
     graph = lower(Shaped(), (torch.zeros(4, 8),))
     assert graph.total_flops == 2 * 4 * 8 * 8
 
@@ -415,7 +421,7 @@ def test_lists_of_tensors_and_masks_of_the_shape_of_activations(device):
 
 
 class Draws(nn.Module):
-    """The entropy of a distribution: torch tests its parameters, which a program cannot."""
+    """Computes the entropy of a distribution, whose parameters torch checks and a program cannot."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -426,7 +432,7 @@ class Draws(nn.Module):
 
 
 def test_a_distribution_is_captured_and_still_tested_outside(monkeypatch):
-    """The test of its parameters is off during the capture alone.  (torch's compiler turns it off for good.)"""
+    """The check of its parameters is off only during the capture. (torch's compiler turns it off permanently.)"""
     monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", True)
     lower(Draws(), (torch.zeros(3, 8),))
     with pytest.raises(ValueError, match="satisfy the constraint"):
@@ -434,7 +440,7 @@ def test_a_distribution_is_captured_and_still_tested_outside(monkeypatch):
 
 
 class PerDegree(nn.Module):
-    """Its own product for the rows of each kind; no row of the example is of kind 2."""
+    """Has a separate product for the rows of each kind; no row of the example is of kind 2."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -451,13 +457,15 @@ class PerDegree(nn.Module):
 
 @pytest.mark.slow
 def test_a_product_of_no_rows_is_no_work():
-    """Five rows in all, 2 x 5 x 8 x 4 FLOP; three times that in training but for the inputs, which need no gradient."""
+    """Five rows in total have 2 x 5 x 8 x 4 FLOPs, three times that in training except for the inputs, which need no
+    gradient.
+    """
     assert lower(PerDegree(), (torch.zeros(5, 8),)).total_flops == 2 * 5 * 8 * 4
     assert lower(PerDegree(), (torch.zeros(5, 8),), training=True).total_flops == 2 * (2 * 5 * 8 * 4)
 
 
 class Pieces(nn.Module):
-    """Cuts a list of rows into pieces whose beginnings are written into a table, then runs each."""
+    """Cuts a list of rows into pieces whose starts are written into a table, then runs each."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -474,7 +482,9 @@ class Pieces(nn.Module):
 
 
 def test_what_is_written_in_place_is_read_as_written():
-    """Pieces of 1, 2 and 3 of six rows; after the addition there are nine places.  The counts given are left alone."""
+    """Six rows are cut into pieces of 1, 2 and 3; after the addition there are nine places. The given counts are
+    unchanged.
+    """
     counts = torch.tensor([1, 2, 3])
     graph = lower(Pieces(), (torch.zeros(6, 8), counts))
     assert [k.dims["m"] for k in graph if k.family == "gemm"] == [1, 2, 3, 9]

@@ -68,7 +68,9 @@ class Spectral(nn.Module):
 
 @pytest.mark.slow
 def test_complex_weights_train_and_meet_pairs() -> None:
-    """A complex product is four real ones: 8 FLOPs for each pair of numbers, three times in training; weights are pairs."""
+    """A complex product is four real ones: 8 FLOPs for each pair of numbers, three times in training; weights are
+    pairs.
+    """
     x = torch.randn(2, 8, 16, 16)
     graph = lower(nn.Sequential(nn.Conv2d(8, 8, 1), Spectral()), (x,), training=True)
     products = [k for k in graph.kernels if k.family == "batch_gemm"]
@@ -80,7 +82,7 @@ def test_complex_weights_train_and_meet_pairs() -> None:
 
 
 def test_elementwise_work_on_pairs() -> None:
-    """A product of complex numbers is two products and a sum for each word; its size is a product, a sum and a root."""
+    """A product of complex numbers is two products and a sum per word; its magnitude is a product, a sum and a root."""
 
     def turned(x: Tensor) -> Tensor:
         z = torch.complex(x, x)

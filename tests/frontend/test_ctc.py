@@ -1,4 +1,4 @@
-"""The CTC loss in forward(): its kernels and the FLOPs of the rest, by each way of stating lengths."""
+"""The CTC loss in forward(): its kernels and the FLOPs of the rest, for each way of stating lengths."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""All obstacles at once: places, remedies, and shares of FLOPs computed by hand."""
+"""All obstacles of a model: places, remedies, and fractions of FLOPs computed by hand."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Troubled(nn.Module):
 
 
 def troubled() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    """A factory of the model above."""
+    """Return a factory of the model above."""
     return Troubled(), (torch.randn(8, 64),)
 
 
 def test_every_obstacle_has_a_line_and_a_share():
-    """Two operators stand before two of three products, the value that is read before one."""
+    """Two operators precede two of three products, and the value that is read precedes one."""
     model, args = troubled()
     with pytest.raises(ModelError):
         lower(model, args)
@@ -58,7 +58,7 @@ def test_every_obstacle_has_a_line_and_a_share():
 
 
 class Wasteful(nn.Module):
-    """A small product under much elementwise work of many special elements."""
+    """A small product, followed by much elementwise work with many special elements."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class Passing(nn.Module):
 
 
 def test_gradients_that_a_family_lacks_are_obstacles_of_training(monkeypatch):
-    """The first of two equal products stands before the scan, so half of the FLOPs; inference has no obstacle."""
+    """The first of two equal products precedes the scan, so half of the FLOPs; inference has no obstacle."""
 
     def refuse(self: object, kernel: Kernel, *_: object) -> None:
         raise ModelError(f"kernel '{kernel.name}' has no gradient; leave it out of what trains")
@@ -107,14 +107,14 @@ def test_gradients_that_a_family_lacks_are_obstacles_of_training(monkeypatch):
 
 
 class Stops(nn.Module):
-    """Python of its own that stops: a mode that nobody wrote."""
+    """Raises an error from its own Python."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         raise NotImplementedError("no such mode")
 
 
 class StoppedOften(nn.Module):
-    """Five products of 8 x 64 x 64, and before each but the first something that torch itself does not pass."""
+    """Five products of 8 x 64 x 64, with something that torch rejects before each but the first."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ class StoppedOften(nn.Module):
 
 
 def test_what_torch_stops_at_does_not_hide_the_rest():
-    """Four obstacles, in the order of the program, with 4, 3, 2 and 1 of five products behind them."""
+    """There are four obstacles in program order, with 4, 3, 2 and 1 of five products behind them."""
     with pytest.raises(ModelError, match="shapes do not fit"):
         lower(StoppedOften(), (torch.zeros(8, 64),))
     found = diagnose(StoppedOften(), (torch.zeros(8, 64),))
@@ -147,7 +147,7 @@ def test_what_torch_stops_at_does_not_hide_the_rest():
 
 
 def test_the_command(tmp_path, monkeypatch):
-    """Status 1 for a model that is refused, 0 for one that is not."""
+    """The status is 1 for a refused model, and 0 otherwise."""
     source = (tmp_path / "sick.py").write_text
     source(
         "import torch\n\n\nclass Model(torch.nn.Module):\n    def forward(self, x):\n"

@@ -1,4 +1,4 @@
-"""The doors: files, factories, exported programs, torch.fx, transformers; table, picture and pins."""
+"""The entry points: files, factories, exported programs, torch.fx, transformers; table, picture and pins."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_all_doors_lead_to_one_graph(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.slow
 def test_a_users_file_and_mapping(tmp_path: Path) -> None:
-    """A YAML of one's own, and the mapping that a suite of measurements states."""
+    """A user's YAML file, and the mapping that a suite of measurements states."""
     import yaml
 
     file = tmp_path / "mine.yaml"
@@ -94,7 +94,7 @@ def test_the_users_model_is_left_alone() -> None:
 
 
 def test_the_users_line_is_kept() -> None:
-    """Each kernel knows where the user wrote it."""
+    """Each kernel has the user's line."""
 
     class Mine(nn.Module):
         def forward(self, x: Any) -> Any:
@@ -106,7 +106,7 @@ def test_the_users_line_is_kept() -> None:
 
 
 def test_integer_weights() -> None:
-    """Weights of 8 bits stay so: a weight-only quantised product as torchao writes it."""
+    """8-bit weights stay so: a weight-only quantised product as torchao writes it."""
 
     class Quantised(nn.Module):
         def __init__(self) -> None:
@@ -127,7 +127,7 @@ def test_integer_weights() -> None:
 
 @pytest.mark.slow
 def test_the_table_adds_up() -> None:
-    """The root holds the sums; equal blocks are one line with a count."""
+    """The root has the sums; equal blocks are one line with a count."""
     graph = load_model(FAMILIES["gpt"], training=True)
     table = table_of(graph)
     assert table.root.parameters == graph.parameters
@@ -141,7 +141,7 @@ def test_the_table_adds_up() -> None:
 
 
 def test_the_picture_folds_repeats(tmp_path: Path) -> None:
-    """Valid SVG; a block that repeats is drawn once in a frame with its count."""
+    """The SVG is valid, and a repeated block is drawn once in a frame with its count."""
     graph = load_model(FAMILIES["gpt"], training=True)
     text = draw_graph(graph, tmp_path / "graph.svg").read_text()
     xml.dom.minidom.parseString(text)
@@ -238,7 +238,7 @@ _QUICK = ("gpt2", "llama", "gptj", "vit")
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [k if k in _QUICK else pytest.param(k, marks=pytest.mark.slow) for k in HF])
 def test_transformers_configurations(tmp_path: Path, kind: str) -> None:
-    """A config.json is enough: whole model, attention found, masks folded, FLOPs as torch counts them."""
+    """A config.json is enough for the complete model: attention found, masks folded, FLOPs as torch counts them."""
     pytest.importorskip("transformers")
     architecture, sizes, attention, causal = HF[kind]
     file = tmp_path / "config.json"
@@ -300,7 +300,9 @@ SENSES: dict[str, tuple[str, dict[str, Any], set[str], int]] = {
     "kind", ["clip", *(pytest.param(k, marks=pytest.mark.slow) for k in SENSES if k != "clip")]
 )
 def test_configurations_choose_their_own_inputs(tmp_path: Path, kind: str) -> None:
-    """Text with images: both are given, the text with a place for each feature of the image; FLOPs as torch counts them."""
+    """A model of text with images gets both, and the text has a placeholder for each feature of the image; FLOPs as
+    torch counts them.
+    """
     pytest.importorskip("transformers")
     from wse_sim.frontend.huggingface import from_config
 
@@ -321,8 +323,9 @@ def test_configurations_choose_their_own_inputs(tmp_path: Path, kind: str) -> No
 
 @pytest.mark.slow
 def test_no_default_configuration_of_transformers_has_sizes_that_are_refused() -> None:
-    """Stages with a width each (MobileViT), heads of their own size (Reformer), keys that differ between layers: the sizes
-    that the authors of an architecture chose are sizes that models have."""
+    """Stages with a width each (MobileViT), heads of their own size (Reformer), keys that differ between layers: sizes
+    chosen by an architecture's authors are accepted.
+    """
     auto = pytest.importorskip("transformers.models.auto")
     from wse_sim.frontend.huggingface import _check_sizes
 
@@ -347,7 +350,7 @@ def test_no_default_configuration_of_transformers_has_sizes_that_are_refused() -
     ],
 )
 def test_configurations_with_faults(tmp_path: Path, config: dict[str, Any], sentence: str) -> None:
-    """What is wrong in a configuration is named with its key."""
+    """A fault in a configuration is named with its key."""
     pytest.importorskip("transformers")
     file = tmp_path / "config.json"
     file.write_text(json.dumps(config))

@@ -1,4 +1,4 @@
-"""Equal layers are captured once: the graph is the one that torch captures layer by layer."""
+"""Equal layers are captured once: the graph equals the one that torch captures layer by layer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WIDE = 16
 
 
 class Block(nn.Module):
-    """A layer with a norm, two products and its number."""
+    """A layer with a norm, two products and a number."""
 
     def __init__(self, number: int, how: str = "plain") -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Elsewhere(Block):
 
 
 class Convolution(nn.Module):
-    """A layer whose norm counts, whose activation works in place."""
+    """A layer whose norm counts batches, and whose activation works in place."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Convolution(nn.Module):
 
 
 class Experts(nn.Module):
-    """A layer of equal parts of its own."""
+    """A layer made of equal layers."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ CASES: dict[str, tuple[Callable[[int], nn.Module], torch.Tensor, int]] = {
 
 
 def copies_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many calls become copies in each capture from here on."""
+    """Count the calls that become copies in each capture from here on."""
     counts: list[int] = []
     copied = capture.copied
 
@@ -142,7 +142,9 @@ def copies_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_the_graph_is_that_of_layers_traced_one_by_one(
     case: str, training: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Names, sizes, weights and order of all kernels; and as many copies as there are equal layers, none where one would lie."""
+    """Names, sizes, weights and order of all kernels are equal, and there are as many copies as equal layers, none
+    where a copy would be wrong.
+    """
     make, x, copies = CASES[case]
     model = Deep(make)
     counts = copies_of(monkeypatch)

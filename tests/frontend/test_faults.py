@@ -1,4 +1,4 @@
-"""Faults are sentences: the user's line, the reason, the remedy."""
+"""Faults are sentences with the user's line, the reason and the remedy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_bad_program(module: Any, args: Any, parts: tuple[str, ...]) -> None:
 
 
 def test_autocast_around_the_capture_is_refused() -> None:
-    """torch ignores it silently, so nobody may believe that it worked."""
+    """Torch ignores it silently, so users would believe that it worked."""
     with (
         torch.autocast("cpu", dtype=torch.bfloat16),
         pytest.raises(ModelError, match=r"autocast is on .* inside forward\(\)"),
@@ -36,7 +36,7 @@ def test_autocast_around_the_capture_is_refused() -> None:
 
 
 def test_autocast_inside_forward_is_fine() -> None:
-    """The same inside forward is read; its casts are the precision level's business."""
+    """Autocast inside forward is read; its casts are determined by the precision level."""
 
     class Inside(torch.nn.Module):
         def __init__(self) -> None:
@@ -66,7 +66,7 @@ def test_autocast_inside_forward_is_fine() -> None:
     ],
 )
 def test_what_cannot_be_found(spec: str, sentence: str) -> None:
-    """A wrong name tells what to give instead."""
+    """The error for a wrong name states what to give instead."""
     with pytest.raises((ModelError, ConfigError), match=sentence):
         load_model(spec)
 
@@ -106,7 +106,7 @@ def test_impossible_parameters(tmp_path: Path, changes: dict[str, Any], sentence
 
 
 def test_wrong_options() -> None:
-    """Options that do not exist name those that do."""
+    """The error for an option that does not exist lists those that do."""
     tiny = {"family": "mlp", "layers": 1, "hidden": 4, "input": 4, "classes": 2}
     with pytest.raises(
         ModelError, match="optimizer 'lion' is unknown; use one of sgd, momentum, adam, adamw"
@@ -129,7 +129,7 @@ def test_nothing_to_train() -> None:
 
 
 def test_quantised_file_formats(tmp_path: Path) -> None:
-    """A file that is no exported program states how to write one."""
+    """The error for a file that is not an exported program states how to write one."""
     file = tmp_path / "broken.pt2"
     file.write_bytes(b"not a program")
     with pytest.raises(ModelError, match=r"torch\.export\.save"):
@@ -137,7 +137,7 @@ def test_quantised_file_formats(tmp_path: Path) -> None:
 
 
 def test_the_collection_is_large() -> None:
-    """At least 25 programs, and an unknown operator is its own type of fault."""
+    """There are at least 25 programs, and an unknown operator is its own type of fault."""
     assert len(PROGRAMS) >= 25
     with pytest.raises(UnsupportedOpError):
         lower(*next((m, a) for n, m, a, _ in PROGRAMS if n == "UnknownOperator"))
@@ -151,7 +151,7 @@ def test_a_configuration_of_transformers_given_as_a_file_says_how_to_give_it(tmp
 
 
 def test_a_fault_in_a_node_of_the_graph_names_the_line_that_it_comes_from() -> None:
-    """As torch prints it: the frames of the model, outermost first, then its own."""
+    """Torch prints the frames of the model, outermost first, and then its own."""
     fault = RuntimeError(
         "boom\n\nWhile executing %add : call_function\nOriginal traceback:\n"
         'File "/home/a/net.py", line 3, in forward\n    x = self.part(x)\n'

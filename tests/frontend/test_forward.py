@@ -1,4 +1,4 @@
-"""Named models: published FLOPs and parameters, batch by batch, without a byte of weights."""
+"""Named models have the published FLOPs and parameters, for any batch, without a byte of weights."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COUNTED = [
 
 
 def check_wired(graph: KernelGraph) -> None:
-    """Every tensor is made before it is read, every kernel and tensor is there, names are unique."""
+    """Check that every tensor is made before it is read, every kernel and tensor exists, and names are unique."""
     assert len({k.name for k in graph}) == len(graph)
     made = {t.name for t in graph.tensors.values() if t.kind in (TensorKind.INPUT, TensorKind.CONSTANT)}
     used = set()
@@ -52,7 +52,7 @@ def check_wired(graph: KernelGraph) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "seq", "flops", "parameters"), COUNTED, ids=[c[0] for c in COUNTED])
 def test_published_models(name: str, seq: int | None, flops: int, parameters: int) -> None:
-    """FLOPs and parameters, exactly."""
+    """FLOPs and parameters are equal to the published ones."""
     graph = load_model(name, seq=seq)
     assert graph.forward_flops == flops
     assert graph.parameters == parameters
@@ -62,7 +62,7 @@ def test_published_models(name: str, seq: int | None, flops: int, parameters: in
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_flops_of_every_family(name: str) -> None:
-    """Small models of all families against torch's registry."""
+    """Small models of all families are compared with torch's registry."""
     module, args = build(parse_parameters(FAMILIES[name]))
     graph = load_model(FAMILIES[name])
     assert graph.forward_flops == oracle.flops_of(oracle.forward(module, args))
@@ -71,7 +71,7 @@ def test_flops_of_every_family(name: str) -> None:
 
 @pytest.mark.slow
 def test_samples_scale() -> None:
-    """A model of 6 samples is the model captured for 6 samples, kernel by kernel."""
+    """A model of 6 samples equals the model captured for 6 samples, kernel by kernel."""
     for name in ("gpt", "bert with 5 masked", "resnet", "vit", "mlp"):
         parameters = parse_parameters(FAMILIES[name])
         module, args = build(parameters, batch=6)
@@ -89,7 +89,7 @@ def test_samples_scale() -> None:
 
 
 def test_every_shipped_model_is_valid() -> None:
-    """All files of configs/models are read, and say where their sizes come from."""
+    """All files of configs/models are read, and name the source of their sizes."""
     names = model_names()
     assert len(names) >= 30
     for name in names:
@@ -99,7 +99,7 @@ def test_every_shipped_model_is_valid() -> None:
 
 @pytest.mark.slow
 def test_facts_are_carried() -> None:
-    """What the compiler asks for is in the facts."""
+    """The facts contain what the compiler needs."""
     facts = load_model(FAMILIES["gpt"], seq=20, training=True).facts
     expected = {
         "family": "decoder",
@@ -117,13 +117,13 @@ def test_facts_are_carried() -> None:
 
 
 def test_importing_the_frontend_leaves_torch_alone() -> None:
-    """`import wse_sim.frontend` is for people without torch, too."""
+    """`import wse_sim.frontend` also works without torch."""
     code = "import sys, wse_sim.frontend as f; f.model_names(); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_without_torch_the_extra_is_named() -> None:
-    """Where torch is missing the sentence tells what to install."""
+    """If torch is missing, the sentence states what to install."""
     code = (
         "import os, sys; sys.modules['torch'] = None; os.environ['WSE_SIM_CACHE'] = 'none'\n"
         "from wse_sim.frontend import load_model\n"
@@ -155,7 +155,9 @@ print(calls, smaller, graph.parameters, repeats, peak_kib, sep=";")
     not Path("/proc/self/status").exists(), reason="the peak of one process is read from /proc"
 )
 def test_gpt3_175b_is_quick_and_small() -> None:
-    """175 billion weights cost no memory; 96 layers cost no more work per layer than 40 do.  Its own process."""
+    """175 billion weights cost no memory; 96 layers cost no more work per layer than 40 do. The test runs in its own
+    process.
+    """
     done = subprocess.run(
         [sys.executable, "-c", LARGE],
         cwd=ROOT,
@@ -197,7 +199,7 @@ def test_stated_parameters(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", model_names())
 def test_every_shipped_model_lowers(name: str) -> None:
-    """All of them, for training, whole depth."""
+    """All models are lowered for training at full depth."""
     if named_model(name).model.layers > 60:
         pytest.skip("like a shallower model of its family, and gpt3-175b has its own test")
     graph = load_model(name, training=True, batch=2)

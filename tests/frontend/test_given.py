@@ -1,4 +1,4 @@
-"""Models given as objects: every form goes through every door, and a sentence names types and shapes alone."""
+"""Models as objects: every form is accepted by every entry point, and a sentence names only types and shapes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FLOPS = 2 * 4 * 6 * 2  # of the product of (4, 6) and (6, 2)
 
 
 def _with_shapes() -> Any:
-    """A graph of torch.fx that says the shapes of its inputs."""
+    """Return a graph of torch.fx that says the shapes of its inputs."""
     graph = torch.fx.symbolic_trace(nn.Sequential(nn.Linear(6, 2)))
     torch.fx.passes.shape_prop.ShapeProp(graph).propagate(X)
     return graph
@@ -50,13 +50,13 @@ def _carrying() -> Any:
 
 
 def _parallel(net: nn.Module) -> nn.Module:
-    """As on a machine without accelerators: a process of many tests may have the device of training scripts."""
+    """Simulate a machine without accelerators, because a process of many tests may have the device of training scripts."""
     with patch("torch.nn.parallel.data_parallel._get_available_device_type", return_value=None):
         return nn.DataParallel(net)
 
 
 def _forms() -> dict[str, tuple[Any, ...]]:
-    """A model in every form, as the arguments of a door."""
+    """Return a model in every form, as the arguments of a door."""
     net = Scaled()
     program = torch.export.export(net, (X,))
     free = torch.export.export(net, (X,), dynamic_shapes={"x": {0: torch.export.Dim("b", min=2, max=64)}})
@@ -85,7 +85,7 @@ def _forms() -> dict[str, tuple[Any, ...]]:
 @pytest.mark.thinned(8)
 @pytest.mark.parametrize("form", list(_forms()))
 def test_every_form_is_the_same_product(form: str) -> None:
-    """Whatever holds the module: one product of the worked-out FLOPs, and twice of them more in training.
+    """Whatever contains the module, there is one product with the computed FLOPs, and twice as many more in training.
 
     The gradient of the weight is as large a product, and the input needs none: twice in all.
     """
@@ -101,7 +101,7 @@ def test_every_form_is_the_same_product(form: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["module, tensor", "tuple", "factory", "program", "graph, inputs"])
 def test_every_door_takes_them(form: str) -> None:
-    """Run, compare and compile, with and without options behind the inputs."""
+    """Run, compare and compile accept it, with and without options after the inputs."""
     given = _forms()[form]
     result = wse_sim.run(*given, mode="pipelined", phase="inference")
     again = api.run(
@@ -133,7 +133,7 @@ def test_every_door_takes_them(form: str) -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_model(given: Any, sentence: str) -> None:
-    """One sentence without any value of a tensor."""
+    """One sentence is raised, without any value of a tensor."""
     with pytest.raises(ModelError, match=sentence) as fault:
         load_model(*given)
     assert "tensor(" not in str(fault.value)
@@ -141,7 +141,7 @@ def test_what_is_no_model(given: Any, sentence: str) -> None:
 
 
 def test_a_length_that_example_arguments_give_has_no_effect_and_a_note() -> None:
-    """60 rows, as the arguments have, with and without 7 asked for."""
+    """There are 60 rows, as the arguments have, with and without a requested length of 7."""
     given = (nn.Linear(4, 4), (torch.zeros(1, 60, 4),))
     plain, asked = load_model(given), load_model(given, seq=7)
     assert asked.kernels == plain.kernels
@@ -176,7 +176,9 @@ def _hidden():
 
 
 def test_a_file_lists_its_factories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Named without a factory, a file states what it has, and none of its code runs; a doctor looks at all of them."""
+    """If no factory is named, the error lists those of the file, and none of its code runs; a doctor examines all of
+    them.
+    """
     monkeypatch.chdir(tmp_path)
     Path("users.py").write_text("raise SystemExit(9)\n" + FILE)
     with pytest.raises(ModelError, match=r"it has users\.py:one, users\.py:two; name one of them"):

@@ -15,7 +15,7 @@ LOOPS = int((LIST[0] == LIST[1]).sum())
 
 
 class Convolution(nn.Module):
-    """Sums neighbours without loops, adds each node itself, divides by the degree: a graph convolution."""
+    """A graph convolution: it sums neighbours without loops, adds each node itself, and divides by the degree."""
 
     def __init__(self, edges: torch.Tensor | None = LIST) -> None:
         super().__init__()
@@ -46,13 +46,13 @@ def test_edges_in_a_buffer_and_as_an_argument_are_captured_as_they_are():
 
 
 def test_edges_without_values_are_refused_in_one_sentence():
-    """On "meta" nobody knows which edges are loops."""
+    """On "meta" it is unknown which edges are loops."""
     with pytest.raises(ModelError, match="depends on values"):
         lower(Convolution(None), (torch.zeros(NODES, WIDTH), LIST.to("meta")))
 
 
 class Picking(nn.Module):
-    """A constant mask picks rows of activations; counts repeat rows; classes that occur are counted."""
+    """A constant mask selects rows of activations; counts repeat rows; occurring classes are counted."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Picking(nn.Module):
 
 @pytest.mark.slow
 def test_constant_masks_and_counts_say_the_shape():
-    """4 of 12 rows are picked; repeated 0, 1, 2 and 3 times they are 6."""
+    """4 of 12 rows are selected; repeated 0, 1, 2 and 3 times they are 6."""
     graph = lower(Picking(), (torch.zeros(NODES, WIDTH),), training=True)
     shapes = [graph.tensors[k.outputs[0]].shape for k in graph if k.phase.value == "forward"]
     assert shapes[0] == (NODES, 4)
@@ -78,7 +78,9 @@ def test_constant_masks_and_counts_say_the_shape():
 
 @pytest.mark.slow
 def test_edges_become_work_by_index_and_gradients_go_back():
-    """12 nodes, EDGES without loops, 12 loops added: taken, then added; the gradients are taken, then added."""
+    """There are 12 nodes, EDGES without loops, and 12 loops added: features are gathered and added, and so are
+    gradients.
+    """
     edges = EDGES - LOOPS + NODES
     graph = lower(Convolution(), (torch.zeros(NODES, WIDTH),), training=True)
     found = [(k.attrs["op"], k.phase.value, dict(k.dims)) for k in graph if k.family == "indexed"]
@@ -93,7 +95,7 @@ def test_edges_become_work_by_index_and_gradients_go_back():
 
 
 class ByElement(nn.Module):
-    """Picks by its own index for each feature, and by one per vector; puts into a batch of tables."""
+    """Selects by a separate index for each feature, and by one per vector; writes into a batch of tables."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,7 +110,7 @@ class ByElement(nn.Module):
 
 @pytest.mark.slow
 def test_which_part_of_an_index_is_a_vector():
-    """Of (2, 6, 4): 8 columns of 6 elements each, 2 tables of 6 vectors, one table of 12 vectors."""
+    """In (2, 6, 4) there are 8 columns of 6 elements each, 2 tables of 6 vectors, or one table of 12 vectors."""
     graph = lower(ByElement(), (torch.zeros(2, 6, 4),))
     found = [dict(k.dims) for k in graph if k.family == "indexed"]
     assert found == [
@@ -119,7 +121,7 @@ def test_which_part_of_an_index_is_a_vector():
 
 
 class Largest(nn.Module):
-    """The largest of the neighbours, put into the first rows of the nodes' own product."""
+    """The largest of the neighbours, written to the first rows of the nodes' own product."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -133,7 +135,9 @@ class Largest(nn.Module):
 
 
 def test_gradients_of_a_largest_and_of_what_was_put():
-    """A maximum hands its gradient to what was the largest, which takes vectors and result; a put hides the table's rows."""
+    """A maximum passes its gradient to the largest element, which needs vectors and result; a write hides the table's
+    rows.
+    """
     graph = lower(Largest(), (torch.zeros(NODES, WIDTH),), training=True)
     kernels = {(k.attrs["op"], k.name.rpartition(".")[2]): k for k in graph if k.family == "indexed"}
     largest = kernels["max", "dx"]

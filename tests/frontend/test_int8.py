@@ -20,7 +20,7 @@ WIDTHS = ((16, 32), (32, 8))
 
 
 class Converted(nn.Module):
-    """Two layers as PT2E leaves them: frozen int8 weights, activations of 8 bits, fp32 weights unread."""
+    """Two layers as PT2E leaves them: frozen int8 weights, activations of 8 bits, unread fp32 weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Converted(nn.Module):
 
 
 def check_int8(graph: KernelGraph) -> None:
-    """Two products with int8 weights; nothing else is left of the quantisation."""
+    """Check for two products with int8 weights and no other trace of the quantisation."""
     assert [(k.family, k.attrs["weights"], k.attrs["fused"]) for k in graph] == [
         ("gemm", "int8", "bias,relu"),
         ("gemm", "int8", "bias"),
@@ -67,7 +67,7 @@ def _two_layers() -> tuple[Any, tuple[Any, ...]]:
 
 
 def test_pt2e_of_torchao() -> None:
-    """A model that torchao's PT2E converted, without editing it."""
+    """A model that torchao's PT2E converted is used unchanged."""
     pytest.importorskip("torchao")
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
     from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as x86

@@ -1,4 +1,4 @@
-"""Kernel graphs kept on disk: the same graph without torch, and never a wrong one."""
+"""Kernel graphs stored on disk: the same graph without torch, and never a wrong one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SIZES = {"family": "mlp", "layers": 2, "hidden": 64, "input": 32, "classes": 10}
 
 @pytest.fixture
 def kept(tmp_path, monkeypatch) -> Path:
-    """The folder of the kept graphs."""
+    """Return the folder of the stored graphs."""
     monkeypatch.setenv("WSE_SIM_CACHE", str(tmp_path))
     monkeypatch.setattr(api, "_kept_plan", kept_plan)
     return tmp_path / "wse_sim_graphs"
@@ -34,7 +34,7 @@ def files(kept: Path) -> list[Path]:
 
 
 def test_a_kept_graph_is_the_graph(kept):
-    """Bit by bit, training and all; the plans that follow are equal."""
+    """The graph is equal bit for bit, training included; the plans made from it are equal."""
     fresh = load_model(SIZES, training=True, batch=8)
     (file,) = files(kept)
     before = file.stat().st_mtime_ns
@@ -59,7 +59,7 @@ def test_torch_is_not_loaded_again(kept):
 
 
 def test_the_name_holds_whatever_decides(kept, tmp_path, monkeypatch):
-    """Sizes, samples, phase, precision, versions, the bytes of a file: another one each, another name."""
+    """Sizes, samples, phase, precision, versions, the bytes of a file: a change in any of them gives another name."""
     file = tmp_path / "config.json"
     file.write_text("{}")
     plain = Lowering()
@@ -76,7 +76,7 @@ def test_the_name_holds_whatever_decides(kept, tmp_path, monkeypatch):
 
 
 def test_factories_and_foreign_rules_are_not_kept(kept):
-    """Nobody knows what they read."""
+    """What they read is unknown."""
     assert store.key_of("mine:factory", None, None, Lowering()) is None
     with temporary_registrations():
         register_operator("demo.thing")(lambda node, trace: None)
@@ -86,7 +86,7 @@ def test_factories_and_foreign_rules_are_not_kept(kept):
 
 @pytest.mark.parametrize("damage", ["", "short", "changed", "other"])
 def test_a_damaged_file_is_worked_out_again(kept, damage):
-    """Empty, cut off, one byte changed, text: the graph is right and the file whole again."""
+    """For an empty, truncated, changed or text file the graph is correct, and the file is complete again."""
     fresh = load_model(SIZES)
     (file,) = files(kept)
     whole = file.read_bytes()
@@ -99,7 +99,7 @@ def test_a_damaged_file_is_worked_out_again(kept, damage):
 
 @pytest.mark.slow
 def test_writers_at_the_same_time(kept):
-    """Many threads keep and read one graph: each reads nothing or the whole graph."""
+    """Many threads store and read one graph: each reads nothing or the complete graph."""
     graph = load_model(SIZES)
     (file,) = files(kept)
     wrong: list[object] = []
@@ -121,7 +121,7 @@ def test_writers_at_the_same_time(kept):
 
 
 def test_a_folder_that_cannot_be_written_is_left_alone(kept):
-    """A file stands where the folder should be: the graph comes, and nothing else happens."""
+    """A file is in the place of the folder: the graph is returned, and nothing else happens."""
     kept.write_text("not a folder")
     assert load_model(SIZES).kernels
 
@@ -129,7 +129,7 @@ def test_a_folder_that_cannot_be_written_is_left_alone(kept):
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["pipelined", "weight-streaming"])
 def test_a_kept_plan_is_the_plan(kept, mode):
-    """The same object field by field, the same result; another batch is another plan."""
+    """The plan is the same object field by field, with the same result; another batch is another plan."""
     how = {"mode": mode, "phase": "training"}
     first, again = (wse_sim.run(SIZES, batch=8, **how) for _ in range(2))
     assert same(first.plan, again.plan)

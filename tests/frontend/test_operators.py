@@ -1,4 +1,4 @@
-"""Operators without their own kernel: what takes their place gives torch's values, and as many FLOPs as torch counts."""
+"""Operators without their own kernel: their replacements give torch's values, and as many FLOPs as torch counts."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ _WITHOUT_GRADIENT = ("searched", "drawn", "shifted bits")  # only the layer befo
     "name", [n if n in _QUICK else pytest.param(n, marks=pytest.mark.slow) for n in COUNTED]
 )
 def test_training_flops_are_torchs(name: str) -> None:
-    """Forward, backward and update: torch's autograd asks for the same products."""
+    """Torch's autograd computes the same products in forward pass, backward pass and update."""
     function, x = COUNTED[name]
     graph = lower(Net(function), (x,), training=name not in _WITHOUT_GRADIENT)
     check_wired(graph)
@@ -83,7 +83,7 @@ def test_training_flops_are_torchs(name: str) -> None:
 
 @pytest.mark.parametrize("equation", ["ab,bc,cd->ad", "ab,bc,cd", "...ab,bc,...cd->...ad", "ab,ab,ab->a", "ab,cd,bd->ac", "ab,a,b->", "aab,bc,cd->ad"])  # fmt: skip
 def test_sums_of_three(equation: str) -> None:
-    """Pairwise sums are torch's own value; as torch counts, left to right where opt_einsum is not installed."""
+    """Pairwise sums give torch's value; torch counts from left to right if opt_einsum is not installed."""
     sizes = {"a": 3, "b": 4, "c": 5, "d": 6}
     parts = equation.partition("->")[0].replace("...", "").split(",")
     lead = [(2,) if "..." in part else () for part in equation.partition("->")[0].split(",")]
@@ -94,7 +94,7 @@ def test_sums_of_three(equation: str) -> None:
 
 
 def test_values_of_parts_are_torchs() -> None:
-    """Bilinear forms, distances, searches and sums of products, element by element."""
+    """Bilinear forms, distances, searches and sums of products are equal element by element."""
     x, y, weight, bias = torch.randn(5, 3, 4), torch.randn(5, 3, 6), torch.randn(7, 4, 6), torch.randn(7)
     torch.testing.assert_close(
         SPELLED[torch.bilinear](x, y, weight, bias), torch.bilinear(x, y, weight, bias)
@@ -113,7 +113,9 @@ def test_values_of_parts_are_torchs() -> None:
 
 
 def test_draws_follow_their_weights() -> None:
-    """4,000 draws of weights 1 : 3 : 0: a quarter, three quarters, none; deviations of 5 sigma (0.034) do not happen."""
+    """4,000 draws with weights 1 : 3 : 0 give a quarter, three quarters and none; deviations of 5 sigma (0.034) do not
+    happen.
+    """
     torch.manual_seed(0)
     drawn = _drawn(torch.tensor([1.0, 3.0, 0.0]).expand(4000, 3), 1).flatten()
     shares = drawn.bincount(minlength=3) / 4000
@@ -136,7 +138,7 @@ class Flex(nn.Module):
 
 
 def test_flexible_attention_is_attention() -> None:
-    """A mask that a function states is the causal one of a kernel; changed scores have the same products."""
+    """A function that states a causal mask gives a kernel's causal mask; changed scores have the same products."""
     x = torch.randn(2, 32, 16)
     products = 2 * 2 * 32 * 16 * 48 + 2 * (2 * 2 * 2 * 32 * 32 * 8)
     causal = lower(Flex(seen=lambda b, h, i, j: i >= j), (x,))
@@ -149,7 +151,7 @@ def test_flexible_attention_is_attention() -> None:
 
 @pytest.mark.parametrize("factor", [0.05, 1.0, 4.0])
 def test_scores_may_have_any_factor(factor: float) -> None:
-    """Scaled by 8 / d, as some trainers do for steps that keep their size, narrow heads have a factor above 1."""
+    """With the scale 8 / d, which some trainers use for steps that keep their size, narrow heads have a factor above 1."""
 
     class Scaled(nn.Module):
         def forward(self, x: Any) -> Any:
@@ -161,7 +163,7 @@ def test_scores_may_have_any_factor(factor: float) -> None:
 
 
 def test_values_of_flexible_attention() -> None:
-    """Against torch's own unfused run of it, with grouped heads, a bias by place and a window."""
+    """Values are compared with torch's own unfused run, with grouped heads, a bias by position and a window."""
     q, k, v = torch.randn(2, 4, 32, 8), torch.randn(2, 2, 32, 8), torch.randn(2, 2, 32, 8)
     table = torch.randn(4)
 
@@ -208,7 +210,7 @@ def test_packed_sequences_are_padded(kind: type[nn.RNNBase]) -> None:
 
 
 class Draws(nn.Module):
-    """Layers of which chance leaves some out."""
+    """Layers, some of which are omitted at random."""
 
     def __init__(self, keeps: Callable[[], Any]) -> None:
         super().__init__()
@@ -235,14 +237,14 @@ class Draws(nn.Module):
     ],
 )
 def test_layers_left_out_by_chance(keeps: Callable[[], Any], layers: int) -> None:
-    """The graph is the likelier step, by the mean of whatever torch draws; a note names it."""
+    """The graph is the likelier step, by the mean of the numbers that torch draws; a note names it."""
     graph = lower(nn.Sequential(nn.Linear(16, 16), Draws(keeps)), (X,))
     assert graph.forward_flops == (1 + layers) * 2 * 4 * 16 * 16
     assert any(note.startswith("chance:") for note in graph.notes)
 
 
 def test_what_has_a_kernel_stays_whole() -> None:
-    """Nothing is taken apart that a handler knows: attention, norms and convolutions keep their names."""
+    """An operator with a handler is not decomposed: attention, norms and convolutions keep their names."""
     net = nn.Sequential(nn.Conv1d(4, 4, 3), nn.GroupNorm(2, 4), nn.GELU(), nn.Dropout(0.1))
     ops = {
         node.op for node in trace_module(net, (torch.randn(2, 4, 8),)).nodes.values() if node.kind == "call"

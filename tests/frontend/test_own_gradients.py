@@ -1,4 +1,4 @@
-"""Modules whose forward() asks for gradients: FLOPs by hand and by torch."""
+"""Modules whose forward() computes gradients: FLOPs by hand and by torch."""
 
 from __future__ import annotations
 

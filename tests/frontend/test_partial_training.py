@@ -1,4 +1,4 @@
-"""Partial training: what does not train has no gradient, no stream and no update."""
+"""Partial training: a frozen parameter has no gradient, no stream and no update."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SMALL = {"family": "decoder", "layers": 3, "hidden": 64, "heads": 4, "ffn": 128,
 
 
 def updated(graph: KernelGraph) -> set[str]:
-    """The parameters that an optimizer kernel writes."""
+    """Return the parameters that an optimizer kernel writes."""
     return {name for kernel in graph if kernel.phase is Phase.UPDATE for name in kernel.parameters}
 
 
@@ -49,7 +49,7 @@ def test_a_pattern_holds_for_names_and_for_paths_that_lead_to_them(
 
 
 def test_an_option_freezes_as_requires_grad_does() -> None:
-    """The same kernels, whether PyTorch or the option states what trains."""
+    """The kernels are the same, whether PyTorch or the option freezes the parameters."""
     module = Tower()
     module.low.weight.requires_grad_(False)
     args = (torch.zeros(4, 8),)
@@ -63,7 +63,7 @@ def test_an_option_freezes_as_requires_grad_does() -> None:
 
 @pytest.mark.slow
 def test_gradients_stop_where_nothing_before_them_trains() -> None:
-    """Only the last block trains: one block of three has gradient kernels, and only its gradients leave the wafer."""
+    """If only the last block trains, one block of three has gradient kernels, and only its gradients leave the wafer."""
     graph = load_model(SMALL, training=True, train="h.2")
     back = [
         k.layer
@@ -80,7 +80,7 @@ def test_gradients_stop_where_nothing_before_them_trains() -> None:
 
 @pytest.mark.slow
 def test_adapters_train_and_the_model_rests() -> None:
-    """Rank 4 beside q, k, v (64 to 192) and the output (64 to 64) of three blocks; the user's module stays as it was."""
+    """Rank 4 on q, k, v (64 to 192) and the output (64 to 64) of three blocks; the user's module is unchanged."""
     graph = load_model(SMALL, training=True, lora=4)
     assert graph.trained_parameters == 3 * 4 * ((64 + 192) + (64 + 64))
     assert all("lora" in name for name in updated(graph))
@@ -93,7 +93,7 @@ def test_adapters_train_and_the_model_rests() -> None:
 
 @pytest.mark.slow
 def test_a_frozen_model_moves_less_and_is_faster() -> None:
-    """Weights come twice instead of three times, and no gradients go back: the step shrinks by a third or more."""
+    """Weights are sent twice instead of three times, and no gradients return: the step shrinks by a third or more."""
     runs = {
         name: wse_sim.run("gpt2-small", mode="weight-streaming", batch=8, seq=128, wafer="wse3", **more)
         for name, more in (("all", {}), ("head", {"train": "ln_f"}))
@@ -109,13 +109,13 @@ def test_a_frozen_model_moves_less_and_is_faster() -> None:
     ],
 )
 def test_a_pattern_that_holds_for_nothing_is_refused(more: dict, message: str) -> None:
-    """One sentence with names that exist."""
+    """The error is one sentence with names that exist."""
     with pytest.raises(ModelError, match=message):
         load_model(SMALL, training=True, **more)
 
 
 def test_a_graph_that_is_read_already_cannot_be_frozen() -> None:
-    """The option belongs to the reading."""
+    """The option applies when a model is read."""
     graph = load_model(SMALL, training=True)
     with pytest.raises(ModelError, match="when the model is loaded"):
         wse_sim.run(graph, train="h.2")

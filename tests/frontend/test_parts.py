@@ -1,4 +1,4 @@
-"""Operators taken apart once per sort: values as torch computes them, calls told apart, whole programs where that fails."""
+"""Operators decomposed once per sort: values as in torch, calls distinguished, complete programs where that fails."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ATEN = torch.ops.aten
 
 
 class _Several(nn.Module):
-    """Equal calls, calls of other shapes and of other arguments, several results, a result that is returned."""
+    """Equal calls, calls with other shapes and arguments, several results, a result that is returned."""
 
     def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         a = torch.addcmul(x, x, y) + torch.addcmul(y, x, x)  # one tensor twice is another sort
@@ -28,7 +28,9 @@ class _Several(nn.Module):
 
 @pytest.mark.slow  # torch.export
 def test_parts_compute_what_the_operators_compute() -> None:
-    """The program with parts gives the values of the module, has no operator of the table, and keeps places and lines."""
+    """The program with parts gives the values of the module, has no operator of the table, and keeps positions and
+    lines.
+    """
     generator = torch.Generator().manual_seed(5)
     x, y = (torch.randn(4, 4, generator=generator) for _ in range(2))
     program = torch.export.export(_Several(), (x, y))
@@ -43,7 +45,7 @@ def test_parts_compute_what_the_operators_compute() -> None:
 
 @pytest.mark.slow  # torch.export
 def test_parts_with_constants_need_the_whole_program() -> None:
-    """A constant of a part is an input of the program: the program stays as it was."""
+    """A constant of a part is an input of the program, so the program is unchanged."""
 
     def part(x: Tensor, dim: int) -> Tensor:
         return x * torch.tensor([1.0, 2.0])
@@ -61,7 +63,9 @@ def test_parts_with_constants_need_the_whole_program() -> None:
 
 @pytest.mark.slow  # torch.export
 def test_counters_of_batch_norms_leave_a_program_as_it_was_captured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Training of a network with batch norms traces its program once: no decomposition, nor for a counter."""
+    """Training of a network with batch norms traces its program once: there is no decomposition, and none for a
+    counter.
+    """
     again: list[object] = []
     whole: Callable[..., object] = torch.export.ExportedProgram.run_decompositions
     monkeypatch.setattr(

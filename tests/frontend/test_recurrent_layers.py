@@ -1,4 +1,4 @@
-"""Recurrent layers of torch are captured: the lists of parameters that they keep are no state of the model."""
+"""Recurrent layers of torch are captured: their lists of parameters are not state of the model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", sorted(GATES))
 def test_a_recurrent_layer_is_one_scan_per_layer(kind: str):
-    """g gates of h numbers from h inputs and h states at each of s steps: 2 s g h (h + h) FLOP a layer."""
+    """g gates of h numbers from h inputs and h states at each of s steps have 2 s g h (h + h) FLOPs per layer."""
     layer = getattr(nn, kind)(32, 32, num_layers=2, batch_first=True)
     graph = lower(layer, (torch.randn(1, 10, 32),))
     assert {kernel.family for kernel in graph.kernels} == {"scan"}
@@ -38,7 +38,7 @@ class Keeps(nn.Module):
 
 
 def test_state_of_ones_own_is_still_refused():
-    """A model that adds its last result to the next input is told so, and only of that attribute."""
+    """A model that adds its last result to the next input is refused, and the error names only that attribute."""
     with pytest.raises(ModelError, match=r"assigns to self\.last, which"):
         lower(Keeps(), (torch.randn(1, 4, 8),))
 
@@ -60,7 +60,9 @@ class Cell(nn.Module):
 @pytest.mark.thinned(1)
 @pytest.mark.parametrize("kind", ["GRUCell", "LSTMCell", "RNNCell"])
 def test_a_cell_is_two_products_a_step(kind: str):
-    """FLOPs of torch's counter in inference and training: the gradient of the input is not asked, nor that of a zero state."""
+    """FLOPs equal torch's counter in inference and training: neither the gradient of the input nor that of a zero state
+    is requested.
+    """
     counts = {}
     for training in (False, True):
         with FlopCounterMode(display=False) as counter, torch.set_grad_enabled(training):
@@ -75,7 +77,7 @@ def test_a_cell_is_two_products_a_step(kind: str):
 
 @pytest.mark.parametrize("kind", ["GRUCell", "LSTMCell", "RNNCell"])
 def test_a_spelled_cell_computes_what_torch_does(kind: str):
-    """The program in eager torch against the module, fp32."""
+    """The program in eager torch is compared with the module in fp32."""
     module, x = Cell(kind), torch.randn(4, 3, 8)
     program = export(module, (x,), None, training=False)
     assert torch.allclose(program.module()(x), module(x), atol=1e-6)

@@ -1,4 +1,4 @@
-"""Families, operators and rewrites from outside, and the page that shows how."""
+"""Families, operators and rewrites by users, and the page that documents them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "add-an-operator.md"
 
 
 def test_the_page_adds_an_operator_with_training() -> None:
-    """docs/add-an-operator.md runs as it stands; afterwards nothing of it is left."""
+    """docs/add-an-operator.md runs unchanged, and its registrations are removed afterwards."""
     code = "\n".join(re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL))
     scope: dict[str, Any] = {}
     with wse_sim.temporary_registrations():
@@ -45,7 +45,7 @@ class TwiceIsDouble:
 
 
 def test_a_rewrite_of_operators_and_one_of_kernels() -> None:
-    """A pattern changes the operator of a kernel; a fusion is asked for every kernel; both can be undone."""
+    """A pattern changes the operator of a kernel; a fusion is called for every kernel; both can be undone."""
 
     class Ask:
         name = "ask"
@@ -72,7 +72,7 @@ def test_a_rewrite_of_operators_and_one_of_kernels() -> None:
 
 
 def test_what_is_no_registration_is_refused() -> None:
-    """One sentence each: no family, a family without a name, no operator, no rewrite."""
+    """Each error is one sentence: no family, a family without a name, no operator, no rewrite."""
     with pytest.raises(KernelError, match="not a kernel family; give an object"):
         wse_sim.register_family("gemm")  # type: ignore[type-var]
     with pytest.raises(KernelError, match="set both on the class"):

@@ -1,4 +1,4 @@
-"""Each rewrite rule on the smallest program that shows it."""
+"""Each rewrite rule on the smallest program that it changes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wse_sim.graph import KernelGraph  # noqa: E402
 
 
 class _Of(nn.Module):
-    """A function as a module, with weights it may use as `self.w`, ..."""
+    """A module from a function, with weights it may use as `self.w`, ..."""
 
     def __init__(self, function: Callable[..., Any], **parts: Any) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ HEADS = tuple(torch.randn(2, 4, 16, 8) for _ in range(3))
 
 
 def test_bias_activation_residual_leave_with_the_product() -> None:
-    """y + gelu(W x + b) is one kernel at inference; in training the activation keeps its own operand."""
+    """y + gelu(W x + b) is one kernel in inference; in training the activation keeps its own operand."""
     program = lambda m, x, y: y + F.gelu(m.fc(x))  # noqa: E731
     graph = lowered(program, X, X, fc=nn.Linear(32, 32))
     assert [k.attrs["fused"] for k in graph] == ["bias,gelu,residual"]
@@ -54,14 +54,14 @@ def test_bias_activation_residual_leave_with_the_product() -> None:
 
 
 def test_a_result_with_two_readers_stays() -> None:
-    """What someone else reads cannot disappear into an epilogue."""
+    """A result with another reader cannot be moved into an epilogue."""
     graph = lowered(lambda m, x: (F.relu(y := m.fc(x)), y.exp()), X, fc=nn.Linear(32, 8))
     assert families(graph) == ["gemm", "activation", "elementwise"]
 
 
 @pytest.mark.parametrize("offset", [0.0, 1.0])
 def test_rms_norm_spelled_out(offset: float) -> None:
-    """As LLaMA and, with 1 + weight, Gemma write it."""
+    """LLaMA writes it this way, and Gemma with 1 + weight."""
 
     def norm(m: Any, x: Tensor) -> Tensor:
         y = x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + 1e-6)
@@ -74,7 +74,7 @@ def test_rms_norm_spelled_out(offset: float) -> None:
 
 
 def test_layer_norm_spelled_out() -> None:
-    """(x - mean) / sqrt(var + e) w + b."""
+    """The pattern is (x - mean) / sqrt(var + e) w + b."""
 
     def norm(m: Any, x: Tensor) -> Tensor:
         mean, var = x.mean(-1, keepdim=True), x.var(-1, keepdim=True, unbiased=False)
@@ -95,7 +95,7 @@ def test_layer_norm_spelled_out() -> None:
     ],
 )
 def test_activations_spelled_out(function: Callable[[Tensor], Tensor], name: str) -> None:
-    """gelu and silu by their formulas."""
+    """gelu and silu are recognised by their formulas."""
     graph = lowered(lambda m, x: function(x), X)
     assert [(k.family, k.attrs["function"]) for k in graph] == [("activation", name)]
 
@@ -110,7 +110,7 @@ def _pairs(x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("turn", [_half, _pairs])
 def test_rotary_positions(turn: Callable[[Tensor], Tensor]) -> None:
-    """Both conventions of turning a head are one kernel."""
+    """Both conventions of rotating a head are one kernel."""
     cos, sin = torch.randn(16, 8), torch.randn(16, 8)
     graph = lowered(
         lambda m, q: q * m.cos + turn(q) * m.sin, HEADS[0], cos=nn.Buffer(cos), sin=nn.Buffer(sin)
@@ -119,7 +119,7 @@ def test_rotary_positions(turn: Callable[[Tensor], Tensor]) -> None:
 
 
 def test_rotary_on_part_of_a_head() -> None:
-    """GPT-J turns the first features only; the others pass."""
+    """GPT-J rotates only the first features; the others pass."""
 
     def partial(m: Any, q: Tensor) -> Tensor:
         turned, rest = q[..., :4], q[..., 4:]
@@ -131,7 +131,7 @@ def test_rotary_on_part_of_a_head() -> None:
 
 
 def test_rotary_as_complex_numbers() -> None:
-    """The original LLaMA code."""
+    """The original LLaMA code uses complex numbers."""
 
     def rotate(m: Any, q: Tensor) -> Tensor:
         pairs = torch.view_as_complex(q.reshape(2, 4, 16, 4, 2))
@@ -153,7 +153,7 @@ def _triangle() -> Tensor:
 
 
 def test_attention_spelled_out() -> None:
-    """softmax(q k / sqrt d) v, plain and with a causal mask by `where` or by adding."""
+    """The pattern is softmax(q k / sqrt d) v, plain and with a causal mask by `where` or by addition."""
     cases: list[tuple[Callable[..., Tensor], bool]] = [
         (lambda m, q, k, v: _spelled(q, k, v), False),
         (lambda m, q, k, v: _spelled(q, k, v, _triangle(), where=True), True),
@@ -172,7 +172,7 @@ def test_attention_spelled_out() -> None:
 
 
 def test_masks_are_recognised() -> None:
-    """A mask that torch.sdpa gets is all, causal, or dense."""
+    """The mask of torch.sdpa is all, causal, or dense."""
     causal = _triangle
     window = lambda: _triangle() & ~torch.ones(16, 16, dtype=torch.bool).tril(-4)  # noqa: E731
     everything = lambda: torch.ones(16, 16, dtype=torch.bool)  # noqa: E731
@@ -186,7 +186,7 @@ def test_masks_are_recognised() -> None:
 
 
 def test_a_mask_from_outside_is_dense_and_read() -> None:
-    """Padding given by the user is its own stream."""
+    """Padding given by the user is a separate stream."""
     mask = torch.ones(2, 1, 16, 16, dtype=torch.bool)
     graph = lowered(lambda m, q, k, v, a: F.scaled_dot_product_attention(q, k, v, attn_mask=a), *HEADS, mask)
     assert graph.kernels[0].attrs["mask"] == "dense"
@@ -194,7 +194,7 @@ def test_a_mask_from_outside_is_dense_and_read() -> None:
 
 
 def test_grouped_heads() -> None:
-    """K and V repeated by a view are the few heads they were."""
+    """K and V repeated by a view are the original, fewer heads."""
 
     def grouped(m: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         k, v = (t[:, :, None].expand(2, 2, 2, 16, 8).reshape(2, 4, 16, 8) for t in (k, v))
@@ -205,7 +205,7 @@ def test_grouped_heads() -> None:
 
 
 def test_gated_activation() -> None:
-    """silu(gate) up is one pass; the projections stay products."""
+    """silu(gate) up is one pass; the projections remain products."""
     graph = lowered(lambda m, x: F.silu(m.g(x)) * m.u(x), X, g=nn.Linear(32, 64), u=nn.Linear(32, 64))
     assert families(graph) == ["gemm", "gemm", "generated"]
     assert graph.kernels[2].attrs["ops"] == "silu,mul"
@@ -214,7 +214,7 @@ def test_gated_activation() -> None:
 
 @pytest.mark.slow
 def test_convolution_takes_its_batch_norm_at_inference() -> None:
-    """conv + bn + relu + add: one kernel at inference; in training the statistics need their own."""
+    """conv + bn + relu + add is one kernel in inference; in training the statistics need their own kernel."""
     image = torch.randn(2, 8, 10, 10)
     parts = {"c": nn.Conv2d(8, 8, 3, padding=1, bias=False), "n": nn.BatchNorm2d(8)}
     chain = lambda m, x, y: F.relu(m.n(m.c(x)) + y)  # noqa: E731
@@ -225,21 +225,21 @@ def test_convolution_takes_its_batch_norm_at_inference() -> None:
 
 
 def test_elementwise_chains_are_generated() -> None:
-    """What no other rule takes becomes one pass."""
+    """Operators that no other rule takes become one pass."""
     graph = lowered(lambda m, x: torch.exp(-x).add(1).sqrt(), X)
     assert families(graph) == ["generated"]
     assert graph.kernels[0].attrs["ops"] == "neg,exp,add,sqrt"
 
 
 def test_split_loss_is_one_kernel() -> None:
-    """nll_loss(log_softmax(x))."""
+    """The pattern is nll_loss(log_softmax(x))."""
     target = torch.zeros(32, dtype=torch.long)
     graph = lowered(lambda m, x, t: F.nll_loss(F.log_softmax(x.flatten(0, 1), -1), t), X, target)
     assert families(graph) == ["cross_entropy"]
 
 
 def test_positions_fold_and_views_are_free() -> None:
-    """Masks and position numbers that depend on nothing make no kernels, nor do views."""
+    """Masks and position numbers that depend on nothing make no kernels, and neither do views."""
 
     def program(m: Any, x: Tensor) -> Tensor:
         places = (torch.arange(16) + 1).float().cos().unsqueeze(-1)
@@ -284,7 +284,7 @@ def test_half_precision_attention_is_whole() -> None:
 
 
 def test_einsum() -> None:
-    """Sums of two operands: with a weight a gemm, with shared batch letters a batch of products."""
+    """Sums of two operands are a gemm with a weight, and a batch of products with shared batch letters."""
     weight = nn.Parameter(torch.randn(32, 4, 8))
     graph = lowered(lambda m, x: torch.einsum("bsd,dhe->bshe", x, m.w), X, w=weight)
     assert [(k.family, dict(k.dims)) for k in graph] == [("gemm", {"m": 32, "k": 32, "n": 32})]
@@ -293,7 +293,7 @@ def test_einsum() -> None:
 
 
 def test_rules_can_rest() -> None:
-    """`skip` leaves a rule out, by its name."""
+    """`skip` disables a rule by its name."""
     small = {"family": "mlp", "layers": 2, "hidden": 8, "input": 8, "classes": 2, "activation": "relu"}
     assert len(load_model(small)) == 3
     assert len(load_model(small, skip=["product epilogue"])) == 5
@@ -307,7 +307,7 @@ def test_every_rule_tells_what_it_did() -> None:
 
 
 def test_einsum_with_dots() -> None:
-    """'...' stands for the dimensions that are left, aligned at the last; FLOPs as torch's counter has them."""
+    """'...' represents the remaining dimensions, aligned at the last; FLOPs equal torch's counter."""
     weight = nn.Parameter(torch.randn(32, 3))
     graph = lowered(lambda m, x: torch.einsum("...d,dh->...h", x, m.w), X, w=weight)
     assert graph.total_flops == 2 * X.numel() * 3

@@ -1,4 +1,4 @@
-"""Elementwise work spelled out: its steps, computed with numpy, are what PyTorch does."""
+"""Elementwise work step by step: its steps, computed with numpy, give PyTorch's values."""
 
 from __future__ import annotations
 
@@ -66,17 +66,17 @@ class Two(nn.Module):
         self.work = work
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Both (batch, features); the second one counts in every result."""
+        """Combine both (batch, features); the second one affects every result."""
         return self.work(x, y)
 
 
 def graph_of(work: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> KernelGraph:
-    """Its graph."""
+    """Return its graph."""
     return api.lower(Two(work), (torch.zeros(1, 8), torch.zeros(1, 8)))
 
 
 def worked_out(kernels: tuple[Kernel, ...], values: dict[str, Floats]) -> Floats:
-    """The last result, step by step."""
+    """Return the last result, step by step."""
     value = np.zeros(0)
     for kernel in kernels:
         assert kernel.access.steps, kernel
@@ -90,7 +90,7 @@ def worked_out(kernels: tuple[Kernel, ...], values: dict[str, Floats]) -> Floats
 
 @pytest.mark.parametrize("name", WORK)
 def test_steps_are_what_pytorch_does(name: str) -> None:
-    """Random numbers between -1 and 1."""
+    """Inputs are random numbers between -1 and 1."""
     rng = np.random.default_rng(0)
     x, y = rng.uniform(-1, 1, (2, 1, 8))
     found = worked_out(graph_of(WORK[name]).kernels, {"x": x, "y": y})
@@ -109,12 +109,14 @@ def test_steps_are_what_pytorch_does(name: str) -> None:
     ],
 )
 def test_what_is_no_row_of_steps_has_none(work: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
-    """A cube, a function by parts, two values side by side, whole quotients, a value that meets itself."""
+    """A cube, a function by parts, two parallel values, integer quotients, and a value combined with itself have no
+    steps.
+    """
     assert not any(kernel.access.steps for kernel in graph_of(work).kernels)
 
 
 def test_names_alone_suffice_without_numbers() -> None:
-    """Steps are stated where they say more; and files hold them."""
+    """Steps are stated only where they add information; files store them."""
     assert not any(kernel.access.steps for kernel in graph_of(lambda x, y: torch.relu(x + y)).kernels)
     (kernel,) = graph_of(lambda x, y: (x - y) * 0.5).kernels
     assert kernel.access.steps == (("", "x"), ("sub", "y"), ("mul", 0.5))

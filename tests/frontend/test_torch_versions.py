@@ -1,4 +1,4 @@
-"""What depends on private torch API sits in the files of a capture; these tests tell what a new torch changed."""
+"""Uses of private torch API are in the files of a capture; these tests show what a new torch changed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wse_sim.frontend.zoo import build  # noqa: E402
 
 
 def test_private_names_are_used_in_the_files_of_a_capture_only() -> None:
-    """Eight files are next to torch's tracer; no other names anything of torch that starts with an underscore."""
+    """Eight files depend on torch's tracer; no other file names anything of torch that starts with an underscore."""
     folder = Path(wse_sim.frontend.__file__).parent
     private = re.compile(r"\btorch(?:\.\w+)*\._[a-z]\w*|from torch(?:\.\w+)*\._|from torch\._")
     found = {file.name for file in folder.glob("*.py") if private.search(file.read_text())}
@@ -37,7 +37,7 @@ def test_private_names_are_used_in_the_files_of_a_capture_only() -> None:
 
 
 def test_private_names_exist() -> None:
-    """Each private name that the capture needs, with what it is for."""
+    """Each private name that the capture needs is listed with its purpose."""
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode  # weights without memory
 
     mode = FakeTensorMode(allow_non_fake_inputs=True)
@@ -105,7 +105,7 @@ GOLDEN = {
 @pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", GOLDEN)
 def test_captured_operators(name: str) -> None:
-    """Composite operators stay whole, and every node knows its module and line."""
+    """Composite operators stay complete, and every node has its module and line."""
     module, args = build(parse_parameters(FAMILIES[name]))
     trace = capture.trace_module(module, args)
     calls = [n for n in trace if n.kind == "call"]

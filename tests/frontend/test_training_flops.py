@@ -1,4 +1,4 @@
-"""FLOPs of training steps are those of torch's own forward and backward pass, and a difference is told."""
+"""FLOPs of training steps equal those of torch's own forward and backward pass, and a difference is reported."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ EQUAL = "as torch counts"
 
 
 class Uses(nn.Module):
-    """A function of modules and arguments as a module."""
+    """A module from a function of modules and arguments."""
 
     def __init__(self, function: Callable[..., Any], *parts: nn.Module) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Uses(nn.Module):
 
 
 def by_torch(module: nn.Module, args: tuple[Any, ...]) -> int:
-    """FLOPs that torch's counter sees in one real forward and backward pass, every operator one that it knows."""
+    """Count the FLOPs of one real forward and backward pass with torch's counter, which knows every operator."""
     own = {
         torch.ops.aten.convolution_backward: _convolution_backward
     }  # torch's counts all channels of groups
@@ -113,7 +113,7 @@ def one_number(a: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def modulated(filters: Any, style: Any, x: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
-    """StyleGAN2's: every sample has its own filters."""
+    """Build StyleGAN2's modulated convolution: every sample has its own filters."""
     b, c, *sides = x.shape
     w = filters.weight[None] * style(s)[:, None, :, None, None]
     return F.conv2d(x.reshape(1, b * c, *sides), w.flatten(0, 1), padding=1, groups=b).unflatten(1, (b, -1))
@@ -206,7 +206,7 @@ CASES: dict[str, tuple[nn.Module, tuple[Any, ...]]] = {
 @pytest.mark.thinned(12)
 @pytest.mark.parametrize("name", CASES)
 def test_a_step_has_the_flops_of_torch(name: str) -> None:
-    """Against a real run; the check of the capture, which is another count, agrees."""
+    """The FLOPs equal those of a real run; the check of the capture, which counts independently, agrees."""
     module, args = CASES[name]
     graph = lower(module, args, training=True)
     assert graph.total_flops == by_torch(module, args)
@@ -214,15 +214,17 @@ def test_a_step_has_the_flops_of_torch(name: str) -> None:
 
 
 def test_a_gru_by_hand() -> None:
-    """GRU(8, 8), 2 samples, 5 steps: 3 x 8 x (8 + 8) weights meet every step forward and for their gradients; back in time
-    the 3 x 8 x 8 weights of the state do in 4 steps: 2 x 2 x (5 x 384 + 5 x 384 + 4 x 192)."""
+    """GRU(8, 8), 2 samples, 5 steps: 3 x 8 x (8 + 8) weights are multiplied in every step, forward and for their
+    gradients; back in time the 3 x 8 x 8 weights of the state are multiplied in 4 steps: 2 x 2 x (5 x 384 + 5 x 384 + 4
+    x 192).
+    """
     graph = lower(*CASES["GRU without a layer"], training=True)
     assert graph.total_flops == 2 * 2 * (5 * 384 + 5 * 384 + 4 * 192) == 18_432
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_what_a_checkpoint_repeats_is_noted(reentrant: bool) -> None:
-    """The graph keeps what gradients need; torch's counter sees one product of 2 x 4 x 8 x 8 again."""
+    """The graph keeps what gradients need; torch's counter counts one product of 2 x 4 x 8 x 8 twice."""
     module = Uses(
         lambda a, b, x: a(checkpoint(lambda y: torch.tanh(b(y)), a(x), use_reentrant=reentrant)),
         *linear(8, 8, 8),
@@ -251,7 +253,7 @@ class Mixed(Rounded):
 
 
 def test_a_backward_pass_of_ones_own_is_told() -> None:
-    """The capture sees its forward pass alone: right for a rounding that passes gradients on, not for a product in it."""
+    """The capture sees only its forward pass: right for a rounding that passes gradients, but not for a product in it."""
     for kind, verdict in ((Rounded, EQUAL), (Mixed, "differ from torch's")):
         module = Uses(lambda a, b, x, kind=kind: b(kind.apply(a(x))), *linear(8, 8, 8))
         graph = lower(module, (X,), training=True)
@@ -331,7 +333,9 @@ def test_chosen_parameters_adapters_and_recomputation_are_counted_alike() -> Non
 def test_a_fault_in_our_own_files_is_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit status 3 and what to report; the same fault of the user's file, called in our capture, is theirs."""
+    """The exit status is 3, with what to report; the same fault in the user's file, called in our capture, is the
+    user's.
+    """
     text = "import torch\n\nclass M(torch.nn.Linear):\n    def forward(self, x):\n        {}\n        return super().forward(x)\n\n"
     text += "def make():\n    return M(4, 4), (torch.zeros(2, 4),)\n"
     (tmp_path / "fine.py").write_text(text.format("pass"))
@@ -363,7 +367,7 @@ def test_a_fault_in_our_own_files_is_ours(
 def test_any_operators_in_any_order(
     steps: list[tuple[int, int, int]], shapes: tuple[tuple[int, ...], ...]
 ) -> None:
-    """Random programs are captured, or refused in a sentence; then FLOPs are torch's in both phases."""
+    """Random programs are captured, or refused in a sentence; FLOPs then equal torch's in both phases."""
     args = tuple(torch.randn(shape) for shape in shapes)
     module = Program(steps, args)
     try:

@@ -1,4 +1,4 @@
-"""Training graphs against AOTAutograd's joint graph: the same FLOPs and the same products."""
+"""Training graphs are compared with AOTAutograd's joint graph: the same FLOPs and the same products."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wse_sim.frontend.zoo import build  # noqa: E402
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_training_costs_what_the_joint_graph_costs(name: str) -> None:
-    """Forward, input gradients and weight gradients: FLOPs and shapes, product by product."""
+    """Forward pass, input gradients and weight gradients have the same FLOPs and shapes, product by product."""
     graph = load_model(FAMILIES[name], training=True)
     module, args = build(parse_parameters(FAMILIES[name]), loss=True)
     joint = oracle.joint(module, args)

@@ -1,4 +1,4 @@
-"""Training by rule: what is emitted, what is kept, what recomputation and optimizers change."""
+"""Training by rules: emitted kernels, kept values, and the effect of recomputation and optimizers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def kept(graph: Any) -> int:
 
 
 def test_two_layers_by_hand() -> None:
-    """fc, relu, fc on 3 rows: the kernels, their true dimensions, what is kept."""
+    """fc, relu, fc on 3 rows have these kernels, dimensions and kept values."""
     model = nn.Sequential(nn.Linear(10, 20), nn.ReLU(), nn.Linear(20, 5))
     graph = lower(model, (torch.randn(3, 10),), training=True)
     check_wired(graph)
@@ -51,7 +51,7 @@ def test_two_layers_by_hand() -> None:
 
 
 def test_residual_gradients_are_summed_once() -> None:
-    """x reaches the loss on two ways: one sum, and the product's input gradient is one of its parts."""
+    """x reaches the loss by two routes: there is one sum, and the product's input gradient is one of its parts."""
 
     class Residual(nn.Module):
         def __init__(self) -> None:
@@ -70,7 +70,7 @@ def test_residual_gradients_are_summed_once() -> None:
 
 
 def test_gelu_keeps_its_operand() -> None:
-    """gelu's gradient needs what went in, relu's what came out."""
+    """gelu's gradient needs its operand, relu's its result."""
     sizes = {}
     for name, function in (("gelu", nn.GELU()), ("relu", nn.ReLU())):
         model = nn.Sequential(nn.Linear(10, 20), function, nn.Linear(20, 5))
@@ -80,7 +80,7 @@ def test_gelu_keeps_its_operand() -> None:
 
 @pytest.mark.slow
 def test_attention_keeps_or_recomputes() -> None:
-    """Attention weights are 2 x heads x q x kv bytes a layer; computing them again costs their product."""
+    """Attention weights are 2 x heads x q x kv bytes per layer; recomputing them costs their product."""
     none = load_model(FAMILIES["gpt without dropout"], training=True)
     again = load_model(FAMILIES["gpt without dropout"], training=True, recompute="attention")
     assert kept(none) - kept(again) == 2 * (2 * 4 * 24 * 24)
@@ -91,7 +91,7 @@ def test_attention_keeps_or_recomputes() -> None:
 
 @pytest.mark.slow
 def test_dropout_only_in_training() -> None:
-    """Learned positions drop a tenth unless told otherwise; rotary ones nothing; inference never."""
+    """Learned positions drop a tenth unless stated otherwise, rotary ones nothing, and inference never drops."""
     count = lambda g: sum(k.family == "dropout" and k.phase is Phase.FORWARD for k in g)  # noqa: E731
     assert count(load_model(FAMILIES["gpt"])) == 0
     training = load_model(FAMILIES["gpt"], training=True)
@@ -137,7 +137,7 @@ def test_precision_levels() -> None:
 
 
 def test_broadcast_addends_are_reduced() -> None:
-    """A position table added to every sample gets the sum over samples as gradient."""
+    """A position table added to every sample gets the sum over samples as its gradient."""
 
     class Positions(nn.Module):
         def __init__(self) -> None:
@@ -158,7 +158,7 @@ def test_broadcast_addends_are_reduced() -> None:
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", ["gpt", "bert", "llama", "resnet", "vit", "mlp", "dit"])
 def test_training_graphs_are_wired(name: str) -> None:
-    """Everything is made before it is read, every weight has a gradient and an update."""
+    """Every tensor is made before it is read, and every weight has a gradient and an update."""
     graph = load_model(FAMILIES[name], training=True, batch=3)
     check_wired(graph)
     parameters = {t.name for t in graph.tensors.values() if t.kind is TensorKind.PARAMETER}
@@ -190,7 +190,7 @@ def test_any_decoder(
 
 
 def test_add_training_equals_the_door() -> None:
-    """A forward graph with `add_training` is the graph that `training=True` gives, where nothing drops."""
+    """A forward graph with `add_training` equals the graph of `training=True`, if nothing is dropped."""
     model = {**FAMILIES["mlp"]}
     forward = load_model(model)
     trained = add_training(forward, optimizer="sgd")
@@ -201,7 +201,9 @@ def test_add_training_equals_the_door() -> None:
 
 @pytest.mark.slow
 def test_half_type_and_level_are_two_settings():
-    """Level 0 computes what sums over rows in fp32, level 2 sums products in the half type; the type stays."""
+    """At level 0 kernels that sum over rows compute in fp32, at level 2 products sum in the half type; the type is
+    unchanged.
+    """
     graphs = {
         (half, level): load_model(FAMILIES["gpt"], precision=f"{half}:{level}")
         for half in ("fp16", "bf16", "cbfloat16")

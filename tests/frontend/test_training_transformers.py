@@ -1,4 +1,4 @@
-"""Training graphs of transformers models against the joint graph: FLOPs and products."""
+"""Training graphs of transformers models are compared with the joint graph: FLOPs and products."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wse_sim.frontend import lower  # noqa: E402
 
 
 class Loss(torch.nn.Module):
-    """A model with its loss: the mean cross entropy of its logits."""
+    """A model with its loss, the mean cross entropy of its logits."""
 
     def __init__(self, model: Any, **fixed: Any) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Loss(torch.nn.Module):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gpt2", "bert", "llama", "gptj", "gpt_neox", "opt", "vit"])
 def test_training_costs_what_the_joint_graph_costs(kind: str) -> None:
-    """Forward, input gradients and weight gradients of models that nobody here wrote."""
+    """Forward pass, input gradients and weight gradients of models by other authors."""
     transformers = pytest.importorskip("transformers")
     architecture, sizes, _, _ = HF[kind]
     model = getattr(transformers, architecture)

@@ -1,4 +1,4 @@
-"""Kernel graphs compute what the model computes: every kernel by itself, and all in a row."""
+"""Kernel graphs compute the model's values: each kernel alone, and all one after the other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wse_sim.graph import frozen  # noqa: E402
 
 
 def filled(module: Any, tied: bool) -> Any:
-    """A module of the zoo with weights: norms near one, variances positive, angles for rotary tables."""
+    """Return a module of the zoo with weights: norms near one, variances positive, angles for rotary tables."""
     torch.manual_seed(0)
     module = module.to_empty(device="cpu")
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
@@ -39,7 +39,7 @@ def filled(module: Any, tied: bool) -> Any:
 
 
 def arguments(args: Any) -> list[Any]:
-    """Values for the example arguments: ids below 2 (also types), or normal numbers."""
+    """Return values for the example arguments: ids below 2 (also types), or normal numbers."""
     torch.manual_seed(1)
     return [torch.randn(a.shape) if a.is_floating_point() else torch.randint(0, 2, a.shape) for a in args]
 
@@ -95,7 +95,7 @@ def test_transformers(name: str) -> None:
 
 @pytest.mark.slow
 def test_the_check_finds_faults() -> None:
-    """A kernel that states something else than the model does is found."""
+    """A kernel that states something different from the model is found."""
     module, args = build(parse_parameters(FAMILIES["gpt"]))
     model = record(filled(module, True), arguments(args))
     graph, lowered = model.lowered.graph, model.lowered

@@ -1,4 +1,4 @@
-"""What a wafer costs: area, power, yield; wafers that cannot be built."""
+"""The cost of a wafer: area, power, yield; and wafers that cannot be built."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_shipped_wafers_can_be_built_and_nearly_fill_their_silicon():
 
 
 def test_the_published_core():
-    """Hot Chips 34: 38,000 um2, half of it memory; 850,000 of them cover 32,300 mm2."""
+    """Hot Chips 34 gives 38,000 um2, half of it memory; 850,000 of them cover 32,300 mm2."""
     chip = load_chip("wse2")
     assert chip.core_mm2(48 * 1024) == pytest.approx(0.038, rel=0.005)
     assert silicon_of(load_wafer(), chip).cores_mm2 == pytest.approx(850_000 * 0.038, rel=0.005)
@@ -65,7 +65,7 @@ def test_a_clock_beyond_the_supply_is_refused():
 @hypothesis_settings(deadline=None)
 @given(st.integers(8, 400))
 def test_equal_area_trades_cores_for_memory(kib):
-    """n (l + M m) stays: with M twice as large, fewer cores, and their area never exceeds the base's."""
+    """n (l + M m) is constant: with M twice as large there are fewer cores, and their area never exceeds the base's."""
     base, chip = load_wafer(), load_chip()
     wafer = equal_area(base.derive(sram_bytes=kib * 1024), base, chip)
     area = wafer.cores * chip.core_mm2(wafer.sram_bytes)

@@ -1,4 +1,4 @@
-"""What is fitted or assumed in a price is in `configs/`, where it has a range, a reason and a source.
+"""Fitted and assumed numbers of a price are in `configs/`, with a range, a reason and a source.
 
 Two guards: every constant of that kind moves what it prices, so it is read from the wafer; and a number that gets a name
 in the code of prices, plans and modes is entered here with the reason why it is none of them.
@@ -41,7 +41,7 @@ def _softmax(phase: Phase) -> Callable[[Wafer], float]:
 
 
 def _rows(wafer: Wafer) -> float:
-    """Rows of a stage whose work has none of its own."""
+    """Return the rows of a stage whose work has none of its own."""
     kernel = Kernel("relu", "activation", frozen(elements=64), attrs=frozen(function="relu"))
     return float(Group("relu", kernel, wafer).rows_per_sample)
 
@@ -69,20 +69,20 @@ PRICES: dict[str, tuple[Callable[[Wafer], float], float]] = {
 
 @pytest.mark.parametrize("name", PRICES)
 def test_a_constant_without_a_mechanism_is_read_from_the_wafer(name: str):
-    """Doubled, it moves its price by exactly itself."""
+    """If it is doubled, its price changes by exactly its value."""
     price, more = PRICES[name]
     wafer = load_wafer("wse2")
     assert price(wafer.derive(**{name: 2 * getattr(wafer, name)})) - price(wafer) == pytest.approx(more)
 
 
 def test_intervals_draw_them():
-    """All but the memory stalls of the stencil, whose sum with another of them is what is drawn."""
+    """All are drawn except the memory stalls of the stencil, whose sum with another constant is drawn."""
     drawn = {constant.name for constant in ranged(load_wafer("wse2"))}
     assert set(PRICES) - drawn == {"stencil_memory_stall_cycles"}
 
 
 def test_every_fitted_constant_stands_in_the_table_of_the_page():
-    """Of all shipped wafers and clusters; and the table names none that is not fitted."""
+    """The table has the fitted constants of all shipped wafers and clusters, and no others."""
     sets = [
         load(name)
         for load, names in ((load_wafer, wafer_names()), (load_cluster, cluster_names()))
@@ -155,7 +155,7 @@ def _named_numbers() -> Iterator[tuple[str, str]]:
 
 
 def test_no_number_of_a_price_has_a_name_in_the_code_alone():
-    """A new one is a constant of a wafer or a cluster, or it is entered above with its reason."""
+    """A new one is a constant of a wafer or a cluster, or is listed above with its reason."""
     known = [name for names in LEFT.values() for name in names.split()]
     assert len(known) == len(set(known))
     found = dict(_named_numbers())

@@ -1,4 +1,4 @@
-"""Files of users: whatever is at a path, reading it ends in its content or in one sentence."""
+"""Files of users: reading any path returns its content or raises one sentence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wse_sim.files import MAX_TEXT_BYTES, claim_file, claim_folder, read_json, r
 
 
 def test_text_is_read_without_its_byte_order_mark(tmp_path: Path):
-    """Editors of some systems put a mark in front; it is no part of the text."""
+    """Editors of some systems write a mark at the beginning, which is not a part of the text."""
     (tmp_path / "a").write_bytes(b"\xef\xbb\xbfname: x\n")
     assert read_text(tmp_path / "a") == "name: x\n"
     assert read_yaml(tmp_path / "a") == {"name": "x"}
@@ -35,7 +35,7 @@ def test_text_is_read_without_its_byte_order_mark(tmp_path: Path):
     ],
 )
 def test_what_is_no_yaml_mapping_is_one_sentence(tmp_path: Path, content: bytes, says: str):
-    """Binary, cut off, nested, impossible values, code: a ConfigError of one line with the path."""
+    """Binary, truncated, nested, impossible values, code: each raises a ConfigError of one line with the path."""
     path = tmp_path / "odd.yaml"
     path.write_bytes(content)
     with pytest.raises(ConfigError) as fault:
@@ -60,7 +60,7 @@ def test_any_bytes_are_a_mapping_or_a_sentence(tmp_path_factory, content: bytes)
 
 
 def test_places_that_are_no_files_are_named(tmp_path: Path):
-    """A folder, nothing, a device, a name that is too long, a null byte."""
+    """A folder, nothing, a device, a name that is too long, and a null byte are named."""
     for path, says in [
         (tmp_path, "is a folder"),
         (tmp_path / "none", "cannot be read"),
@@ -79,7 +79,7 @@ def test_places_that_are_no_files_are_named(tmp_path: Path):
 
 
 def test_outputs_are_claimed_before_the_work(tmp_path: Path):
-    """A folder is made and can be written; what cannot be a folder or a file states this and leaves nothing."""
+    """A folder is made and is writable; a path that cannot be a folder or a file is refused without a trace."""
     assert claim_folder(tmp_path / "a" / "b").is_dir()
     assert list((tmp_path / "a" / "b").iterdir()) == []
     (tmp_path / "file").write_text("kept")

@@ -1,4 +1,4 @@
-"""Files of constants are read again when they changed, or when the same name is another file."""
+"""Files of constants are read again when they change, or when the same name is another file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _write(file: Path, base: str, clock_hz: float | None = None) -> None:
 
 
 def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
-    """The file itself, and a base beside it; what did not change is the same object."""
+    """The file itself and a base next to it are checked; what did not change is the same object."""
     near, mine = tmp_path / "near.yaml", tmp_path / "mine.yaml"
     _write(near, "wse2", 1.0e9)
     _write(mine, "near")

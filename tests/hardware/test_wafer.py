@@ -1,4 +1,4 @@
-"""Wafers and clusters: what is shipped, what users derive, and what is refused in one sentence."""
+"""Wafers and clusters: shipped ones, derived ones, and those that are refused in one sentence."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_every_constant_of_every_wafer_has_unit_source_and_evidence():
 
 
 def test_every_uncertain_constant_has_a_range_with_a_reason():
-    """A number that is neither a count nor a width of the design, nor documented, says how far it may be off."""
+    """A number that is neither a count nor a width of the design, nor documented, has a range."""
     for item in (*map(load_wafer, wafer_names()), *map(load_cluster, cluster_names())):
         for key, constant in item.provenance.items():
             if (constant.evidence == "vendor" and constant.range is None) or isinstance(constant.value, str):
@@ -135,7 +135,7 @@ def test_faulty_wafers_are_refused_with_file_and_key(tmp_path: Path, line: str, 
 
 
 def test_unknown_names_and_missing_files_say_what_to_use():
-    """A name that is not shipped lists those that are."""
+    """The error for a name that is not shipped lists those that are."""
     with pytest.raises(ConfigError, match="wse1, wse2, wse3"):
         load_wafer("wse9")
     with pytest.raises(ConfigError, match="cannot be read"):
@@ -145,7 +145,7 @@ def test_unknown_names_and_missing_files_say_what_to_use():
 
 
 def test_changed_constants_are_marked_as_assumed_and_checked():
-    """`derive` keeps provenance honest and refuses impossible values."""
+    """`derive` keeps provenance correct and refuses impossible values."""
     wafer = load_wafer("wse2").derive(io_bytes_per_s=3e11)
     assert wafer.provenance["io_bytes_per_s"].evidence == "assumed"
     with pytest.raises(ConfigError, match="clock_hz"):
@@ -179,7 +179,7 @@ def test_bases_in_a_circle_are_refused(tmp_path: Path):
 
 
 def test_constants_that_move_no_model_say_so():
-    """A constant marked "report" or "programs" leaves the price of a kernel as it is."""
+    """A constant marked "report" or "programs" does not change the price of a kernel."""
     wafer = load_wafer("wse2")
     marked = {name for name, constant in wafer.provenance.items() if constant.acts != "models"}
     assert {"die_cols", "microthreads", "power_idle_w"} <= marked

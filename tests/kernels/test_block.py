@@ -32,7 +32,7 @@ def weights() -> dict[str, np.ndarray]:
 
 
 def theirs(x, p):
-    """The block in torch."""
+    """Return the block in torch."""
     a = F.layer_norm(x, (HIDDEN,), p["ln1"], p["ln1_b"])
     q, k, v = (a @ p["qkv"] + p["qkv_b"]).split(HIDDEN, dim=-1)
     q, k, v = (u.view(1, TOKENS, HEADS, -1).transpose(1, 2) for u in (q, k, v))
@@ -51,7 +51,7 @@ def flat(x):
 
 
 def ours(x, p, g):
-    """The same by `compute` and `gradient`, every reduction split over PARTS cores."""
+    """Return the same by `compute` and `gradient`, every reduction split over PARTS cores."""
     gemm, norm, attention = family("gemm"), family("norm"), family("attention")
     add, gelu, total = family("elementwise"), family("activation"), family("reduce")
 

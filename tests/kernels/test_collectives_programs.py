@@ -16,21 +16,23 @@ LINE_ALGORITHMS = ("star", "chain", "tree", "two_phase", "k_tree", "ring")
 
 
 def cycles(name: str, words: int, tiling: Tiling, dtype: str = "fp32") -> float:
-    """Price of a collective."""
+    """Return the price of a collective."""
     return float(np.asarray(family(name).cost({"words": words}, tiling, WSE2, dtype=dtype).total))
 
 
 @pytest.mark.parametrize("half", ["reduce_scatter", "all_gather"])
 @pytest.mark.parametrize(("cores", "words"), [(1, 5), (2, 11), (5, 40), (8, 512), (17, 340)])
 def test_ring_halves_agree_with_their_programs(half: str, cores: int, words: int) -> None:
-    """Exact, for any remainder of words."""
+    """Prices are exact, for any remainder of words."""
     for dtype in ("fp32", "fp16"):
         tiling = Tiling(2, cores, "grid")
         check_faces(family(half), {"words": words}, tiling, WSE2, band=1e-9, dtype=dtype)
 
 
 def test_a_ring_half_by_hand() -> None:
-    """16 cores, 64 words: 15 steps send and receive 4 words, 6 cycles to start each, the first start in the task's 56."""
+    """16 cores with 64 words: 15 steps send and receive 4 words, with 6 cycles to start each; the first start is in the
+    task's 56.
+    """
     # 15 x (2 x 4 + 2 x 6) - 6 + 56 = 350
     assert run_kernel("reduce_scatter", {"cores": 16, "words": 64}, WSE2).fabric_cycles == 350
     # fp16, 2 words a piece: 15 x (2 x 6 + 5 + 2) + 29 hops - 6 + 56 = 364
@@ -49,7 +51,7 @@ def test_ring_all_reduce(cores: int, words: int, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp16"])
 def test_auto_is_never_slower_than_a_fixed_algorithm(dtype: str) -> None:
-    """For short and long vectors on short and long lines; the winner changes, and a ring wins somewhere."""
+    """For short and long vectors on short and long lines the winner changes, and a ring wins somewhere."""
     winners = set()
     for cores in (2, 3, 8, 40, 200):
         for words in (1, 16, 300, 20_000):
@@ -66,7 +68,7 @@ def test_auto_is_never_slower_than_a_fixed_algorithm(dtype: str) -> None:
 
 
 def test_a_generated_tree_beats_the_named_ones_between_their_strengths() -> None:
-    """A reduction of 16 words over 100 cores: neither as short as star, nor as long as chain."""
+    """In a reduction of 16 words over 100 cores it is neither as short as a star, nor as long as a chain."""
     auto = cycles("line_reduce", 16, Tiling(1, 100, "grid", "auto"))
     named = [cycles("line_reduce", 16, Tiling(1, 100, "grid", name)) for name in LINE_ALGORITHMS[:4]]
     assert auto < min(named)
@@ -75,7 +77,7 @@ def test_a_generated_tree_beats_the_named_ones_between_their_strengths() -> None
 
 @pytest.mark.parametrize("algorithm", ["auto", "chain"])
 def test_an_auto_all_reduce_runs(algorithm: str) -> None:
-    """What was chosen by cost is what runs."""
+    """The algorithm that was chosen by cost is the one that runs."""
     for words in (3, 90):
         tiling = Tiling(1, 20, "grid", algorithm)
         check_faces(family("allreduce"), {"words": words}, tiling, WSE2, band=0.05)
@@ -84,7 +86,7 @@ def test_an_auto_all_reduce_runs(algorithm: str) -> None:
 @pytest.mark.parametrize("algorithm", ["corner", "rows_columns"])
 @pytest.mark.parametrize(("rows", "cols"), [(1, 9), (6, 7), (12, 5)])
 def test_all_reduce_of_a_rectangle(algorithm: str, rows: int, cols: int) -> None:
-    """Exact with chains, for both algorithms; two phases and K-trees within 2 %."""
+    """The price is exact with chains, for both algorithms; two phases and K-trees are within 2 %."""
     for line, band in (("chain", 1e-9), ("two_phase", 0.02), ("k_tree", 0.02)):
         if line == "k_tree" and algorithm == "corner":
             continue
@@ -93,7 +95,7 @@ def test_all_reduce_of_a_rectangle(algorithm: str, rows: int, cols: int) -> None
 
 
 def test_a_rectangle_chooses_by_cost() -> None:
-    """auto is the faster of both, whatever the vector; a corner saves the second way back."""
+    """auto is the faster of both for every vector; a corner saves the second route back."""
     # Chains on 6 x 7, 20 words: corner 56 + (20 + 6 x 6) + 21 + (20 + 6 x 5) + 21 + 20 + 11 + 5 = 240.
     tiling = Tiling(6, 7, "grid", "corner", options={"line": "chain"})
     assert cycles("allreduce2d", 20, tiling) == 240

@@ -1,4 +1,4 @@
-"""Kernels by name: every one runs both ways, agrees, and gives the values of numpy."""
+"""Kernels by name: every one runs both ways, agrees, and gives numpy's values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_parameters_are_read_from_text():
 
 
 def test_one_timing_only():
-    """The model needs no program; the fabric needs no model."""
+    """The formula needs no program, and the fabric needs no formula."""
     model = run_kernel(
         "gemm", {"m": 33000, "k": 33000, "n": 33000, "rows": 750, "cols": 750}, WSE2, timing="model"
     )
@@ -91,7 +91,7 @@ def test_sampled_points_agree():
 
 
 def test_every_family_runs_or_says_what_is_missing():
-    """Families beside the table: their formula has a number, their program runs or one sentence names a remedy."""
+    """Families outside the table have a price by formula, and their program runs or one sentence names a remedy."""
     load_families()
     faults = []
     for name in sorted(set(REGISTRY) - set(kernel_commands())):
@@ -104,7 +104,7 @@ def test_every_family_runs_or_says_what_is_missing():
 
 
 def test_terms_are_those_of_the_core_that_works_most():
-    """A weight gradient counts the arrival of 32 x 16 words that its program hides behind the arithmetic."""
+    """A weight gradient counts the arrival of 32 x 16 words, which its program hides behind the arithmetic."""
     report = run_kernel("weight_gradient", {}, WSE2)
     assert report.largest_term == "issue"
     assert sum(report.terms.values()) == pytest.approx(report.fabric_cycles - report.model_cycles)

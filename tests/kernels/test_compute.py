@@ -1,4 +1,4 @@
-"""Numerics of every family against PyTorch, on random shapes, odd sizes included."""
+"""Numerics of every family are compared with PyTorch, on random shapes, odd sizes included."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_dropout_keeps_the_mean_and_repeats_its_mask(p, seed):
 @EXAMPLES
 @given(vocab=size, cols=size, n=size, seed=seeds)
 def test_embedding(vocab, cols, n, seed):
-    """Gather, and its scatter-add."""
+    """Gather and scatter-add equal torch's."""
     table, g = draw(seed, vocab, cols), draw(seed + 1, n, cols)
     ids = np.random.default_rng(seed).integers(0, vocab, n)
     tt = t(table, True)
@@ -248,7 +248,7 @@ def test_embedding(vocab, cols, n, seed):
     seed=seeds,
 )
 def test_conv2d(b, h, w, c, k, r, stride, groups, seed):
-    """Direct convolution and its two backward kernels, grouped and strided."""
+    """Direct convolution and its two backward kernels, grouped and strided, equal torch's."""
     c, k = c * groups, k * groups
     x, f = draw(seed, b, h, w, c), draw(seed + 1, r, r, c // groups, k)
     tx = t(np.ascontiguousarray(x.transpose(0, 3, 1, 2)), True)
@@ -269,7 +269,7 @@ def test_conv2d(b, h, w, c, k, r, stride, groups, seed):
     h=st.integers(3, 11), w=st.integers(3, 11), window=st.integers(1, 3), stride=st.integers(1, 3), seed=seeds
 )
 def test_pool2d_and_resample(h, w, window, stride, seed):
-    """Pooling windows, nearest and bilinear resampling."""
+    """Pooling windows, nearest and bilinear resampling equal torch's."""
     x = draw(seed, 2, h, w, 3)
     nchw = t(x).permute(0, 3, 1, 2)
     for kind, pool in (("max", F.max_pool2d), ("avg", F.avg_pool2d)):
@@ -283,7 +283,7 @@ def test_pool2d_and_resample(h, w, window, stride, seed):
 @EXAMPLES
 @given(rows=size, cols=st.integers(1, 33), parts=st.integers(1, 40), k=st.integers(1, 4), seed=seeds)
 def test_reduce_topk_layout(rows, cols, parts, k, seed):
-    """Reductions over any number of cores, the k largest, and moved values."""
+    """Reductions over any number of cores, the k largest elements, and moved values equal torch's."""
     x = draw(seed, rows, cols)
     for op, wanted in (("sum", x.sum(-1)), ("mean", x.mean(-1)), ("max", x.max(-1)), ("min", x.min(-1))):
         close(family("reduce").compute(x, op=op, parts=parts), wanted)
@@ -300,7 +300,7 @@ def test_reduce_topk_layout(rows, cols, parts, k, seed):
 @EXAMPLES
 @given(steps=st.integers(1, 6), batch=st.integers(1, 4), width=st.integers(1, 9), seed=seeds)
 def test_scan(steps, batch, width, seed):
-    """An LSTM layer, a selective scan, a cumulative sum."""
+    """An LSTM layer, a selective scan and a cumulative sum equal torch's."""
     torch.manual_seed(seed)
     layer = torch.nn.LSTM(width, width)
     x = draw(seed, steps, batch, width)
@@ -372,7 +372,7 @@ def test_bfloat16_is_torchs():
 
 
 def test_faults_are_one_sentence():
-    """Unknown precision, function and operator say what there is."""
+    """The error for an unknown precision, function or operator lists the valid ones."""
     for call in (
         lambda: family("gemm").compute(np.ones((2, 2)), np.ones((2, 2)), dtype="fp8"),
         lambda: family("activation").compute(np.ones(2), function="wobble"),

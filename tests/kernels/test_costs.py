@@ -159,7 +159,7 @@ def test_published_decode_rates(layers, hidden, ffn, grid, groups, measured):
 
 
 def test_published_sgemm_and_stencil_and_gemv():
-    """349 TFLOP/s of a 33,000 product (0.5 %), four stencil runs (0.5 %), a 16K GEMV (7 %)."""
+    """A product of 33,000 runs at 349 TFLOP/s (0.5 %); four stencil runs agree within 0.5 %, a 16K GEMV within 7 %."""
     from wse_sim.bench.command import measure
 
     sgemm = {"m": 33000, "n": 33000, "k": 33000, "rows": 750, "cols": 750, "dtype": "fp32"}
@@ -261,7 +261,7 @@ def test_more_cores_never_need_more_memory_or_issue(m, k, n, rows, cols):
 
 
 def test_the_footprint_does_not_shrink_with_the_memory():
-    """Half the SRAM changes what fits, not what is needed."""
+    """Half the SRAM changes what fits, not the need."""
     small = WSE2.derive(sram_bytes=WSE2.sram_bytes // 2)
     for name in GRAPH_FAMILIES:
         for mapping in ("stationary", "streamed"):
@@ -275,7 +275,7 @@ def test_the_footprint_does_not_shrink_with_the_memory():
 
 
 def test_sparse_weights_save_their_share():
-    """Half the weights: half the triggered work, the same reduction."""
+    """Half the weights need half the triggered work and the same reduction."""
     dims = {"m": 400, "k": 400, "n": 40}
     full, half = (price("gemm", dims, Tiling(10, 10, "streamed"), attrs={"density": d}) for d in (1.0, 0.5))
     assert half.compute == full.compute / 2
@@ -283,7 +283,7 @@ def test_sparse_weights_save_their_share():
 
 
 def test_the_best_reduction_is_chosen_by_cost():
-    """One word over many cores wants a tree, many words want a chain; auto is never worse than any."""
+    """One word over many cores is fastest on a tree, many words on a chain; auto is never worse than any."""
     for words in (1, 30, 1000, 20000):
         costs = {
             algorithm: price(
@@ -295,7 +295,7 @@ def test_the_best_reduction_is_chosen_by_cost():
 
 
 def test_attention_on_a_grid():
-    """Prefill and decode: the parts of a WaferLLM layer; more keys cost more; no backward pass."""
+    """Prefill and decode are the parts of a WaferLLM layer; more keys cost more; there is no backward pass."""
     dims = {"b": 1, "heads": 32, "kv_heads": 8, "q": 4096, "kv": 4096, "d": 128}
     tiling = Tiling(480, 480, "grid")
     # 9 queries x 9 keys per core, and one division per query.
@@ -310,7 +310,7 @@ def test_attention_on_a_grid():
 
 
 def test_ring_halves_make_a_ring():
-    """Reduce-scatter and all-gather on 16 cores: 15 steps send and receive 4 words, one start of 6 each."""
+    """On 16 cores reduce-scatter and all-gather take 15 steps that send and receive 4 words, with one start of 6 each."""
     # 15 x (2 x 4 + 2 x 6) - 6 + 56 = 350; the all-reduce has one task start for both halves, and one more start.
     halves = [
         price(n, {"words": 64}, Tiling(1, 16, "grid"), dtype="fp32").total
@@ -322,7 +322,7 @@ def test_ring_halves_make_a_ring():
 
 
 def test_costs_add_and_scale():
-    """Parts add part by part; an array times a cost is a cost of arrays."""
+    """Parts are added part by part; an array times a cost is a cost of arrays."""
     one = Cost(compute=2.0, idle=1.0)
     assert (one + 3 * one).total == 12.0
     assert (np.array([1, 2]) * one).total.tolist() == [3.0, 6.0]
@@ -358,7 +358,7 @@ def test_faults_are_one_sentence():
 
 
 def test_a_long_row_is_sorted_over_the_columns():
-    """32 rows of 8192 on 64 x 512 cores: a row over 512 columns, 16 elements each, bitonic sort of pairs."""
+    """32 rows of 8192 on 64 x 512 cores: a row is over 512 columns, 16 elements each, with a bitonic sort of pairs."""
     dims = {"rows": 32, "cols": 8192, "k": 8192}
     tiling = Tiling(64, 512, "streamed")
     # 16 values and 16 indices, twice, 2 bytes each.
@@ -377,7 +377,7 @@ def test_a_long_row_is_sorted_over_the_columns():
 
 
 def test_grouped_weight_gradient_counts_features_and_tokens():
-    """m = 640 features over 10 columns, 800 tokens of 4 groups over 5 rows: 64 sums and 40 tokens, twice."""
+    """m = 640 features over 10 columns and 800 tokens of 4 groups over 5 rows are 64 sums and 40 tokens, twice."""
     dims, tiling = {"m": 640, "k": 800, "n": 96, "groups": 4}, Tiling(5, 10, "streamed")
     found = family("grouped_gemm").footprint(dims, tiling, WSE2, phase=Phase.WEIGHT_GRADIENT)
     assert (found.weights_bytes, found.buffers_bytes) == (2 * 64 * 4, 2 * 64 * 4 + 2 * 40 * 2)
@@ -385,7 +385,9 @@ def test_grouped_weight_gradient_counts_features_and_tokens():
 
 @pytest.mark.parametrize(("cores", "root", "ways"), [(2, 0, 1), (2, 1, 1), (3, 1, 2), (3, 0, 1)])
 def test_a_result_goes_back_to_the_ends_of_a_line(cores, root, ways):
-    """9 fp32 words: a start and 9 cycles of sending for each way, then the hops of the last one and the handover."""
+    """9 fp32 words need a start and 9 cycles of sending in each direction, then the hops of the last one and the
+    handover.
+    """
     tree = LineTree(tuple(() for _ in range(cores)), root)
     cost = multicast_back(9, tree, WSE2, "fp32")
     assert (cost.startup, cost.fabric) == (ways * WSE2.vector_start_cycles, ways * 9 * WSE2.wavelet_cycles)
@@ -394,7 +396,7 @@ def test_a_result_goes_back_to_the_ends_of_a_line(cores, root, ways):
 
 @pytest.mark.parametrize("tree", [chain(5), star(5), two_phase(7, 3)])
 def test_parents_of_a_tree_are_those_that_receive(tree):
-    """As networkx finds them; the root has none, said as -1."""
+    """The parents are those of networkx; the root has none, represented by -1."""
     graph = nx.DiGraph([(v, child) for v, children in enumerate(tree.children) for child in children])
     assert nx.is_arborescence(graph)
     above = {v: next(graph.predecessors(v), -1) for v in graph}
@@ -403,7 +405,7 @@ def test_parents_of_a_tree_are_those_that_receive(tree):
 
 
 def test_sums_of_a_row_of_attention_take_a_relay_and_a_hop_per_core():
-    """Queries over rows, keys over columns: a row's maximum and its sum pass all columns, and come back as multicasts.
+    """Queries are over rows, keys over columns: a row's maximum and its sum pass all columns, and return as multicasts.
 
     Each way takes, per further column, a relay (received, worked on, sent on) there and a hop back, and one handover:
     2 ((cols - 1) (relay + hop) + handover) cycles forward, once that in backward.

@@ -1,4 +1,4 @@
-"""The family of sums over alignments: values against torch's CTC loss, its program against cost and values."""
+"""The CTC family: values against torch's CTC loss, its program against cost and values."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ WSE2 = load_wafer("wse2")
 
 @pytest.mark.parametrize("labels", [[1, 2, 3], [2, 2, 1], [3, 3, 3]])
 def test_the_loss_is_that_of_torch(labels: list[int]) -> None:
-    """Equal labels that follow each other need a blank between them."""
+    """Consecutive equal labels need a blank between them."""
     torch = pytest.importorskip("torch")
     scores = torch.randn(9, 1, 5, generator=torch.Generator().manual_seed(3)).log_softmax(-1)
     wanted = torch.nn.functional.ctc_loss(

@@ -1,4 +1,4 @@
-"""One test for every registered family: what it says about itself fits together."""
+"""One test for every registered family: its statements are consistent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SIDE = 4
 
 
 def every_call() -> dict[str, list[KernelRequest]]:
-    """Per family the calls of all of its commands at their default sizes."""
+    """Return, per family, the calls of all of its commands at their default sizes."""
     found: dict[str, list[KernelRequest]] = {}
     for name in (*kernel_commands(), *load_families()):
         command = find(name)
@@ -38,14 +38,14 @@ CALLS = {name: calls[0] for name, calls in EVERY_CALL.items()}
 
 
 def kernel_of(call: KernelRequest) -> Kernel:
-    """The call as a kernel of a graph: two inputs, a weight, a result."""
+    """Return the call as a kernel of a graph: two inputs, a weight, a result."""
     dims = frozen({name: int(size) for name, size in call.dims.items()})
     attrs = frozen({name: value for name, value in call.attrs.items() if name in stated(call.family)})
     return Kernel("k", call.family, dims, Phase.FORWARD, ("x", "z"), ("y",), ("w",), attrs, dtype="fp16")
 
 
 def tensors_of(kernel: Kernel) -> Mapping[str, Tensor]:
-    """The tensors of :func:`kernel_of`."""
+    """Return the tensors of :func:`kernel_of`."""
     kinds = {"w": TensorKind.PARAMETER, "y": TensorKind.OUTPUT}
     names = (*kernel.inputs, *kernel.outputs, *kernel.parameters)
     return frozen({n: Tensor(n, (8, 8), "fp16", kinds.get(n, TensorKind.INPUT), n != "w") for n in names})
@@ -92,7 +92,7 @@ ALGORITHMS = ("", "two_phase", "k_tree", "summa", "rows_columns")
 
 @contextmanager
 def recorded(seen: set[str]) -> Iterator[None]:
-    """Note which attributes are read; all reads go through the classes that declare them."""
+    """Record which attributes are read; all reads pass the classes that declare them."""
     read = Attributes.__getattribute__
 
     def noted(self: Attributes, name: str) -> Any:
@@ -105,7 +105,7 @@ def recorded(seen: set[str]) -> Iterator[None]:
 
 
 def reads_of(name: str) -> set[str]:
-    """Attributes that any face of a family reads, over all of its commands, mappings and phases."""
+    """Return the attributes that any face of a family reads, over all of its commands, mappings and phases."""
     seen = set[str]()
     with recorded(seen):
         ask_all(name)
@@ -117,13 +117,13 @@ SWITCHES: dict[str, str | bool] = {"line": "k_tree", "pairs": True}
 
 
 def ask_all(name: str) -> None:
-    """Ask every face of a family, also with every switch turned."""
+    """Call every face of a family, also with every switch turned."""
     for switch in (None, *(set(SWITCHES) & set(stated(name)))):
         ask_faces(name, {} if switch is None else {switch: SWITCHES[switch]})
 
 
 def ask_faces(name: str, turned: dict[str, str | bool]) -> None:
-    """Ask every face of a family, with some attributes as `turned`."""
+    """Call every face of a family, with some attributes as in `turned`."""
     found, wafer = family(name), load_wafer("wse2")
     for call in (*EVERY_CALL[name], *MORE_CALLS.get(name, ())):
         attrs = {**stated(name), **turned}
@@ -182,14 +182,14 @@ READ_BY_PLANS = {
 @pytest.mark.thinned(38)
 @pytest.mark.parametrize("name", sorted(CALLS))
 def test_every_stated_attribute_is_read(name: str) -> None:
-    """An attribute that no face of its family looks at says nothing."""
+    """An attribute that no face of its family reads has no meaning."""
     pins = {item.name for item in dataclasses.fields(Attributes)}
     assert set(stated(name)) - pins - READ_BY_PLANS <= reads_of(name)
 
 
 @pytest.mark.parametrize("name", sorted(CALLS))
 def test_a_stated_default_changes_nothing(name: str) -> None:
-    """The defaults of the attributes are those of the prices: to state one is to state nothing."""
+    """The defaults of the attributes are those of the prices: stating one changes nothing."""
     found, wafer = family(name), load_wafer("wse2")
     for call in EVERY_CALL[name]:
         full = {**stated(name), **call.attrs}
@@ -224,7 +224,7 @@ def test_the_faces_of_every_family_agree(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(CALLS))
 def test_prices_are_finite_and_broadcast(name: str) -> None:
-    """Footprint and cost are finite and not negative; of two rectangles at once they are those of each."""
+    """Footprint and cost are finite and not negative; for two rectangles at once they equal those of each."""
     found, call, wafer = family(name), CALLS[name], load_wafer("wse2")
     how = {"phase": call.phase, "dtype": call.dtype, "attrs": call.attrs}
     cost = found.cost(call.dims, call.tiling, wafer, **how)
@@ -274,7 +274,7 @@ def has_face(name: str, face: str) -> bool:
 
 @pytest.mark.parametrize("name", sorted(CALLS))
 def test_samples_and_flops(name: str) -> None:
-    """Rows fit the sizes; FLOPs are whole, not negative and double with the batch where there are any."""
+    """Rows match the sizes; FLOPs are integers, not negative, and double with the batch where there are any."""
     found, kernel = family(name), kernel_of(CALLS[name])
     flow = found.flow(kernel.dims, kernel.attrs)
     assert flow.rows == int(flow.rows) >= 0

@@ -1,4 +1,4 @@
-"""Every kernel with a fabric program on the executor that large programs get and on the one that steps all cycles."""
+"""Every kernel with a fabric program runs on the executor for large programs and on the one that steps all cycles."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GIVEN: dict[str, dict[str, int]] = {
 
 
 def compare(case: Case, executor: str) -> None:
-    """Equal cycles, halts, counters and values on the max-plus and the wavelet executor."""
+    """Require equal cycles, halts, counters and values on the max-plus and the wavelet executor."""
     solved, stepped = (
         run.run_program(case.program, case.config, executor=name, inputs=case.inputs)
         for name in (executor, "wavelet")
@@ -39,7 +39,7 @@ def compare(case: Case, executor: str) -> None:
 
 
 def large_case(name: str) -> Case:
-    """The kernel on 128 x 128 cores, with sizes that are its defaults or a power of two larger."""
+    """Return the kernel on 128 x 128 cores, with sizes that are its defaults or a power of two larger."""
     command, wafer = find(name), load_wafer("wse2")
     default = command.read({})
     sizes = [key for key, value in default.items() if type(value) is int and value >= 16 and key not in SIDES]
@@ -54,7 +54,7 @@ def large_case(name: str) -> Case:
 @pytest.mark.thinned(42)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_kernel_is_the_same_on_both(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At its default size; all programs count as large ones."""
+    """Kernels run at their default size; all programs count as large ones."""
     monkeypatch.setattr(run, "EXECUTORS", (run.Listed(MaxPlus(Wavelet()), from_cores=0), *run.EXECUTORS[1:]))
     command = find(name)
     compare(command.build(command.read({}), load_wafer("wse2")), "auto")
@@ -63,7 +63,7 @@ def test_a_kernel_is_the_same_on_both(name: str, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in BOUNDED])
 def test_a_large_kernel_is_the_same_on_both(name: str) -> None:
-    """On as many cores as the executor of large programs is chosen for by itself."""
+    """Kernels run on as many cores as `auto` needs to select the executor for large programs."""
     case = large_case(name)
     assert case.program.n_cores >= run.EXECUTORS[0].from_cores
     compare(case, "auto")
@@ -72,7 +72,7 @@ def test_a_large_kernel_is_the_same_on_both(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_choice_of_a_kernel_is_the_same_on_both(name: str) -> None:
-    """Mappings, algorithms, phases, precisions and operations that the command offers, one changed at a time."""
+    """Mappings, algorithms, phases, precisions and operations of the command are changed one at a time."""
     command = find(name)
     for parameter in command.params:
         for choice in parameter.choices:
@@ -86,7 +86,7 @@ def test_every_choice_of_a_kernel_is_the_same_on_both(name: str) -> None:
 
 
 def test_an_embedding_on_a_large_rectangle_ends() -> None:
-    """Its rows pass on by switches that turn outputs: 389 cycles as stepped; it was called a deadlock."""
+    """Its rows are sent on by switches that turn outputs, in 389 cycles; it was once reported as a deadlock."""
     command = find("embedding")
     case = command.build(command.read({"rows": 128, "cols": 128, "n": 256, "vocab": 32}), load_wafer("wse2"))
     compare(case, "auto")

@@ -226,7 +226,7 @@ POINTS = [
 
 @pytest.mark.slow
 def test_cells_and_old_cells_swap_roles_from_step_to_step() -> None:
-    """Three steps of a stencil are one step run three times; only `program` writes them out."""
+    """Three steps of a stencil are one step run three times; only `program` writes them separately."""
     case = family("stencil25").program(
         {"nz": 8, "block": 8}, Tiling(9, 9, "grid"), WSE2, attrs={"steps": 3}, dtype="fp32"
     )
@@ -255,7 +255,7 @@ def test_programs_give_the_values_of_compute():
 
 @pytest.fixture(autouse=True)
 def same_families():
-    """Families that a test loads are gone after it: with a foreign one, nothing is kept between runs."""
+    """Remove families that a test loads, because with a foreign family nothing is cached between runs."""
     load_families()
     before = dict(REGISTRY)
     yield
@@ -277,7 +277,7 @@ def test_the_page_about_writing_a_kernel(tmp_path, monkeypatch):
 
 
 def test_a_disagreeing_face_is_named(tmp_path):
-    """A kernel whose cost forgets the vector start is told by how much and where."""
+    """A kernel whose cost omits the vector start is reported with the difference and its place."""
     kernel = re.findall(r"```python\n(.*?)```", DOC.read_text(encoding="utf-8"), re.DOTALL)[0]
     wrong = kernel.replace(", startup=wafer.vector_start_cycles", "").replace('"saxpy"', '"wrong_saxpy"')
     (tmp_path / "wrong.py").write_text(wrong, encoding="utf-8")
@@ -288,7 +288,7 @@ def test_a_disagreeing_face_is_named(tmp_path):
 
 
 def test_faulty_kernel_files_are_one_sentence(tmp_path):
-    """No file, no import, no family: each says what to do."""
+    """A missing file, import or family each gives a sentence with the remedy."""
     with pytest.raises(KernelError, match="has no Python file"):
         load_path(tmp_path / "missing.py")
     (tmp_path / "bad.py").write_text("import not_there_at_all\n", encoding="utf-8")
@@ -300,7 +300,7 @@ def test_faulty_kernel_files_are_one_sentence(tmp_path):
 
 
 def test_the_faces_of_every_family_stand_in_one_order():
-    """footprint, cost, compute, program, probes: who has read one file finds the way in all."""
+    """The order is footprint, cost, compute, program, probes, so a reader of one file knows all."""
     order = ("footprint", "cost", "compute", "program", "probes")
     load_families()
     for name, found in REGISTRY.items():

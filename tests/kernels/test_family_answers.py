@@ -1,4 +1,4 @@
-"""What a family answers about itself: FLOPs, kept bytes, gradients, weights of 8 bits and frozen weights."""
+"""A family's answers about itself: FLOPs, kept bytes, gradients, weights of 8 bits and frozen weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ACTIVATION, PARAMETER = TensorKind.ACTIVATION, TensorKind.PARAMETER
 
 
 def chain(*kernels: Kernel, trains: bool = True, dtype: str = "fp32") -> KernelGraph:
-    """Kernels in a row on (64, 64) tensors: x0 -> x1 -> ..., each product with its own weight."""
+    """Return the kernels in a row on (64, 64) tensors: x0 -> x1 -> ..., each product with its own weight."""
     tensors = {"x0": Tensor("x0", (64, 64), "fp16", TensorKind.INPUT)}
     for i, kernel in enumerate(kernels):
         kind = TensorKind.OUTPUT if i == len(kernels) - 1 else ACTIVATION
@@ -54,7 +54,7 @@ def test_flops_of_a_scan_are_those_of_its_kind() -> None:
 
 
 def test_backward_attention_has_twice_the_products() -> None:
-    """Four products instead of two; five where the scores are computed again."""
+    """There are four products instead of two, and five if the scores are recomputed."""
     dims = {"b": 1, "heads": 2, "kv_heads": 2, "q": 8, "kv": 8, "d": 4}
     flops, back = family("attention").flops, Phase.INPUT_GRADIENT
     forward = 4 * 2 * 8 * 8 * 4
@@ -66,7 +66,7 @@ def test_backward_attention_has_twice_the_products() -> None:
 
 
 def test_an_unknown_gradient_is_an_error() -> None:
-    """A family without a rule was taken for a pointwise one; now the error names kernel, family and remedy."""
+    """A family without a rule was once treated as pointwise; now the error names kernel, family and remedy."""
 
     class Strange(Family):
         name = "strange"
@@ -80,7 +80,7 @@ def test_an_unknown_gradient_is_an_error() -> None:
 
 
 def test_int8_weights_take_one_byte() -> None:
-    """At rest, and on their way to the wafer; the plan states how the products are priced."""
+    """A weight takes one byte in memory and in transfer; the plan states how the products are priced."""
     wafer, dims, tiling = load_wafer("wse2"), {"m": 64, "k": 64, "n": 64}, Tiling(4, 4)
     footprint = family("gemm").footprint
     assert footprint(dims, tiling, wafer).weights_bytes == 16 * 16 * 2
@@ -96,7 +96,7 @@ def test_int8_weights_take_one_byte() -> None:
 
 
 def test_a_frozen_weight_has_no_gradient_and_no_update() -> None:
-    """Of two products the first does not train: neither its weight gradient nor an input gradient is left."""
+    """The first of two products is frozen: neither its weight gradient nor an input gradient is left."""
     graph = add_training(chain(gemm(0, weights="frozen"), gemm(1), trains=False))
     assert [k.name for k in graph if k.phase is not Phase.FORWARD] == ["g1.dw", "g1.update"]
     all_train = add_training(chain(gemm(0), gemm(1)))
@@ -111,7 +111,7 @@ def test_a_frozen_weight_has_no_gradient_and_no_update() -> None:
 
 
 def test_a_model_with_nothing_to_train_says_so() -> None:
-    """All parameters frozen: an error that tells the two ways out."""
+    """With all parameters frozen, the error names the two remedies."""
     graph = chain(gemm(0))
     tensors = {n: dataclasses.replace(t, trains=False) for n, t in graph.tensors.items()}
     with pytest.raises(
@@ -156,7 +156,7 @@ def test_what_is_fused_to_a_product_is_priced(name: str, dims: dict[str, int], m
 
 
 def test_attributes_are_declared_once() -> None:
-    """Type, range and default stand in one class: the check, the values read and the command line come from it."""
+    """Type, range and default are in one class: the check, the values and the command line use it."""
     declared = family("gemm").parameters()["density"]
     assert (declared.default, declared.low, declared.high) == (1.0, 0, 1)
     assert GemmAttributes.of({}).density == 1.0

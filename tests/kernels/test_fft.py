@@ -1,4 +1,6 @@
-"""The family of Fourier transforms: values against numpy, cost against a published run and against the work of plain sums."""
+"""The family of Fourier transforms: values against numpy, cost against a published run and against the work of plain
+sums.
+"""
 
 import numpy as np
 import pytest
@@ -29,7 +31,9 @@ def test_the_published_run() -> None:
 
 @pytest.mark.parametrize("n", [64, 96, 400, 401])
 def test_a_line_on_one_core_has_the_work_of_its_stages(n: int) -> None:
-    """A core with its own lines: 8 n log2 n issue cycles at radix 2 (5 n log2 n operations, 3 of 5 at half rate), and less than the plain sum of n^2 products."""
+    """A core with its own lines needs 8 n log2 n issue cycles at radix 2 (5 n log2 n operations, 3 of 5 at half rate),
+    less than the plain sum of n^2 products.
+    """
     lines = 8
     cost = FFT.cost({"rows": lines, "n": n}, Tiling(1, 1, "streamed"), WSE2, dtype="fp32")
     work = float(cost.compute)
@@ -43,7 +47,7 @@ def test_a_line_on_one_core_has_the_work_of_its_stages(n: int) -> None:
 
 
 def test_more_cores_never_take_longer() -> None:
-    """Lines spread over cores only where that is faster."""
+    """Lines are spread over cores only where that is faster."""
     cores = [1, 2, 8, 32, 128, 512]
     times = [
         float(FFT.cost({"rows": 4, "n": 1024}, Tiling(1, c, "streamed"), WSE2, dtype="fp32").total)

@@ -1,4 +1,4 @@
-"""Products on a grid as programs: shifting operands on folded and plain rings; relayed shifts of tiles."""
+"""Programs of products on a grid: shifting operands on folded and plain rings; relayed shifts of tiles."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHIFTED = {"skew": False}
 
 @pytest.mark.parametrize("cores", [2, 3, 8, 9])
 def test_neighbours_on_a_folded_ring_are_two_links_apart_at_most(cores: int) -> None:
-    """Every position once; the wrap-around included."""
+    """Every position occurs once, and the wrap-around is included."""
     order = ring(cores)
     assert sorted(order) == list(range(cores))
     assert max(abs(a - b) for a, b in zip(order, [*order[1:], order[0]], strict=True)) <= 2
@@ -36,7 +36,8 @@ def test_shifting_products_take_what_the_cost_says(algorithm: str, m: int, k: in
 
 @pytest.mark.slow
 def test_cannon_pays_the_wrap_around_once_per_axis() -> None:
-    """Steps shorter than the way across the grid: later than MeshGEMM by that difference, for each axis once.
+    """Steps are shorter than the route across the grid: Cannon is later than MeshGEMM by that difference, once per
+    axis.
 
     S = 20, L = 5, tiles of 1: a step is 20 + 5 + 2.1 + 1 and 4 moves of one cycle, 32.1; the far tile arrives
     20 + 47 + 5 + 1 = 73 after the step before began: 40.9 late, twice.
@@ -58,13 +59,13 @@ def test_cannon_pays_the_wrap_around_once_per_axis() -> None:
     ("cols", "distance", "tile"), [(5, 1, 1), (12, 4, 7), (12, 8, 40), (9, 8, 3), (24, 5, 100)]
 )
 def test_a_relayed_shift_takes_what_the_cost_says(wafer: str, cols: int, distance: int, tile: int) -> None:
-    """Alone on its way, one of many, short of and beyond the square of senders; on both generations."""
+    """A shift alone, one of many, shorter and longer than the square of senders; on both generations."""
     dims = {"tile": tile, "distance": distance}
     check_faces(family("shift"), dims, Tiling(2, cols, "grid"), load_wafer(wafer), band=0.01, dtype="fp16")
 
 
 def test_a_lone_tile_pays_every_relay_and_others_wait_behind_each_other() -> None:
-    """WSE-2: a relay takes hop 1, ramps 5, the tile 3, a call of 30 and two starts of 21; a core is busy for 175 + 4.
+    """On WSE-2 a relay takes hop 1, ramps 5, the tile 3, a call of 30 and two starts of 21; a core is busy for 175 + 4.
 
     One tile over 8 columns: 56 + ramps 5 + 1, hop 1 + 2, 7 relays of 81, then 30 + 56 + ramps 5 + 1 + 8 hops back.  Four
     tiles: three times 179 - 81 more.
@@ -86,7 +87,7 @@ def test_a_lone_tile_pays_every_relay_and_others_wait_behind_each_other() -> Non
     ],
 )
 def test_edges_of_dies_slow_formula_and_program_alike(name: str, params: dict[str, object]) -> None:
-    """A wafer of dies of 10 rows: both are longer by the same, and without the constant by nothing."""
+    """On a wafer with dies of 10 rows both are longer by the same amount, and by nothing without the constant."""
     small = load_wafer("wse3").model_copy(update={"rows": 70, "program_rows": 70})
     assert small.die_edges(64) == (10, 20, 30, 40, 50, 60)
     even = small.model_copy(update={"die_crossing_cycles": 0})

@@ -1,4 +1,4 @@
-"""Gathers and scatters: values as PyTorch has them, cycles of the ring computed by hand and met on the fabric."""
+"""Gathers and scatters: values as in PyTorch, cycles of the ring computed by hand and on the fabric."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_scatters_are_those_of_torch(op, torch_op):
     ("rows", "cols", "vocab", "ids", "width"), [(1, 2, 5, 10, 8), (4, 4, 16, 32, 64), (6, 1, 36, 72, 5)]
 )
 def test_the_cost_is_that_of_the_program(op, dtype, rows, cols, vocab, ids, width):
-    """In fp32 within a cycle or two, in 16 bits within 3 %: values, cycles and SRAM of the program."""
+    """In fp32 they agree within a cycle or two, in 16 bits within 3 %: values, cycles and SRAM of the program."""
     dims, tiling = {"rows": ids, "cols": width, "vocab": vocab}, Tiling(rows, cols, "streamed")
     band = 0.005 if dtype == "fp32" else 0.03
     how = {"dtype": dtype, "attrs": {"op": op}}
@@ -48,7 +48,7 @@ def test_the_cost_is_that_of_the_program(op, dtype, rows, cols, vocab, ids, widt
 
 
 def test_a_gather_by_hand():
-    """Four cores, 16 vectors of 16 fp32 features on one column, 8 taken per core.
+    """Four cores have 16 vectors of 16 fp32 features on one column, and 8 are taken per core.
 
     A block has 4 vectors, 64 words: 3 steps move it in and out (128 cycles) with two starts (12); 8 vectors take 21 + 8
     cycles each (two words move per cycle); the task starts in 56.  Nothing waits: 13 + 64 < 140.
@@ -58,7 +58,7 @@ def test_a_gather_by_hand():
 
 
 def test_tables_of_samples_lie_beside_each_other():
-    """As many tables as rows of cores: each core has its own and nothing travels; twice as many take twice as long."""
+    """With as many tables as rows of cores each core has its own and nothing travels; twice as many take twice as long."""
     tiling = Tiling(8, 4, "streamed")
     dims = {"rows": 6, "cols": 16, "vocab": 32, "tables": 8}
     one, two = (FAMILY.cost({**dims, "tables": n}, tiling, WSE2, dtype="fp32") for n in (8, 16))
@@ -71,7 +71,7 @@ def test_tables_of_samples_lie_beside_each_other():
 
 @pytest.mark.parametrize("op", ["max", "mul"])
 def test_gradients_of_what_met_are_more_than_a_gather(op):
-    """One core, 4 vectors of 8 fp32 features on a table of 3: nothing travels, so the parts add up by hand.
+    """One core has 4 vectors of 8 fp32 features and a table of 3: nothing travels, so the parts can be added by hand.
 
     Maximum: two gathers (4 starts of 21 and 8 / 2 cycles, a task of 56), a scatter-add (a clearing of 24 words in 12 and 21
     cycles, 4 adds of 21 + 8, a task), two passes over 32 numbers and 24 quotients, three starts.
@@ -94,7 +94,7 @@ def test_gradients_of_what_met_are_more_than_a_gather(op):
 @pytest.mark.parametrize("op", ["gather", "add", "max"])
 @pytest.mark.parametrize("phase", [Phase.FORWARD, Phase.INPUT_GRADIENT])
 def test_probes_measure_the_ring_and_the_vectors(op, phase):
-    """What a few cores do by the size of a block and by the number of vectors is what the formula says, within 3 %."""
+    """The measured cycles by block size and by number of vectors agree with the formula within 3 %."""
     dims = {"rows": 3000, "cols": 640, "vocab": 2000}
     probes = FAMILY.probes(
         dims, Tiling(50, 40, "streamed"), WSE2, dtype="fp32", phase=phase, attrs={"op": op}

@@ -1,4 +1,6 @@
-"""Programs that move or recur: layout, resampling, embedding, scans; each against its cost, numpy and the footprint."""
+"""Programs that move data or recur: layout, resampling, embedding, scans; each against its cost, numpy and the
+footprint.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ GRADIENT = {"phase": Phase.WEIGHT_GRADIENT}
     ],
 )
 def test_layout(op: str, side: tuple[int, int], elements: int, dtype: str, band: float) -> None:
-    """Copies to a neighbour and transposes of a tiled matrix; own operand, neighbour's and result are at rest."""
+    """Copies to a neighbour and transposes of a tiled matrix; own operand, neighbour's and result are resident."""
     rows, cols = side
     size = 2 if dtype == "fp16" else 4
     check_faces(
@@ -44,7 +46,9 @@ def test_layout(op: str, side: tuple[int, int], elements: int, dtype: str, band:
 
 
 def test_a_transpose_loads_every_link_with_half_a_tile_per_core() -> None:
-    """8 x 8 cores, tiles of 400 fp16: the busiest link carries 7 half tiles of 100 words, and no link more."""
+    """With 8 x 8 cores and tiles of 400 fp16 the busiest link carries 7 half tiles of 100 words, and no link carries
+    more.
+    """
     case = family("layout").program(
         {"elements": 400 * 64}, Tiling(8, 8, "streamed"), WSE2, dtype="fp16", attrs={"op": "transpose"}
     )
@@ -73,7 +77,7 @@ def test_layouts_without_a_program_say_why() -> None:
     ],
 )
 def test_resampling(attrs: dict, how: dict) -> None:
-    """Twice as many pixels each way, 112 outputs per core; source, taps and outputs are at rest."""
+    """Twice as many pixels in each direction, 112 outputs per core; source, taps and outputs are resident."""
     dims = {"b": 1, "h": 4, "w": 8, "c": 14, "out_h": 8, "out_w": 16}
     check_faces(
         family("resample"), dims, Tiling(4, 4, "streamed"), WSE2,
@@ -112,7 +116,7 @@ def test_embedding(mapping: str, band: float, how: dict, dtype: str) -> None:
     ("kind", "band"), [("lstm", 0.02), ("gru", 0.03), ("rnn_tanh", 0.03), ("rnn_relu", 0.2)]
 )
 def test_a_recurrence_with_weights_on_a_row_of_cores(kind: str, band: float) -> None:
-    """Three steps of two samples, 64 units; inputs of the gates and the cells' state are at rest.
+    """Three steps of two samples with 64 units; inputs of the gates and the cells' state are resident.
 
     The cost leaves out the starts of a step, which show where no special elements take their time.
     """
@@ -142,7 +146,7 @@ def test_recurrences_equal_pytorch(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["selective", "cumsum"])
 @pytest.mark.parametrize("how", [{}, BACKWARD])
 def test_recurrences_without_weights(kind: str, how: dict) -> None:
-    """Forward and backward in time; operands of all steps are at rest."""
+    """Scans run forward and backward in time; operands of all steps are resident."""
     for dtype in ("fp32", "fp16"):
         dims = {"steps": 6, "width": 64, "batch": 10}
         check_faces(
@@ -152,7 +156,9 @@ def test_recurrences_without_weights(kind: str, how: dict) -> None:
 
 
 def test_recurrences_differ_in_gates_and_special_elements() -> None:
-    """A gru has three of an lstm's four gates and 3 special elements for 5; a plain one a quarter, and 1 or none."""
+    """A gru has three of an lstm's four gates and 3 special elements instead of 5; a plain one has a quarter, and 1 or
+    none.
+    """
     dims, tiling = {"steps": 10, "width": 512, "batch": 4}, Tiling(8, 8, "stationary")
     cost = {
         kind: family("scan").cost(dims, tiling, WSE2, dtype="fp16", attrs={"kind": kind})
@@ -189,7 +195,7 @@ PROBES = [
 
 @pytest.mark.parametrize(("name", "dims", "mapping", "how"), PROBES)
 def test_probes_measure_large_kernels(name: str, dims: dict, mapping: str, how: dict) -> None:
-    """A run of a few cores stands for most of a kernel on 100 x 120, and agrees with its formula within 5 %."""
+    """A run of a few cores represents most of a kernel on 100 x 120, and agrees with its formula within 5 %."""
     tiling, how = Tiling(100, 120, mapping), {"dtype": "fp16", **how}
     probes = family(name).probes(dims, tiling, WSE2, **how)
     cost = family(name).cost(dims, tiling, WSE2, **how)

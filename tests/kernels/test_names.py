@@ -1,4 +1,4 @@
-"""The compiler, the modes and the front end ask a family about itself; none of them knows one by its name."""
+"""The compiler, the modes and the front end query a family; none of them refers to one by name."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def strings(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def named_families(room: str) -> list[tuple[str, int, str]]:
-    """(file, line, name) of every literal of a room that is the name of a family."""
+    """Return (file, line, name) of every literal of a room that is the name of a family."""
     names = set(load_families())
     return [
         (path.relative_to(ROOT).as_posix(), line, text)
@@ -64,7 +64,7 @@ def named_families(room: str) -> list[tuple[str, int, str]]:
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_no_family_is_known_by_name(room: str) -> None:
-    """What differs between families is a question to the family (`link`, `is_affine`, `flow`, `sums_rows`, ...)."""
+    """Differences between families are queries to the family (`link`, `is_affine`, `flow`, `sums_rows`, ...)."""
     found = [
         f"{file}:{line}: '{text}'"
         for file, line, text in named_families(room)
@@ -75,7 +75,7 @@ def test_no_family_is_known_by_name(room: str) -> None:
 
 @pytest.mark.slow
 def test_the_exceptions_are_needed() -> None:
-    """Every exception still stands for a literal: a list of exceptions that nobody needs hides the next one."""
+    """Every exception matches a literal, because an unused one would hide the next violation."""
     seen = {(file, text) for room in ROOMS for file, _, text in named_families(room)}
     files = {file for file, _ in seen}
     assert files >= REGISTRATIONS
@@ -83,7 +83,7 @@ def test_the_exceptions_are_needed() -> None:
 
 
 def test_attributes_are_read_through_their_declaration() -> None:
-    """No file of the kernels asks a mapping of attributes for a name: that would write a default a second time."""
+    """No file of the kernels reads a mapping of attributes by name, because that would state a default a second time."""
     found = []
     for path in sorted((ROOT / "kernels").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

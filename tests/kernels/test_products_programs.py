@@ -68,7 +68,7 @@ def test_products_in_all_phases(dims, tiling, phase, band, dtype):
 
 
 def test_zero_weights_take_no_time():
-    """Of 25 vectors per core those of the weights that are not zero are used: cycles follow the density."""
+    """Only the nonzero weights of the 25 vectors per core are used: cycles follow the density."""
     # 25 x 0.2 = 5 words of 16 tokens: 5 x 8 issue cycles and 16 sums per output, and a control word.
     cycles = {}
     for density in (1.0, 0.2):
@@ -84,7 +84,7 @@ def test_zero_weights_take_no_time():
 
 
 def test_a_weight_gradient_is_worked_out_in_full():
-    """Its program refuses a density and says so."""
+    """Its program refuses a density with a sentence."""
     with pytest.raises(KernelError, match=r"density 0\.5 has no fabric program"):
         check("gemm", {"m": 64, "k": 64, "n": 8}, streamed(4, 4), 1.0, phase=WEIGHT, attrs={"density": 0.5})
 
@@ -106,7 +106,7 @@ def test_a_weight_gradient_is_worked_out_in_full():
     ],
 )
 def test_work_on_outputs(dims, tiling, fused):
-    """Sums come back to the cores, a share to each, and are worked on: whole turns, not parts of them."""
+    """Sums return to the cores, each with its share, in complete rounds."""
     check("gemm", dims, tiling, 0.02, attrs={"fused": fused})
 
 
@@ -122,7 +122,7 @@ def test_shares_of_outputs_may_be_uneven_or_none():
 
 
 def test_unknown_fused_work_is_named():
-    """One sentence: the item and those that have programs."""
+    """One sentence names the item and those that have programs."""
     with pytest.raises(KernelError, match="fused 'mish' has no fabric program; use bias, residual"):
         check("gemm", {"m": 8, "k": 8, "n": 8}, streamed(2, 2), 1.0, attrs={"fused": "bias,mish"})
 
@@ -135,7 +135,7 @@ def test_unknown_fused_work_is_named():
     phase=st.sampled_from([FORWARD, WEIGHT]),
 )
 def test_any_shape_gives_the_product(sizes, cores, mapping, phase):
-    """Single cores, single words, odd sizes: no core waits forever and values are numpy's."""
+    """Single cores, single words and odd sizes: no core waits forever, and values are numpy's."""
     dims = dict(zip("mkn", sizes, strict=True))
     case = family("gemm").program(dims, Tiling(*cores, mapping), WSE2, dtype="fp16", phase=phase)
     result = run(case)
@@ -161,7 +161,7 @@ def test_several_products_per_core(tiling, b):
     ],
 )
 def test_groups(dims, tiling, phase, band):
-    """Groups share the stream of weights, or the cores; with more groups than cores they follow each other."""
+    """Groups share the stream of weights or the cores; if there are more groups than cores they follow each other."""
     check("grouped_gemm", dims, tiling, band, phase=phase)
 
 
@@ -174,7 +174,7 @@ def conv(h, w, c, k, size, stride, pad):
 
 
 def turned(dims):
-    """Dims of the input gradient: channels and sizes change sides."""
+    """Return the dims of the input gradient: channels and sizes change sides."""
     sides = {"h": "out_h", "w": "out_w", "c": "k", "k": "c", "out_h": "h", "out_w": "w"}
     return dims | {name: dims[other] for name, other in sides.items()}
 
@@ -214,7 +214,9 @@ def test_streamed_convolutions(dims, cores, band, phase):
 )
 @pytest.mark.parametrize("phase", [FORWARD, INPUT, WEIGHT])
 def test_stationary_convolutions(dims, cores, phase):
-    """Unfolded pixels meet filters at rest; a gradient pixel of stride z gives a turn per class of results."""
+    """Unfolded pixels are multiplied by stationary filters; a gradient pixel of stride z gives a round per class of
+    results.
+    """
     # 8 outputs per core and 60 pixels or fewer: the chain of sums and 1 / v of the weight gradient show.
     attrs = {"transposed": True} if phase is INPUT else {}
     check(
@@ -226,7 +228,7 @@ def test_stationary_convolutions(dims, cores, phase):
 @pytest.mark.parametrize("phase", [FORWARD, INPUT, WEIGHT])
 @pytest.mark.parametrize(("channels", "groups"), [((8, 20), 2), ((16, 16), 16), ((32, 32), 8)])
 def test_groups_of_channels(channels, groups, mapping, phase):
-    """Groups side by side on columns, and depthwise, where a column holds whole groups and sends no sums."""
+    """Groups are next to each other on columns; in the depthwise case a column has complete groups and sends no sums."""
     dims = conv(*((12, 20) if mapping == "streamed" else (6, 10)), *channels, 3, 1, 1)
     attrs = {"groups": groups, **({"transposed": True} if phase is INPUT else {})}
     check(
@@ -272,7 +274,7 @@ def test_any_convolution_gives_its_values_or_says_why_not(image, channels, size,
 @pytest.mark.parametrize("phase", [FORWARD, INPUT])
 @pytest.mark.parametrize("function", ["relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid"])
 def test_activations(function, phase, dtype):
-    """A special element takes e cycles, its gradient a quarter; relu a maximum, its gradient two instructions."""
+    """A special element takes e cycles, its gradient a quarter; relu takes a maximum, its gradient two instructions."""
     check(
         "activation",
         {"elements": 3200},
@@ -290,7 +292,7 @@ def test_activations(function, phase, dtype):
     "ops", ["add", "mul,add", "sub,max,min", "div", "abs,neg", "square,copy", "add,add,add"]
 )
 def test_chains(ops, phase, dtype):
-    """Operators forward, and their gradients from the last to the first."""
+    """Operators run forward, and their gradients from the last to the first."""
     attrs = {"ops": ops, "inputs": 4}
     check("elementwise", {"elements": 3200}, streamed(4, 4), 0.01, phase=phase, dtype=dtype, attrs=attrs)
 
@@ -299,7 +301,7 @@ def test_chains(ops, phase, dtype):
 @pytest.mark.parametrize("phase", [FORWARD, INPUT])
 @pytest.mark.parametrize("ops", ["rotary", "silu,mul", "add,relu", "mse_loss,sum", "mul,mean", "add,amax"])
 def test_generated_chains(ops, phase, dtype):
-    """Rotary in two vector instructions; reductions along the row of cores at the end of a chain."""
+    """Rotary takes two vector instructions; reductions run along the row of cores at the end of a chain."""
     dims = {"elements": 12800, "rows": 16, "cols": 800}
     check("generated", dims, streamed(4, 4), 0.04, phase=phase, dtype=dtype, attrs={"ops": ops, "inputs": 3})
 
@@ -315,12 +317,12 @@ def test_pooling(window, kind, phase):
 
 @pytest.mark.parametrize("phase", [FORWARD, INPUT])
 def test_dropout_applies_one_mask(phase):
-    """Backward the mask is drawn again, at a quarter of the cycles."""
+    """In the backward pass the mask is drawn again, at a quarter of the cycles."""
     check("dropout", {"elements": 3200}, streamed(4, 4), 0.001, phase=phase, attrs={"p": 0.3})
 
 
 def test_operators_without_a_program_are_named():
-    """One sentence: the operator and those that have programs."""
+    """One sentence names the operator and those that have programs."""
     with pytest.raises(KernelError, match="elementwise 'where' has no fabric program; use add"):
         check("elementwise", {"elements": 64}, streamed(1, 1), 1.0, attrs={"ops": "where"})
     assert ops_of("residual, mse_loss,maximum") == ["add", "sub", "square", "max"]
@@ -370,7 +372,7 @@ WAFER, REGION = streamed(994, 750, lanes=25), stationary(40, 30)
     ],
 )
 def test_probes_measure_the_tile_of_a_plan(name, dims, tiling, how, low, high):
-    """A few cores with the plan's tile: their steady cycles over the formula's are those of the small programs."""
+    """On a few cores with the plan's tile the ratio of steady cycles to the formula is that of the small programs."""
     probes = family(name).probes(dims, tiling, WSE2, **{"dtype": "fp16", **how})
     assert probes
     whole = family(name).cost(dims, tiling, WSE2, **{"dtype": "fp16", **how})

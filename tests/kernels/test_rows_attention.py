@@ -67,7 +67,7 @@ def test_attention_of_a_head(mapping, shape, phase, band):
     ],
 )
 def test_attention_on_a_grid(side, tile, groups):
-    """Prefill of m queries, n keys, d features per core; decode (no m) with the shift of its cache."""
+    """Prefill of m queries, n keys, d features per core; decode (without m) with the shift of its cache."""
     m, n, d = tile
     dims = {"b": 1, "heads": 1, "kv_heads": 1, "q": side * m or 1, "kv": side * n, "d": side * d}
     tiling = Tiling(side, side, "grid", options={"groups": groups})
@@ -89,7 +89,7 @@ ROWS = [
 @pytest.mark.parametrize(("tiling", "dtype"), [(LINES[0], "fp16"), (LINES[1], "fp32")])
 @pytest.mark.parametrize(("name", "size", "attrs"), ROWS)
 def test_rows_along_lines(name, size, attrs, dtype, tiling):
-    """Rows over the cores of a line and rows of a core alone, forward and backward, odd sizes included."""
+    """Rows over the cores of a line and complete rows on a core, forward and backward, odd sizes included."""
     phases = [Phase.FORWARD, BACK] + [Phase.WEIGHT_GRADIENT] * (name == "norm")
     if attrs.get("op") in {"max", "amin"}:
         phases = [Phase.FORWARD]
@@ -105,7 +105,7 @@ def test_rows_along_lines(name, size, attrs, dtype, tiling):
 @pytest.mark.parametrize("dtype", ["fp16", "fp32"])
 @pytest.mark.parametrize(("rows", "cols", "k"), [(96, 8, 2), (9, 64, 3), (4, 128, 4), (1, 200, 1)])
 def test_topk_finds_values_and_places(rows, cols, k, dtype):
-    """Rows on one core (experts) and over 2 to 8 cores."""
+    """Rows are on one core (experts) and over 2 to 8 cores."""
     # fp32 counts its places in as many bytes as fp16 its values; vectors lie a pitch of four apart.
     resident = 4 * (rows * cols // 8 + 4 * cols)
     check_faces(
@@ -153,6 +153,6 @@ def test_probes_hold_the_tile_of_the_plan(name, dims, tiling):
 
 
 def test_rows_without_a_program_say_so():
-    """The gradient of a maximum is one element per row, which the vector instructions do not find."""
+    """The gradient of a maximum is one element per row, which the vector instructions cannot find."""
     with pytest.raises(KernelError, match="gradient of 'max' has no fabric program"):
         family("reduce").program({"rows": 4, "cols": 8}, LINES[0], WSE2, phase=BACK, attrs={"op": "max"})

@@ -1,4 +1,4 @@
-"""Whole tokens in blocks: prices and memory against forms computed by hand."""
+"""Complete tokens in blocks: prices and memory against forms computed by hand."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ ROOT = WSE2.sqrt_cycles + WSE2.divide_cycles
 
 
 def price(tokens: int, features: int, cores: int, **how: object) -> float:
-    """Cycles of a layer norm in a steady stream."""
+    """Return the cycles of a layer norm in a steady stream."""
     cost = NORM.cost({"rows": tokens, "cols": features}, Tiling(cores, 1), WSE2, dtype="fp16", **how)
     return float(cost.total - cost.idle)
 
 
 def layer_block(b: int, features: int) -> float:
-    """Of b tokens, feature by feature, b a multiple of four: thirteen starts, the instructions, D words a token.
+    """Price a block of b tokens, feature by feature, with b a multiple of four: thirteen starts, the instructions, D
+    words per token.
 
     A feature: sum (an fp16 to an fp32, two elements a cycle), squares (two a cycle, of one vector twice), scale and
     offset, scale and shift (both of fp16 alone).  A token: ten values by the rates of fp32, one root with its division.
@@ -43,7 +44,9 @@ def test_a_block_costs_its_instructions_and_its_words(b: int) -> None:
 
 
 def test_blocks_follow_each_other_and_a_rest_comes_last() -> None:
-    """7 tokens of 64 features a core: of 1 to 8 tokens a block, the cheapest way.  The fullest of 5 cores has 7 of 33."""
+    """7 tokens of 64 features per core take the cheapest of blocks of 1 to 8 tokens. The fullest of 5 cores has 7 of
+    33.
+    """
     single = [0.0, *(price(b, 64, 1) for b in range(1, 9))]
     # A block of its own may be two smaller ones, so what one costs alone is the least over ways to part it.
     assert price(7, 64, 1) <= min(single[4] + single[3], single[7])
@@ -52,7 +55,7 @@ def test_blocks_follow_each_other_and_a_rest_comes_last() -> None:
 
 
 def test_an_array_of_regions_has_their_prices_one_by_one() -> None:
-    """Rows (3, 1) against columns (1, 2)."""
+    """Rows (3, 1) are combined with columns (1, 2)."""
     dims, rows, cols = {"rows": 197, "cols": 96}, np.array([1, 6, 300])[:, None], np.array([1, 4])[None]
     for phase in (Phase.FORWARD, Phase.INPUT_GRADIENT, Phase.WEIGHT_GRADIENT):
         together = NORM.cost(dims, Tiling(rows, cols), WSE2, phase=phase).total
@@ -62,7 +65,7 @@ def test_an_array_of_regions_has_their_prices_one_by_one() -> None:
 
 
 def held(features: int, tokens: int = 64, cores: int = 4, **options: object) -> Footprint:
-    """Memory of a layer norm."""
+    """Return the memory of a layer norm."""
     tiling = Tiling(cores, 1, options=options)
     return NORM.footprint({"rows": tokens, "cols": features}, tiling, WSE2, dtype="fp16")
 
@@ -81,7 +84,7 @@ def test_two_blocks_of_tokens_and_two_of_results_fit_a_core() -> None:
 
 
 def test_cores_without_tokens_hold_what_is_kept() -> None:
-    """16 tokens on 64 cores that train: blocks and sums of 16 cores, in the mean over 64."""
+    """With 16 tokens on 64 cores that train, blocks and sums are on 16 cores, averaged over 64."""
     many, few = (held(768, 16, cores, training=True, optimizer="sgd") for cores in (64, 16))
     assert many.buffers_bytes == few.buffers_bytes / 4
 
@@ -99,6 +102,6 @@ def test_tokens_that_do_not_fit_a_core_lie_over_columns() -> None:
 
 @pytest.mark.parametrize("phase", [Phase.FORWARD, Phase.INPUT_GRADIENT])
 def test_words_of_a_token_are_counted(phase: Phase) -> None:
-    """In and out, D / 2 words each; backward the normal form comes in as well."""
+    """D / 2 words enter and leave each; in the backward pass the normal form enters as well."""
     cost = NORM.cost({"rows": 24, "cols": 128}, Tiling(2, 3), WSE2, dtype="fp16", phase=phase)
     assert cost.ramp == 4 * 64 * (2 if phase is Phase.FORWARD else 3)

@@ -1,4 +1,6 @@
-"""Types of the whole project, read from its source: bare ``Any``, long argument lists and long functions cannot grow."""
+"""Types of the complete project, read from its source: bare ``Any``, long argument lists and long functions cannot
+increase.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ def files() -> tuple[tuple[Path, ast.Module], ...]:
 
 @pytest.fixture(scope="module", autouse=True)
 def forgotten() -> Iterator[None]:
-    """A million nodes would slow every later collection of garbage in this process."""
+    """Free a million nodes, which would slow every later garbage collection of this process."""
     yield
     files.cache_clear()
     nodes.cache_clear()
@@ -65,7 +67,7 @@ def nodes(tree: ast.Module) -> tuple[ast.AST, ...]:
 
 
 def stated(tree: ast.Module) -> Iterator[ast.expr]:
-    """Annotations of arguments, results and variables."""
+    """Yield the annotations of arguments, results and variables."""
     for node in nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield from (item for item in annotations(node) if item is not None)
@@ -78,7 +80,7 @@ def is_any(item: ast.expr) -> bool:
 
 
 def is_bare(item: ast.expr) -> bool:
-    """Any, or a union with it: both let everything pass."""
+    """Return whether an annotation is Any, or a union with it, which accepts everything."""
     if isinstance(item, ast.BinOp):
         return is_bare(item.left) or is_bare(item.right)
     return is_any(item)
@@ -93,7 +95,7 @@ def named_any(tree: ast.Module) -> int:
 
 
 def other_names_of_any(tree: ast.Module) -> list[str]:
-    """Names that are given to Any, which would hide it from the count."""
+    """Return the names that are given to Any, which would hide it from the count."""
     return [
         ast.unparse(node) for node in tree.body if isinstance(node, ast.Assign) and is_bare(node.value)
     ] + [
@@ -136,12 +138,12 @@ def test_any_has_no_other_name() -> None:
 
 
 def is_jitted(function: ast.FunctionDef) -> bool:
-    """Jitted code takes arrays one by one."""
+    """Return whether a function is jitted, because jitted code takes arrays one by one."""
     return "kernel" in " ".join(ast.unparse(item) for item in function.decorator_list)
 
 
 def arguments(function: ast.FunctionDef) -> int:
-    """Arguments that a caller gives."""
+    """Return the arguments that a caller gives."""
     given = function.args
     names = [item.arg for item in given.posonlyargs + given.args + given.kwonlyargs]
     return len(names) - (names[:1] in (["self"], ["cls"]))
@@ -149,7 +151,7 @@ def arguments(function: ast.FunctionDef) -> int:
 
 @pytest.mark.slow
 def test_functions_outside_jitted_code_take_few_arguments() -> None:
-    """What takes more declares a group of keywords once (``**how: Unpack[...]``) or an object of options."""
+    """A function with more arguments declares a group of keywords (``**how: Unpack[...]``) or an object of options."""
     long = set()
     for path, tree in files():
         if path.relative_to(ROOT).parts[0] not in PACKAGE:
@@ -161,13 +163,13 @@ def test_functions_outside_jitted_code_take_few_arguments() -> None:
 
 
 def lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Lines from ``def`` to the last one."""
+    """Return the lines from ``def`` to the last one."""
     return (function.end_lineno or function.lineno) - function.lineno + 1
 
 
 @pytest.mark.slow
 def test_functions_are_not_longer_than_they_are() -> None:
-    """Jitted or not: what is longer becomes functions by meaning, which the compiler inlines."""
+    """A longer function, jitted or not, is divided by meaning, and the compiler inlines the parts."""
     found = {
         f"{path.relative_to(ROOT).as_posix()}:{node.name}": lines(node)
         for path, tree in files()

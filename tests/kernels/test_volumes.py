@@ -1,4 +1,6 @@
-"""Volumes, dilated taps, antialiased images: values against PyTorch, cost against programs, FLOPs against torch's counter."""
+"""Volumes, dilated taps, antialiased images: values against PyTorch, cost against programs, FLOPs against torch's
+counter.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ def draw(seed: int, *shape: int) -> np.ndarray:
 
 
 def channels_first(x: np.ndarray) -> torch.Tensor:
-    """(b, ..., c) as PyTorch has it; it asks for a gradient."""
+    """Return (b, ..., c) as PyTorch has it; it asks for a gradient."""
     return torch.tensor(np.moveaxis(x, -1, 1).copy(), requires_grad=True)
 
 
@@ -50,7 +52,7 @@ def channels_last(x: torch.Tensor) -> np.ndarray:
     seed=st.integers(0, 99),
 )
 def test_convolutions_and_their_gradients(size, taps, stride, dilation, groups, rank, seed):
-    """2-D and 3-D, strided, dilated, grouped, as PyTorch computes them."""
+    """2-D and 3-D convolutions, strided, dilated and grouped, equal PyTorch's."""
     c, k, padding = 2 * groups, 3 * groups, taps // 2 * dilation
     x, f = draw(seed, 2, *size[-rank:], c), draw(seed + 1, *(taps,) * rank, c // groups, k)
     tx = channels_first(x)
@@ -69,7 +71,7 @@ def test_convolutions_and_their_gradients(size, taps, stride, dilation, groups, 
 @EXAMPLES
 @given(size=st.integers(4, 8), window=st.integers(1, 3), stride=st.integers(1, 2), seed=st.integers(0, 99))
 def test_pooling_of_volumes(size, window, stride, seed):
-    """Windows over slices, lines and pixels."""
+    """Windows extend over slices, lines and pixels."""
     x = draw(seed, 2, size, size, size, 3)
     for kind, pool in (("max", F.max_pool3d), ("avg", F.avg_pool3d)):
         wanted = channels_last(pool(channels_first(x), window, stride))
@@ -99,7 +101,7 @@ def test_antialiased_images(size, out, mode, seed):
 
 
 def volume(stride: int = 1, **changes: int) -> dict[str, int]:
-    """Two result slices of 12 x 24 pixels, 4 channels, 20 filters of 3 x 3 x 3."""
+    """Make two result slices of 12 x 24 pixels, 4 channels, 20 filters of 3 x 3 x 3."""
     dims = {
         "b": 1,
         "d": 2 * stride,
@@ -132,7 +134,9 @@ def test_a_program_of_slices(phase):
 
 
 def test_the_exchange_by_hand():
-    """One line of both slices per row of cores: two halo lines; a slice per row: the slices around it as well."""
+    """One line of both slices per row of cores needs two halo lines; a slice per row needs the neighbouring slices as
+    well.
+    """
     # 12 lines on 12 rows: (1 + 2) lines x 2 slices - 1 x 2 = 4, of 24 pixels and ceil(4 / 4) channels.
     assert slices_halo(volume(), Tiling(12, 4, "streamed"), {}) == 4 * 24
     # 24 rows: one line of one slice each: (1 + 2)(1 + 2) - 1 = 8.
@@ -147,7 +151,7 @@ def test_the_exchange_by_hand():
 
 
 def test_classes_of_a_transposed_convolution():
-    """Three taps of stride 2: slices with one and with two taps; their products add up to the FLOPs."""
+    """Three taps of stride 2 give slices with one and with two taps; their products add up to the FLOPs."""
     dims = {**volume(2), "d": 2, "h": 12, "w": 24, "out_d": 4, "out_h": 24, "out_w": 48}
     attrs = {"transposed": True}
     classes = planes_of(dims, attrs)
@@ -162,7 +166,7 @@ def test_classes_of_a_transposed_convolution():
 @pytest.mark.parametrize("mapping", ["streamed", "stationary"])
 @pytest.mark.parametrize("transposed", [False, True])
 def test_a_dilated_program(mapping, transposed):
-    """Taps two pixels apart meet the pixels that PyTorch's dilation names; the cycles stay those of close taps."""
+    """Taps two pixels apart use the pixels of PyTorch's dilation; the cycles are those of adjacent taps."""
     dims = {"b": 1, "h": 12, "w": 24, "c": 4, "k": 20, "r": 3, "s": 3, "stride": 1, "out_h": 12, "out_w": 24}
     attrs = {"dilation": 2, "transposed": transposed}
     tiling = Tiling(4, 4, mapping)

@@ -1,4 +1,4 @@
-"""A made-up schedule in one file: two pipelines on half a wafer each, which take samples in turn."""
+"""A made-up mode in one file: two pipelines on half a wafer each, which take samples alternately."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wse_sim.serialize import saved
 
 @dataclass(frozen=True)
 class AlternatingOptions:
-    """What a user may fix."""
+    """Options that a user may set."""
 
     batch: int = 2
     seed: int = 0
@@ -55,7 +55,7 @@ def plan_half(graph, system, options):
 
 @step("plan")
 def copy_south(graph, system, options, half):
-    """Lay the same pipeline on the southern half."""
+    """Place the same pipeline on the southern half."""
     shift = half.wafer.program_rows
     return AlternatingPlan(half.graph, system.wafer, system.cluster, 2 * half.batch, half, shift)
 

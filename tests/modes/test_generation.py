@@ -1,4 +1,4 @@
-"""Generation as a mode: a pipeline of regions, the cache that fits, what several wafers change, and its pictures."""
+"""Generation as a mode: a pipeline of regions, the cache that fits, the effect of several wafers, and its pictures."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_requests_fill_the_pipeline_and_then_share_it():
 @pytest.mark.parametrize("batch", [1, 3, 5, 9])
 @pytest.mark.parametrize("systems", [1, 2])
 def test_the_simulated_round_is_the_closed_form(batch, systems):
-    """Requests that take turns in a ring of regions settle at max(latency, requests x slowest region)."""
+    """Requests that alternate in a ring of regions settle at max(latency, requests x slowest region)."""
     answer = run(grid=360, context=1024, batch=batch, systems=systems)
     assert answer.step_s == pytest.approx(token_s(answer.plan), rel=1e-12)
     assert (
@@ -152,7 +152,8 @@ def test_a_larger_grid_is_not_faster_for_ever():
 
 
 def test_a_rectangle_holds_what_no_square_does():
-    """Three layers on two squares of 120 x 120 cores are two on one of them; on 120 x 240 cores all share three.
+    """Three layers on two squares of 120 x 120 cores are two on one of them; on 120 x 240 cores all three share the
+    region.
 
     A layer has 12 h^2 = 2.8 M weights, 5.5 MB: 768 bytes of a core for two layers on a square, 576 for three on the
     rectangle.  Memory between the two holds the rectangle only.
@@ -219,7 +220,7 @@ def test_a_decoder_that_mixes_tokens_without_attention_is_noted():
 
 
 def test_consecutive_regions_touch():
-    """Rows of regions are walked back and forth, so that a token goes to a neighbour; only a new wafer is far."""
+    """Rows of regions are traversed back and forth, so that a token moves to a neighbour; only a new wafer is far."""
     graph = api.load_model(
         {"name": "many", "model": SMALL | {"layers": 18, "hidden": 512, "ffn": 512}}, seq=64, training=False
     )
@@ -231,7 +232,7 @@ def test_consecutive_regions_touch():
 
 
 def test_a_line_costs_what_runs_along_it():
-    """On paper: scores are summed along the rows, values and statistics down the columns.
+    """Scores are summed along the rows, values and statistics down the columns.
 
     With more columns than rows only what runs along rows waits longer: hops of scores, of the attention output (one square
     product of four), and of the down projection.
@@ -274,7 +275,7 @@ def test_the_graph_of_a_published_shape_is_the_published_layer():
 
 @pytest.mark.slow
 def test_decoders_of_every_kind_are_read_from_their_graphs():
-    """Grouped keys, experts, a plain network with biases and layer norms, tied and untied tables."""
+    """Grouped keys, experts, a plain network with biases and layer norms, tied and untied tables are read."""
     grouped = decoder_of(api.load_model({"name": "small", "model": SMALL}, seq=512, training=False))
     assert (grouped.layer.query, grouped.layer.key, grouped.layers) == (2048, 512, 8)
     assert grouped.head == (2048, 32000)
@@ -292,7 +293,7 @@ def test_decoders_of_every_kind_are_read_from_their_graphs():
 
 
 def test_a_head_size_of_its_own_and_norms_on_heads_cost_what_they_add():
-    """Twice the width of the heads: wider products and all-reduces; a norm on heads: two more statistics and roots."""
+    """Twice the width of the heads gives wider products and all-reduces; a norm on heads two more statistics and roots."""
     wafer = load_wafer("wse3")
     plain = LayerShape(1024, 3072).work()
     sizes = {"hidden": 1024, "ffn": 3072, "heads": 16, "kv_heads": 8, "head_dim": 128, "qk_norm": True}
@@ -347,7 +348,7 @@ def test_the_command_prints_json_and_text_and_draws(tmp_path):
 
 @pytest.mark.slow
 def test_ends_lie_beside_the_squares_where_these_are_full():
-    """LLaMA-3 8B on 660 x 660 cores: layers 2 x 6.98 G bytes of 435,600 x 45.0 kB = 19.6 GB, published to run so.
+    """LLaMA-3 8B on 660 x 660 cores has layers of 2 x 6.98 G bytes of 435,600 x 45.0 kB = 19.6 GB, as published.
 
     Tables of 2 x 128,256 x 4,096 elements in fp16 are 2.1 GB: with cache and buffers too much for the square.  South of
     it 994 - 660 = 334 rows are free: a square of 334 x 334 cores.

@@ -1,4 +1,4 @@
-"""More samples are never slower: where the activations of a large micro-batch would spill, smaller ones are taken."""
+"""More samples are never slower: if the activations of a large micro-batch would spill, smaller ones are used."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NO_ROOM = Infeasible("weight-streaming", "m", "SRAM", 2.0, 1.0, "bytes", "here",
 
 @dataclass(frozen=True)
 class Made:
-    """What the choice reads of a plan."""
+    """The facts of a plan that the choice reads."""
 
     micro_batch: int
     micro_batches: int
@@ -27,7 +27,7 @@ class Made:
 
 
 class Machine:
-    """Attempts on a machine in which a pass takes 10 + b seconds, and `spilled_s` a sample more above `rests`."""
+    """Attempts on a machine in which a pass takes 10 + b seconds, and `spilled_s` per sample more above `rests`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, fits: int, rests: int, spilled_s: float) -> None:
         self.fits, self.rests, self.spilled_s, self.batch = fits, rests, spilled_s, 0
@@ -58,7 +58,7 @@ class Machine:
 def test_no_multiple_of_a_batch_is_slower(
     monkeypatch: pytest.MonkeyPatch, fits: int, rests: int, spilled_s: float
 ) -> None:
-    """A batch that fits costs one attempt, as it did."""
+    """A batch that fits costs one attempt, as before."""
     machine = Machine(monkeypatch, fits, rests, spilled_s)
     for batch in (5, 16, 33, 40, 100):
         for times in (2, 3, 4, 7, 8):
@@ -83,7 +83,7 @@ def _plan(graph: object, **how: object) -> WeightStreamingPlan:
 
 @pytest.mark.slow
 def test_twice_a_batch_that_just_fits_is_no_slower() -> None:
-    """By simulation; the largest micro-batch would spill and lose, and the note states what was chosen."""
+    """The largest micro-batch would spill and lose in the simulation, and the note states the choice."""
     pytest.importorskip("torch")
     graph = api.load_model("gpt2-small", seq=1024, training=True)
     once, twice = _plan(graph, batch=128), _plan(graph, batch=256)

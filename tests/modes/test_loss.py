@@ -1,4 +1,4 @@
-"""A loss over the outputs of a model that has none: its price on paper and on the fabric, and its stage in the pipeline."""
+"""A loss over the outputs of a model without one: its price on paper and on the fabric, and its stage in the pipeline."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wse_sim.whole.training import training_program
 
 
 def training_plan(sizes: tuple[int, ...], side: int, batch: int = 16, **how: object) -> PipelinedPlan:
-    """Dense layers that train by plain gradient descent."""
+    """Plan dense layers that train by plain gradient descent."""
     graph = graph_of(network(sizes), sizes[0], training=True, optimizer="sgd")
     return plan_of(
         inputs_over_rows(graph), side, phase="training", optimizer="sgd", batch=batch, mode_options=how
@@ -45,7 +45,7 @@ def test_the_price_is_what_the_core_issues(loss: str, logits: int) -> None:
 
 
 def test_cycles_on_paper() -> None:
-    """20 logits on WSE-2.  Squared error: 10 words in, 2 (21 + 20), 10 words out and a control word.
+    """20 logits on WSE-2 with squared error: 10 words in, 2 (21 + 20), 10 words out and a control word.
 
     Cross entropy: 20 (52 + 5.5 + 0.5), twelve starts of 21, a logarithm of 52, a quotient of 50, 4; the same way out.
     """
@@ -56,7 +56,9 @@ def test_cycles_on_paper() -> None:
 
 @pytest.mark.slow
 def test_a_slow_loss_sets_the_pace_of_both_simulators() -> None:
-    """64 to 64: cross entropy takes 4103 cycles per sample, the layer 40.  16 cores in turn take 256, and let words pass."""
+    """For 64 to 64, cross entropy takes 4103 cycles per sample and the layer 40. 16 alternating cores take 256, and let
+    words pass.
+    """
     plan = training_plan((64, 64), 24, batch=64)
     found = compare_training(plan, "cross entropy")
     assert abs(found.difference) < 0.05
@@ -76,7 +78,7 @@ def test_samples_in_turn_on_paper() -> None:
 
 
 def test_rows_of_a_sample_are_shared_out() -> None:
-    """Eight tokens on four cores are two each; without a number there are as many cores as the region has rows for."""
+    """Eight tokens on four cores are two each; without a number there are as many cores as rows of the region."""
     plan = training_plan((64, 64), 24)
     stages = tuple(dataclasses.replace(stage) for stage in plan.stages)
     tokens = dataclasses.replace(
@@ -98,7 +100,7 @@ def test_rows_of_a_sample_are_shared_out() -> None:
 
 
 def test_the_option_adds_a_stage_and_nothing_else() -> None:
-    """A model that returns its outputs, with the option and without."""
+    """A model that returns its outputs is compiled with and without the option."""
     plain, priced = training_plan((64, 64), 24), training_plan((64, 64), 24, loss="cross entropy")
     assert [stage.name for stage in priced.stages] == [*(stage.name for stage in plain.stages), LOSS]
     assert priced.stages[:-1] == plain.stages
@@ -116,7 +118,7 @@ def test_a_loss_over_many_classes_costs_what_its_kernel_says() -> None:
 
 
 def test_what_has_no_logits_is_refused() -> None:
-    """An inference; an unknown loss; a graph whose output is a number."""
+    """An inference, an unknown loss, and a graph whose output is a number are refused."""
     infers = plan_of(inputs_over_rows(graph_of(network((16, 8)), 16)), 16)
     with pytest.raises(ModelError, match="an inference has no loss"):
         with_loss(infers, "cross entropy")

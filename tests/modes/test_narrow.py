@@ -1,4 +1,4 @@
-"""A kernel that cannot use the wafer: what would help, and that it does."""
+"""A kernel that cannot use the wafer: the note names a remedy that helps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wse_sim.engine.result import Result
 
 
 class Recurrent(nn.Module):
-    """200 steps that wait for each other, of a state that few cores hold."""
+    """A recurrence of 200 dependent steps with a state that few cores hold."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ def _said(result: Result) -> list[str]:
 
 @pytest.mark.slow
 def test_copies_are_named_where_one_kernel_has_no_more_to_divide_and_they_help() -> None:
-    """Bound by the steps of a recurrent layer on under 1 % of the cores; two copies are twice as fast."""
+    """The steps of a recurrent layer bind on under 1 % of the cores; two copies are twice as fast."""
     alone = _run(Recurrent(), torch.zeros(1, 200, 16), 1)
     assert alone.binding == "compute"
     (note,) = _said(alone)
@@ -49,7 +49,7 @@ def test_a_product_that_fills_the_wafer_has_no_such_note() -> None:
 
 
 def test_a_kernel_that_the_host_cannot_feed_has_no_such_note() -> None:
-    """96 cores, and still faster than the samples arrive."""
+    """The kernel has 96 cores, and is still faster than the samples arrive."""
     small = _run(nn.Linear(8, 8, bias=False), torch.zeros(1, 512, 8), 1)
     assert small.binding != "compute"
     assert not _said(small)

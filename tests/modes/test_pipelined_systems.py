@@ -1,4 +1,4 @@
-"""The pipeline over several systems: where it is cut, what crosses, and how fast that is, against closed forms."""
+"""The pipeline over several systems against closed forms: its cuts, the crossing tensors, and their speed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def two() -> PipelinedSystemsPlan:
 
 
 def test_every_kernel_lies_on_one_wafer_and_no_block_on_two(two):
-    """The parts hold the kernels of the graph, in order, once; each block's kernels share a wafer and fit its SRAM."""
+    """The parts have the kernels of the graph once, in order; each block's kernels share a wafer and fit its SRAM."""
     kernels = [name for part in two.parts for stage in part.stages for name in stage.kernels]
     assert sorted(kernels) == sorted(kernel.name for kernel in GRAPH.kernels)
     forward = [kernel.name for kernel in GRAPH.kernels if kernel.phase is Phase.FORWARD]
@@ -54,7 +54,7 @@ def test_every_kernel_lies_on_one_wafer_and_no_block_on_two(two):
 
 
 def test_a_cut_between_blocks_carries_the_hidden_state_and_its_gradient(two):
-    """128 tokens of 128 numbers in two bytes, there and back; the line needs both over the rate of the I/O."""
+    """128 tokens of 128 numbers in two bytes cross in both directions; the line needs both over the rate of the I/O."""
     (cut,) = two.cuts
     assert cut.bytes_per_sample == cut.backward_bytes_per_sample == HIDDEN_BYTES
     (line,) = [stage for stage in two.line.stages if stage.family == LINK]
@@ -79,7 +79,7 @@ def test_endless_inference_goes_at_the_slowest_stage_of_both_wafers():
 
 @pytest.mark.slow
 def test_a_longer_line_delays_a_lone_sample_once_each_way(two):
-    """A training step of one sample waits for a hop on the way there and one on the way back, cut by cut."""
+    """A training step of one sample waits for one hop in each direction, cut by cut."""
     more_s = 40e-6
     later = CLUSTER.derive(swarmx_hop_s=CLUSTER.swarmx_hop_s + more_s)
     for systems in (2, 3):
@@ -102,7 +102,9 @@ def test_a_slow_line_binds_at_its_own_rate(two):
 
 
 def test_what_is_sent_is_received(two):
-    """Activations and gradients at both ends of every way, lines included; time of every region adds up to the step."""
+    """Activations and gradients agree at both ends of every route, lines included; the time of every region adds up to
+    the step.
+    """
     result = simulate(two, trace=False)
     sums = result.conservation
     for name in ("activations", "gradients", "input"):
@@ -125,7 +127,9 @@ def test_more_systems_are_never_slower():
 
 
 def test_a_chain_as_long_as_it_helps():
-    """Two stages more than blocks: no more wafers are used than there are places to end, and the plan states this."""
+    """There are two more stages than blocks: no more wafers are used than possible cuts allow, and the plan states
+    this.
+    """
     graph = transformer(1, 128, 4, 128)
     plan = compiled(40, graph=graph)
     assert len(plan.parts) < 40
@@ -151,7 +155,7 @@ def test_a_model_too_large_for_one_wafer_fits_on_several():
 
 @pytest.mark.slow
 def test_fewer_samples_in_flight_where_they_do_not_fit():
-    """Five small wafers hold the model if stages keep half of the samples; six hold it as it wants, and are faster."""
+    """Five small wafers fit the model if stages keep half of the samples; six fit all of them, and are faster."""
     tiny = load_wafer("wse2").derive(rows=24, cols=24, program_rows=22, program_cols=22)
     five, six = (compiled(systems, wafer=tiny, batch=64) for systems in (5, 6))
     fewer = [[note for note in plan.notes if "that the pace needs" in note] for plan in (five, six)]
@@ -162,13 +166,13 @@ def test_fewer_samples_in_flight_where_they_do_not_fit():
 
 
 def test_nobody_gets_what_the_machine_does_not_offer_without_asking():
-    """Its own software has no pipeline over several systems: auto takes one of the modes that it has."""
+    """The machine's software has no pipeline over several systems, so auto selects one of its modes."""
     assert api.run(GRAPH, wafer=SMALL, batch=64, systems=2, trace=False).mode == "weight-streaming"
 
 
 @pytest.mark.slow
 def test_a_tensor_may_pass_several_wafers():
-    """Output of the first block read by the last: it crosses every cut, is sent on, and both ends count it alike."""
+    """The last block reads the output of the first: it crosses every cut, is forwarded, and both ends count it equally."""
     last = GRAPH.kernel("h.5.out")
     far = dataclasses.replace(last, inputs=(*last.inputs, "h.0.out.out"))
     graph = dataclasses.replace(GRAPH, kernels=tuple(far if k is last else k for k in GRAPH.kernels))
@@ -197,7 +201,7 @@ def test_a_weight_on_two_wafers_is_updated_once(two):
 
 @pytest.mark.slow
 def test_a_comparison_has_a_third_row_where_it_is_possible(tmp_path):
-    """On one system there are two rows, on two a third; `pipelined` on two systems means it, and reports read it."""
+    """On one system there are two rows, on two a third; `pipelined` on two systems selects it, and reports read it."""
     rows = api.compare(GRAPH, wafer=SMALL, batch=64, trace=False)
     assert [row.mode for row in rows] == ["pipelined", "weight-streaming"]
     rows = api.compare(GRAPH, wafer=SMALL, batch=64, systems=2)

@@ -1,4 +1,4 @@
-"""A prompt in chunks: what a chunk costs, how chunks follow each other, what they take from the cache."""
+"""A prompt in chunks: the cost of a chunk, the sequence of chunks, and their use of cache."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def run(**options: object) -> Result:
 @pytest.mark.parametrize("layer", LAYERS.values(), ids=LAYERS)
 @pytest.mark.parametrize(("wafer", "grid"), [("wse2", 120), ("wse3", 301)])
 def test_one_token_at_once_is_decode(layer, wafer, grid):
-    """To the last bit, and with the context beyond a slot on top that of any context."""
+    """The values are equal bit for bit, and the cost of context beyond a slot is added to that of any context."""
     machine = load_wafer(wafer)
     alone = joined_layer_cycles(layer, 1, grid, machine).total
     assert alone == decode_layer_cycles(layer, grid, grid, machine).total
@@ -133,7 +133,7 @@ def test_the_flow_line_is_its_recurrence(turns):
 @pytest.mark.parametrize("layers", [8, 7])
 @pytest.mark.parametrize(("systems", "chunk"), [(1, 3), (1, 7), (2, 16), (2, None), (1, 2048)])
 def test_closed_form_and_run_agree(layers, systems, chunk):
-    """Equal regions and unequal ones, with the ways inside a wafer and between two, and a last chunk that is shorter."""
+    """Equal and unequal regions are compared, with the routes inside a wafer and between two, and a shorter last chunk."""
     answer = run(context=1024, prompt=421, layers=layers, systems=systems, chunk=chunk)
     quick = mode_of(answer.plan).quick_figures(answer.plan)["time_to_first_token_s"]
     assert answer.figures["time_to_first_token_s"] == pytest.approx(quick, rel=1e-11)
@@ -144,7 +144,7 @@ def test_closed_form_and_run_agree(layers, systems, chunk):
 
 @pytest.mark.parametrize("layers", [8, 7])
 def test_equal_chunks_take_the_slowest_region_and_then_the_way_through_all(layers):
-    """(n - 1) max t + sum t, played out: nine chunks, equal regions and unequal ones, no way between them."""
+    """(n - 1) max t + sum t is simulated: nine chunks, equal and unequal regions, no route between them."""
     plan = run(layers=layers, prompt=360, chunk=40).plan
     assert isinstance(plan, GenerationPlan)
     reading = Reading(RESTING, 40, (PromptTurn(9, 40, 1000.0, 300.0, 0.0, 0.0),))
@@ -177,7 +177,9 @@ def test_one_block_is_the_way_of_the_prompt_through_all_regions():
 @pytest.mark.thinned(1)
 @pytest.mark.parametrize("prompt", [16, 200, 1000])
 def test_the_chosen_chunk_is_the_earliest_of_those_that_leave_cache(prompt):
-    """Every chunk is asked for; those with half of the cache beside four tokens compete, by the bytes of their rows."""
+    """Every chunk length is tried; those with half of the cache next to four tokens compete, by the bytes of their
+    rows.
+    """
     chosen = run(prompt=prompt)
     plan, d, f = chosen.plan, -(-2048 // 360), -(-5632 // 360)
     memory = plan.memory
@@ -195,7 +197,7 @@ def test_the_chosen_chunk_is_the_earliest_of_those_that_leave_cache(prompt):
 
 @pytest.mark.slow
 def test_rows_of_a_chunk_are_taken_from_the_cache():
-    """The longest context beside a chunk is the longest that runs with it, and a longer chunk leaves less."""
+    """The longest context with a chunk is the longest that runs with it, and a longer chunk leaves less."""
     longest = [run(context=1024, prompt=360, chunk=n).plan.max_context for n in (40, 80, 160)]
     assert longest[0] > longest[1] > longest[2]
     assert run(context=longest[1], prompt=360, chunk=80).plan.max_context == longest[1]

@@ -1,4 +1,4 @@
-"""Part of the wafer: more rows or columns make no step slower, and a plan states what it leaves out."""
+"""Part of the wafer: more rows or columns make no step slower, and a plan states what it does not use."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GRAPH = transformer(2, 256, 4, 64, training=True)
 
 
 def larger(rows: int, cols: int) -> Wafer:
-    """A wafer of this many times the rows and columns."""
+    """Return a wafer of this many times the rows and columns."""
     more, wider = WAFER.program_rows * (rows - 1), WAFER.program_cols * (cols - 1)
     fields = {"rows": WAFER.rows + more, "program_rows": WAFER.program_rows + more}
     fields |= {"cols": WAFER.cols + wider, "program_cols": WAFER.program_cols + wider}
@@ -42,7 +42,7 @@ def larger(rows: int, cols: int) -> Wafer:
 
 
 def plan_on(wafer: Wafer, batch: int = 1, rectangle: tuple[int, int] | None = None) -> WeightStreamingPlan:
-    """The plan of a small transformer; on all of the rectangle where one is given."""
+    """Return the plan of a small transformer; on all of the rectangle where one is given."""
     found = compile_streaming(GRAPH, wafer, CLUSTER, batch=batch, choice=StreamingChoice(rectangle=rectangle))
     assert isinstance(found, WeightStreamingPlan)
     return found
@@ -50,7 +50,7 @@ def plan_on(wafer: Wafer, batch: int = 1, rectangle: tuple[int, int] | None = No
 
 @pytest.mark.parametrize("times", [(8, 1), (1, 8), (4, 2)])
 def test_more_cores_are_no_slower(times: tuple[int, int]) -> None:
-    """On all of a wafer of eight times the cores a sample takes over 0.5 % longer: its words have a longer way."""
+    """On a complete wafer of eight times the cores a sample takes over 0.5 % longer, because its words travel farther."""
     wafer = larger(*times)
     before, after = free_seconds(plan_on(WAFER)), free_seconds(plan_on(wafer))
     whole = free_seconds(plan_on(wafer, rectangle=(wafer.program_rows, wafer.program_cols)))
@@ -76,7 +76,7 @@ def test_a_plan_says_what_it_leaves_out_and_is_that_of_a_smaller_wafer(tmp_path:
 
 
 def test_no_size_of_the_ladder_is_better_by_more_than_the_least_gain() -> None:
-    """Against all sizes, one axis at a time: what the search passes over by its patience is small."""
+    """Compared with all sizes, one axis at a time, the search misses little by its limited patience."""
     wafer = larger(8, 1)
     plan = plan_on(wafer)
     rows, cols = rectangle_of(plan)
@@ -109,7 +109,7 @@ def test_a_plan_that_floors_bind_tries_no_part() -> None:
     ],
 )
 def test_parts_are_timed_as_their_plans_are(options: dict[str, object]) -> None:
-    """Priced together as columns, against a plan of each: equal floats; a part that holds no sample is infinite."""
+    """Parts priced together as columns equal a plan of each, float for float; a part that fits no sample is infinite."""
     choice = StreamingChoice(**options)
 
     def attempt(rectangle: tuple[int, int]) -> WeightStreamingPlan | Infeasible:

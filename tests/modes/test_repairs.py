@@ -1,4 +1,4 @@
-"""Facts that stand once: bytes of optimizers; results of streamed products; which mode reads which option."""
+"""Facts with one source: bytes of optimizers, results of streamed products, and the options of each mode."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_one_table_says_what_an_optimizer_keeps_and_moves(name, resident, server
 
 @pytest.mark.slow
 def test_every_optimizer_of_the_table_trains_a_model():
-    """adam was known to the compiler and to the kernels, but the front end refused it."""
+    """The compiler and the kernels had adam, but the front end refused it."""
     for name in OPTIMIZERS:
         graph = load_model("gpt2-small", seq=64, training=True, optimizer=name)
         assert optimizer_of(graph) is OPTIMIZERS[name]
@@ -106,7 +106,7 @@ def test_the_contract_forbids_what_its_title_names():
 
 
 def test_dead_cores_take_rows_and_columns_from_kernels_on_the_whole_wafer():
-    """2 spare rows and 3 spare columns hide five scattered dead cores; the sixth costs a row or a column of the ten.
+    """2 spare rows and 3 spare columns replace five scattered dead cores; the sixth costs a row or a column of the ten.
 
     Three dead cores in one row are one line: its row.  A second look finds the same rectangle.
     """
@@ -128,7 +128,7 @@ def test_dead_cores_take_rows_and_columns_from_kernels_on_the_whole_wafer():
 
 
 def test_fewer_cores_make_weight_streaming_slower_and_none_says_what_binds():
-    """A wafer that keeps 16 of its rows streams slower; one without a row answers that it does not fit."""
+    """A wafer with 16 of its rows streams more slowly; one without a row answers that the model does not fit."""
     graph = load_model(
         {"family": "mlp", "layers": 2, "hidden": 2048, "input": 2048, "classes": 2048}, training=True
     )

@@ -22,7 +22,7 @@ GRAPH = transformer(2, 128, 4, 32)
 
 
 def plan(schedule: str, batch: int, replicas: int = 1) -> PipelinedPlan:
-    """The small transformer under a schedule."""
+    """Return the small transformer under a schedule."""
     made = compile_pipelined(
         GRAPH, SMALL, CLUSTER, batch=batch, schedule=schedule, replicas=replicas, layouts=False
     )
@@ -31,7 +31,7 @@ def plan(schedule: str, batch: int, replicas: int = 1) -> PipelinedPlan:
 
 
 def passes(made: PipelinedPlan) -> dict[tuple[str, str], list[tuple[float, float]]]:
-    """(begin, end) of the passes of the first batch, by stage and direction."""
+    """Return (begin, end) of the passes of the first batch, by stage and direction."""
     trace = RunTrace(is_on=True, unit_s=1.0)
     run = PipelinedRun(made, Options(steps=1), None, trace)
     run.execute()
@@ -44,7 +44,9 @@ def passes(made: PipelinedPlan) -> dict[tuple[str, str], list[tuple[float, float
 
 @pytest.mark.parametrize("size", [1, 3, 4, 12])
 def test_a_round_goes_forward_before_it_comes_back(size: int) -> None:
-    """12 samples in rounds of 1, 3, 4 and 12: of every stage, the passes of a round, forward and then backward, follow those before."""
+    """12 samples in rounds of 1, 3, 4 and 12: in every stage the passes of a round, forward and then backward, follow
+    those of the round before.
+    """
     made = dataclasses.replace(plan("gpipe", 12), round_samples=size)
     found = passes(made)
     for stage in made.stages:
@@ -59,7 +61,9 @@ def test_a_round_goes_forward_before_it_comes_back(size: int) -> None:
 
 @pytest.mark.slow
 def test_a_stage_holds_all_samples_of_its_batch() -> None:
-    """8, 16 and 24 samples, and 24 on two replicas: each sample takes as many bytes of a stage as the one before it."""
+    """With 8, 16 and 24 samples, and 24 on two replicas, each sample takes as many bytes of a stage as the one before
+    it.
+    """
     made = {held: plan("gpipe", held) for held in (8, 16, 24)}
     for held, rounds in made.items():
         assert rounds.round_samples == held
@@ -73,7 +77,7 @@ def test_a_stage_holds_all_samples_of_its_batch() -> None:
 
 
 def test_a_batch_that_no_stage_can_hold_does_not_fit() -> None:
-    """1F1B holds some samples of 20,000; GPipe would hold all of them, and says what it lacks."""
+    """1F1B keeps some samples of 20,000; GPipe would keep all of them, and states the missing memory."""
     found = compile_pipelined(GRAPH, SMALL, CLUSTER, batch=20_000, schedule="gpipe", recompute="none")
     assert isinstance(found, Infeasible)
     assert "activations of all samples in flight" in found.where
@@ -82,7 +86,7 @@ def test_a_batch_that_no_stage_can_hold_does_not_fit() -> None:
 
 @pytest.mark.parametrize("batch", [2, 8, 32])
 def test_a_batch_by_formula_and_by_events(batch: int) -> None:
-    """Fill, the slowest forward pass of every sample, the slowest backward pass, drain: within 6 % of the events.
+    """Fill, the slowest forward pass of every sample, the slowest backward pass and drain are within 6 % of the events.
 
     max f + max b of two stages is never less than max (f + b) of one, so the schedule is not faster than 1F1B by more than the fill.
     """

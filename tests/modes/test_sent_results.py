@@ -1,4 +1,6 @@
-"""What goes back to the host: bytes on paper, the rate that the wafer's I/O leaves, and sentences whose numbers help."""
+"""Results that return to the host: bytes on paper, the rate that the wafer's I/O leaves, and notes with helpful
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ def test_bytes_of_results_are_those_on_paper(send: str, wanted_bytes: float) -> 
 
 
 def test_caches_stay_on_the_wafer() -> None:
-    """Of tokens in: of three dimensions the last row, of four nothing; without tokens all of it."""
+    """With tokens as input, three dimensions send the last row and four nothing; without tokens everything is sent."""
     logits, cache = (
         Tensor(name, shape, "fp16", TensorKind.OUTPUT)
         for name, shape in (("y", (2, 8, 100)), ("k", (2, 4, 8, 16)))
@@ -55,7 +57,7 @@ def test_caches_stay_on_the_wafer() -> None:
 
 
 def test_the_default_is_what_a_loop_needs() -> None:
-    """Of logits of every token the last row, of a classifier everything, in training the loss."""
+    """Logits of every token send the last row, a classifier everything, training the loss."""
     assert what_is_sent(api.load_model("gpt2-small", seq=SEQ), None) == "last"
     assert what_is_sent(api.load_model("fc-mnist"), None) == "everything"
     assert what_is_sent(api.load_model("fc-mnist", training=True), None) == "loss"
@@ -75,7 +77,7 @@ def test_the_wafer_sends_no_faster_than_its_edge(mode: str) -> None:
 
 @pytest.mark.slow
 def test_results_that_bind_are_named() -> None:
-    """A sixteenth of the edge holds up a pipeline; where weights pass the edge too, a large batch does."""
+    """A sixteenth of the edge slows a pipeline; where weights pass the edge too, a large batch does."""
     slow = load_wafer("wse2").derive(io_bytes_per_s=IO_BYTES_PER_S / 16)
     for result in (gpt2("pipelined", "everything", wafer=slow), gpt2(STREAMED, "everything", batch=4096)):
         assert result.binding == "results_io"
@@ -101,7 +103,7 @@ def test_the_number_of_workers_that_is_named_lifts_the_bound(mode: str) -> None:
 
 @pytest.mark.slow
 def test_a_chain_of_wafers_sends_the_results_of_the_last() -> None:
-    """What one wafer hands to the next is no result."""
+    """Tensors that one wafer sends to the next are not results."""
     plan = api.compile(
         api.load_model("gpt2-small", seq=SEQ), mode="pipelined-systems", batch=8, systems=2, send="loss"
     )

@@ -1,4 +1,4 @@
-"""A batch of few samples: fill, drain and update count, and better hardware is never slower."""
+"""Batches of few samples: fill, drain and update count, and better hardware is never slower."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PERCEPTRON = {"family": "mlp", "layers": 4, "hidden": 50, "input": 784, "classes
 
 
 def plan(wafer=SMALL, batch=8, graph=GRAPH) -> PipelinedPlan:
-    """A plan of the small transformer."""
+    """Return a plan of the small transformer."""
     made = compile_pipelined(graph, wafer, CLUSTER, batch=batch)
     assert isinstance(made, PipelinedPlan)
     return made
@@ -42,7 +42,7 @@ def plan(wafer=SMALL, batch=8, graph=GRAPH) -> PipelinedPlan:
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 4, 16])
 def test_the_estimate_is_the_simulation_where_nothing_else_counts(batch):
-    """Without the host, fill + samples + drain + update by formula lie near the discrete events.
+    """Without the host, fill + samples + drain + update by formula are near the discrete events.
 
     A batch ends when the last stage is updated; the next one has begun by then in stages that were updated before,
     which the formula leaves out: a seventh for one sample.
@@ -53,7 +53,7 @@ def test_the_estimate_is_the_simulation_where_nothing_else_counts(batch):
 
 @pytest.mark.slow
 def test_one_sample_by_hand():
-    """One sample in one stage: forward, its fill, backward, update, nothing else."""
+    """One sample in one stage takes its forward pass, its fill, its backward pass and the update."""
     made = plan(batch=1)
     first = made.stages[0]
     alone = batch_cycles([first], [], 1, first.cycles_per_sample, training=True)
@@ -80,7 +80,7 @@ def test_the_quick_schedule_is_that_of_the_discrete_events(batch):
 
 @pytest.mark.slow
 def test_layouts_are_compared_by_what_their_plans_take(monkeypatch):
-    """Arrays instead of stages: the same schedule but for the ways that the router takes, or a formula near to it."""
+    """With arrays instead of stages the schedule is the same except for the routes, or a formula near to it."""
     batch = 4
     made = plan(batch=batch)
     groups = make_groups(GRAPH.with_samples(1), SMALL)
@@ -102,7 +102,7 @@ def test_layouts_are_compared_by_what_their_plans_take(monkeypatch):
 
 @pytest.mark.slow
 def test_a_layout_whose_links_bind_is_compared_by_its_links():
-    """The same rectangles with a crowded link: a batch of 16 takes 16 turns on that link, as the result says."""
+    """The same rectangles have a crowded link: a batch of 16 takes 16 rounds on that link, as the result states."""
     made = plan(batch=16)
     crowded = made.link_bytes_per_sample * (10 * made.pace_cycles / made.link_cycles)
     slow = dataclasses.replace(made, link_bytes_per_sample=crowded)
@@ -112,7 +112,7 @@ def test_a_layout_whose_links_bind_is_compared_by_its_links():
 
 @pytest.mark.slow
 def test_the_layouts_to_choose_from_do_not_depend_on_the_constants():
-    """Faster arithmetic, slower starts: the same layouts; another size of wafer or batch: others."""
+    """Faster arithmetic and slower starts give the same layouts; another size of wafer or batch gives others."""
     graph = load_model(PERCEPTRON, training=True).with_samples(1)
 
     def layouts(wafer, samples=8):
@@ -131,7 +131,7 @@ def test_the_layouts_to_choose_from_do_not_depend_on_the_constants():
 
 @pytest.mark.slow
 def test_sram_that_is_left_keeps_more_samples_and_they_pay(monkeypatch):
-    """A pipeline of long fill holds few samples by sizing alone; what is left of SRAM lets it run at its pace."""
+    """A pipeline with a long fill keeps few samples by sizing alone; the remaining SRAM lets it run at its pace."""
     monkeypatch.setattr(steps, "NOTICEABLE", 2.0)  # the layout is the same for both
     roomy = plan(load_wafer("wse2"), batch=64)
     monkeypatch.setattr(steps, "deepened", lambda sizer, stages, *rest: tuple(stages))
@@ -178,14 +178,14 @@ def test_long_batches_keep_the_plan_for_throughput(monkeypatch):
     ids=str,
 )
 def test_better_hardware_is_never_slower(better):
-    """Faster arithmetic, wider links, more rows and columns: what the batch takes grows by less than 1 %."""
+    """With faster arithmetic, wider links, more rows and columns the time of the batch grows by less than 1 %."""
     before, after = plan(), plan(SMALL.derive(**better))
     assert free_step_cycles(after) <= 1.01 * free_step_cycles(before)
 
 
 @pytest.mark.parametrize("size", [(1, 1), (10, 10), (100, 1)], ids=str)
 def test_the_compiler_takes_no_more_lanes_than_there_are_columns(size):
-    """Lanes that nobody asked for fit every wafer; those of a user are held against its columns."""
+    """Lanes chosen by the compiler fit every wafer; those of a user are compared with its columns."""
     rows, cols = size
     tiny = load_wafer("wse2").derive(rows=rows, cols=cols, program_rows=rows, program_cols=cols)
     graph = load_model(PERCEPTRON, training=True)

@@ -1,4 +1,4 @@
-"""Weights over the edges of the wafer: whole words per column, each once, whatever the lanes."""
+"""Weights over the edges of the wafer: complete words per column, each once, for any number of lanes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def streaming_plan(
 
 
 def test_a_column_takes_whole_words() -> None:
-    """196 inputs over 24 columns are 9 each and 10 in words: 240.  64 are 3 and 4: 96.  192 and 48 are even parts."""
+    """196 inputs over 24 columns are 9 each and 10 in words: 240. 64 are 3 and 4: 96. 192 and 48 divide evenly."""
     plan = streaming_plan((196, 64, 64, 192, 48, 10), 24, 24, 48)
     found = [phase.filled for phase in plan.phases if phase.phase is Phase.FORWARD]
     assert found == [240 / 196, 96 / 64, 96 / 64, 1.0, 1.0]
@@ -67,7 +67,7 @@ def test_what_bounds_a_phase_that_the_edges_set_the_pace_of() -> None:
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize(("sizes", "cols"), [((196, 64, 64, 10), 24), ((64, 32, 10), 48)])
 def test_as_many_bytes_as_the_program_sends(sizes: tuple[int, ...], cols: int, training: bool) -> None:
-    """Words of all feeders, 4 bytes each: the plan counts them but for a bias in words."""
+    """The plan counts the words of all feeders, 4 bytes each, except for a bias in words."""
     plan = streaming_plan(sizes, 8, cols, 16, training=training)
     made = streamed_program(plan)
     words = sum(size * times for size, times in arriving_blocks(made.layout)) * made.layout.cols
@@ -76,7 +76,7 @@ def test_as_many_bytes_as_the_program_sends(sizes: tuple[int, ...], cols: int, t
 
 @pytest.mark.parametrize("lanes", [1, 2, 3])
 def test_every_weight_crosses_the_edge_once(lanes: int) -> None:
-    """Counted column by column: those of the east half of a lane come from the east and go on to the first lane."""
+    """Column by column, weights of the east half of a lane enter from the east and continue to the first lane."""
     plan = streaming_plan((64, 64, 12), 6, 12, 48, lanes=lanes)
     assert isinstance(plan, WeightStreamingPlan)
     area, found = program_region(plan.wafer, lanes), streaming_wavelets(plan, 0.0)

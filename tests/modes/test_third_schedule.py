@@ -1,4 +1,4 @@
-"""A mode is one file or folder: what every mode must answer, and a third schedule that nobody else knows."""
+"""A mode is one file or folder: the interface of every mode, and a third schedule that no other file refers to."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_the_command_line_takes_a_mode_of_ones_own():
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 def test_every_mode_shows_its_steps(mode):
-    """A step says in a sentence what it does, and reads only what is given or written before."""
+    """A step describes its work in a sentence, and reads only what is given or written before."""
     assert mode.steps
     for item in mode.steps:
         assert item.about.endswith(".")
@@ -107,7 +107,7 @@ def test_the_pipelined_mode_reads_its_own_options():
     ],
 )
 def test_a_named_mode_without_a_given_option_is_a_fault(mode, asked, lacks):
-    """The option was ignored; it holds for the mode that has it, so a comparison takes it."""
+    """The option was once ignored; it applies to the mode that has it, so a comparison accepts it."""
     graph = api.load_model("fc-mnist", training=mode == "pipelined")
     with pytest.raises(ModelError, match=f"mode {mode} has no option '{lacks}'; it has"):
         api.run(graph, mode=mode, batch=8, **asked)
@@ -115,7 +115,7 @@ def test_a_named_mode_without_a_given_option_is_a_fault(mode, asked, lacks):
 
 @pytest.mark.slow
 def test_a_comparison_gives_every_mode_its_options():
-    """Weight streaming reads the density, the pipeline does without."""
+    """Weight streaming reads the density, and the pipeline does not."""
     rows = {row.mode: row for row in api.compare("fc-mnist", batch=64, density=0.5, trace=False)}
     assert rows["weight-streaming"].plan.weight_density == 0.5
     assert rows["pipelined"].feasible
@@ -133,7 +133,7 @@ def test_options_of_generation_are_declared_once():
 
 @pytest.mark.slow
 def test_modes_are_chosen_by_what_they_are():
-    """Callers outside ask for what a mode does: weights rest, or stream in; results count samples or tokens."""
+    """Callers ask for a property of a mode: weights are resident or streamed; results count samples or tokens."""
     assert (resting().name, streaming().name) == ("pipelined", "weight-streaming")
     assert {mode.name: mode.counts for mode in MODES} == {
         "pipelined": "sample",

@@ -1,4 +1,4 @@
-"""Golden numbers: what the simulator answered when the file was written, it answers now.
+"""Golden numbers: the simulator still gives the answers of the stored file.
 
 If a test here fails, a result moved.  Moved on purpose: run ``make numbers`` and say in the commit which numbers
 moved, how far and why.  Not on purpose: something is broken, however small the difference.
@@ -17,7 +17,9 @@ GROUPS = [group.name for group in numbers.GROUPS]
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_no_result_drifts_unseen(group):
-    """Runs of a few CPU seconds in all; every key of the file must still be made, and the other way round."""
+    """Runs of a few CPU seconds in total; every key of the file must still be made, and every made key must be in the
+    file.
+    """
     assert numbers.check(quick=True, only=[group]) == []
 
 
@@ -29,7 +31,7 @@ def test_no_result_drifts_unseen_in_all_runs(group):
 
 
 def test_the_comparison_sees_a_change_of_one_in_a_million():
-    """A rate off by 1e-6, an integer off by one, a field that went and a word that changed are four lines."""
+    """A rate off by 1e-6, an integer off by one, a removed field and a changed word give four lines."""
     group = numbers.GROUPS[0]
     before = {"rate": 1.0, "cycles": 100, "gone": 1.0, "binding": "compute", "same": 2.5}
     now = {"rate": 1.000001, "cycles": 101, "binding": "sram", "same": 2.5 * (1 + 1e-12)}
@@ -43,7 +45,7 @@ def test_the_comparison_sees_a_change_of_one_in_a_million():
 
 
 def test_a_changed_file_is_noticed(monkeypatch):
-    """The same check with one price of the file moved by a tenth of a percent."""
+    """The same check runs with one price of the file changed by a tenth of a percent."""
     kept = copy.deepcopy(numbers.read())
     prices = kept["groups"]["prices"]["numbers"]
     key = next(iter(prices))
@@ -57,7 +59,7 @@ def test_a_changed_file_is_noticed(monkeypatch):
 
 
 def test_the_numbers_say_where_they_come_from():
-    """Every group names its command, evidence and band; the constants behind them are the present ones."""
+    """Every group has its command, evidence and band, and its constants are the current ones."""
     kept = numbers.read()
     assert list(kept["groups"]) == GROUPS
     for group in numbers.GROUPS:
@@ -71,12 +73,12 @@ def test_the_numbers_say_where_they_come_from():
 
 
 def test_no_page_is_stale():
-    """The tables of the pages are those of the file; ``python -m benchmarks.pages`` writes them anew."""
+    """The tables of the pages are those of the file; ``python -m benchmarks.pages`` writes them again."""
     assert pages.stale() == []
 
 
 def test_every_table_stands_on_a_page_and_every_mark_has_its_table():
-    """No table is written for nobody, and no page waits for one."""
+    """Every table is on a page, and every mark on a page has its table."""
     marked = [
         name for page in pages.PAGES for _, name, *_ in pages.MARK.findall(page.read_text(encoding="utf-8"))
     ]
@@ -84,7 +86,7 @@ def test_every_table_stands_on_a_page_and_every_mark_has_its_table():
 
 
 def test_a_table_typed_by_hand_is_noticed():
-    """A digit changed inside the marks is written over."""
+    """A digit changed inside the marks is overwritten."""
     page = next(page for page in pages.PAGES if page.name == "numbers.md")
     text = page.read_text(encoding="utf-8")
     row = next(line for line in text.splitlines() if line.startswith("| gpt2-small | training | pipelined"))

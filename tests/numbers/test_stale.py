@@ -1,4 +1,4 @@
-"""Pictures and measured tables know their sources; cheap tables are computed again."""
+"""Pictures and measured tables name their sources; cheap tables are recomputed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PICTURES = stale.ROOT / "docs" / "pictures"
 
 
 def test_every_picture_and_every_measured_table_names_its_sources():
-    """None is forgotten, and none of the list is gone; each source exists."""
+    """No picture is missing from the list, none in the list is missing, and each source exists."""
     pictures = {f"pictures/{path.name}" for path in PICTURES.iterdir() if path.suffix in (".png", ".gif")}
     assert set(stale.SOURCES) == pictures | set(json.loads(measured.FILE.read_text()))
     golden = json.loads((stale.ROOT / "docs" / "numbers.json").read_text())["groups"]
@@ -30,7 +30,7 @@ def test_every_picture_and_every_measured_table_names_its_sources():
 
 
 def test_code_moves_a_digest_and_prose_does_not(tmp_path, monkeypatch):
-    """A comment and a docstring leave it; a number, a template and a golden number change it."""
+    """Comments and docstrings do not change a digest; a number, a template and a golden number do."""
     monkeypatch.setitem(
         stale.SOURCES, "made up", ("code", "numbers:models/m, training, pipelined", "make.py:draw")
     )
@@ -58,7 +58,7 @@ def test_code_moves_a_digest_and_prose_does_not(tmp_path, monkeypatch):
 
 
 def test_what_is_made_again_is_up_to_date(tmp_path, monkeypatch):
-    """A digest that is missing or wrong is named; noting it takes it off the list."""
+    """A digest that is missing or wrong is named; recording it removes it from the list."""
     monkeypatch.setattr(stale, "FILE", tmp_path / "digests.json")
     monkeypatch.setattr(
         stale, "SOURCES", {name: stale.SOURCES[name] for name in ("baselines", "contest_published")}
@@ -73,7 +73,7 @@ def test_what_is_made_again_is_up_to_date(tmp_path, monkeypatch):
 
 
 def test_a_benchmark_that_keeps_a_part_of_its_entry_leaves_the_rest_out_of_date(tmp_path, monkeypatch):
-    """Only a whole entry is noted as made."""
+    """Only a complete entry is recorded as made."""
     for module, name in ((measured, "measured.json"), (stale, "digests.json")):
         copy = tmp_path / name
         copy.write_text(module.FILE.read_text())
@@ -94,7 +94,7 @@ def test_numbers_in_sentences_are_those_of_the_file():
 
 
 def test_the_first_example_of_intervals_is_the_golden_number():
-    """In a block of text no mark can be: the rate there is compared."""
+    """A block of text cannot have marks, so the rate in it is compared."""
     page = (stale.ROOT / "docs" / "intervals.md").read_text(encoding="utf-8")
     rate = quantity(group("models")["gpt2-small, training, pipelined"]["samples_per_s"])
     assert f"\n{rate} samples/s (" in page
@@ -121,14 +121,16 @@ def test_rows_of_the_baselines_are_what_the_program_answers():
 
 @pytest.mark.slow
 def test_what_is_cheap_to_make_is_of_these_sources():
-    """Pictures and tables whose command takes less than two minutes: run it, look at the picture, commit both."""
+    """For pictures and tables whose command takes less than two minutes: run it, look at the picture, commit both."""
     assert set(stale.CHEAP) <= set(stale.SOURCES)
     late = [name for name in stale.CHEAP if stale.changed(name)]
     assert {name: (stale.changed(name), stale.remedy(name)) for name in late} == {}
 
 
 def test_sentences_comments_and_new_runs_leave_a_digest():
-    """A trailing comment and a note do not move it, a number in a note and a short text do; a run that joins a growing group does not."""
+    """A trailing comment and a note do not change it; a number in a note and a short text do; a run that joins a
+    growing group does not.
+    """
     read = functools.partial(stale._without_prose, has_sentences=False)
     plain = 'x = 1  # one\nnotes = [f"it takes {x} more cycles"]\nkind = "fast"\n'
     assert read(plain) == read(plain.replace("# one", "# two").replace("it takes", "the kernel takes"))

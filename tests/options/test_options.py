@@ -33,7 +33,7 @@ REAL = [(kind, each.name) for kind in DECLARATIONS for each in kind.options() if
 @pytest.mark.parametrize(("kind", "name"), WHOLE)
 @pytest.mark.parametrize("value", [True, 1.5, math.nan, math.inf, "7", "many", -1, 10**30, [1]])
 def test_a_whole_number_is_nothing_else(kind: type[Declared], name: str, value: object):
-    """Truth values, fractions, infinities, text, negative and absurd sizes: one sentence that names the value."""
+    """Truth values, fractions, infinities, text, negative and absurd sizes cause one sentence that names the value."""
     with pytest.raises(WseError) as caught:
         kind(**{name: value})
     text = str(caught.value)
@@ -46,7 +46,7 @@ def test_a_whole_number_is_nothing_else(kind: type[Declared], name: str, value: 
 @pytest.mark.parametrize(("kind", "name"), REAL)
 @pytest.mark.parametrize("value", [True, math.nan, math.inf, -math.inf, "0.5", -1.0, 1e30])
 def test_a_real_number_is_finite_and_in_range(kind: type[Declared], name: str, value: object):
-    """The same for rates and fractions."""
+    """The same holds for rates and fractions."""
     with pytest.raises(WseError) as caught:
         kind(**{name: value})
     assert name.replace("_", " ") in str(caught.value)
@@ -65,7 +65,7 @@ def test_the_limits_are_those_that_are_stated(batch: int):
 
 
 def test_numbers_of_numpy_are_numbers():
-    """An int64 and a float32 are taken; a float that is whole is the integer."""
+    """An int64 and a float32 are accepted; an integral float becomes the integer."""
     options = RunOptions(batch=np.int64(8), density=np.float32(0.5), seq=16.0)
     assert (options.batch, options.density, options.seq) == (8, 0.5, 16)
     assert type(options.batch) is int
@@ -95,7 +95,7 @@ class Few(Declared):
 
 
 def test_a_command_gets_every_option_of_a_declaration():
-    """One parameter of the function stands for all fields: flags, types and defaults are those of the declaration."""
+    """One parameter of the function represents all fields: flags, types and defaults are those of the declaration."""
     seen = []
 
     @command
@@ -127,7 +127,7 @@ def test_a_command_gets_every_option_of_a_declaration():
     ],
 )
 def test_the_command_line_has_every_declared_option_with_its_default(name: str, kind: type[Declared]):
-    """Nothing is declared a second time, so nothing can differ."""
+    """No option is declared a second time, so none can differ."""
     function = next(each.callback for each in cli.app.registered_commands if each.name == name)
     parameters = inspect.signature(function).parameters
     for each in kind.options():

@@ -19,7 +19,7 @@ def kgraph_text(
     wlength: float = 1,
     name: str = "generated",
 ) -> str:
-    """Text of a graph of convolutions (H, W, R, S, C, K, T), numbered from 1, with its edges from 0."""
+    """Return the text of a graph of convolutions (H, W, R, S, C, K, T), numbered from 1, with its edges from 0."""
     lines = [HEADER.format(name=name, w=width, h=height, wt=wdeltat, wl=wlength)]
     lines.append("(* Node Definitions *)")
     for i, (H, W, R, S, C, K, T) in enumerate(convs, 1):
@@ -42,20 +42,20 @@ def random_convs(n: int, rng: np.random.Generator) -> list[tuple[int, ...]]:
 
 
 def chain(n: int) -> list[tuple[int, int]]:
-    """Edges of a chain."""
+    """Return the edges of a chain."""
     return [(i, i + 1) for i in range(n - 1)]
 
 
 def residual(n: int) -> list[tuple[int, int]]:
-    """Chain with a skip over every second block."""
+    """Return a chain with a skip over every second block."""
     return chain(n) + [(i, i + 2) for i in range(0, n - 2, 2)]
 
 
 def unet(n: int) -> list[tuple[int, int]]:
-    """Chain with skips from block i to block n-1-i."""
+    """Return a chain with skips from block i to block n-1-i."""
     return chain(n) + [(i, n - 1 - i) for i in range(n // 2 - 1)]
 
 
 def complete(n: int) -> list[tuple[int, int]]:
-    """Every pair connected."""
+    """Return edges between every pair."""
     return [(i, j) for i in range(n) for j in range(i + 1, n)]

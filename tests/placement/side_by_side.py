@@ -1,4 +1,4 @@
-"""A made-up placer in one file: rectangles side by side, from the west, at the least level that fits."""
+"""A made-up placer in one file: rectangles next to each other, from the west, at the least level that fits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wse_sim.errors import PlacementError
 
 
 class SideBySide(RectanglePlacer):
-    """Every rectangle in the narrowest of its shapes, one after the other."""
+    """Places every rectangle in the narrowest of its shapes, one after the other."""
 
     name = "side-by-side"
     about = "rectangles in one row, from the west"

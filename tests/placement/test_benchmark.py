@@ -35,7 +35,7 @@ def test_seed_words():
 
 
 def test_cases_may_be_files(capsys, tmp_path):
-    """A path among the cases is read as it stands, wherever it lies."""
+    """A path among the cases is read as it is, in any folder."""
     path = tmp_path / "two.kgraph"
     path.write_text(kgraph_text([(7, 7, 1, 1, 16, 16, 1)] * 2, chain(2)))
     assert main(["--dir", "", "--cases", str(path), "--seeds", "0", "--placer", "snake"]) == 0

@@ -1,4 +1,4 @@
-"""The time limit on the clock: searches end by it, keep their best, and say that they were cut."""
+"""The time limit on the clock: searches end by it, keep their best, and state that they were cut."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from wse_sim.compiler.placement.problem import first_illegality
 
 
 def residual_problem(n: int = 40):
-    """Convolutions with skips on a fabric of 150 x 120 tiles."""
+    """Return the convolutions with skips on a fabric of 150 x 120 tiles."""
     convs = graphs.random_convs(n, np.random.default_rng(3))
     return parse_kgraph(graphs.kgraph_text(convs, graphs.residual(n), width=150, height=120)).problem()
 
@@ -31,7 +31,7 @@ def residual_problem(n: int = 40):
     [(PortfolioPlacer, 1, 1.0), (PortfolioPlacer, 2, 1.0)],
 )
 def test_more_work_than_time_is_cut(monkeypatch, make, processes, limit_s):
-    """With a budget of work for hours the clock ends the search, and the result is legal and says so.
+    """With hours of planned work the clock ends the search, and the result is legal and states this.
 
     Peeling ends by itself, so no limit would cut it on every machine.
     """
@@ -46,7 +46,7 @@ def test_more_work_than_time_is_cut(monkeypatch, make, processes, limit_s):
 
 
 def test_a_clock_that_ends_before_the_first_placement_is_named(monkeypatch):
-    """On a machine that stands still the blocks are in rows, and the result says that it was cut."""
+    """On a stopped machine the blocks are in rows, and the result states that it was cut."""
     monkeypatch.setattr(portfolio, "START_S", -60.0)
     problem = residual_problem()
     found = PortfolioPlacer(1).place(problem, time_limit_s=1.0)
@@ -74,7 +74,7 @@ def test_a_cut_annealing_still_cools_down():
 
 
 def test_no_program_starts_after_the_deadline():
-    """Compaction whose deadline has passed leaves the rectangles as they are."""
+    """Compaction after its deadline leaves the rectangles unchanged."""
     problem = residual_problem(4)
     rects = np.array([[0, 0, 10, 10], [20, 30, 10, 10], [50, 60, 10, 10], [90, 90, 10, 10]])
     late = compact(problem, rects, deadline=time.monotonic() - 1.0)

@@ -158,7 +158,7 @@ def test_published_and_older_files_mean_the_same_placement(tmp_path: Path, text)
 
 
 def test_written_files_have_the_published_form(tmp_path: Path):
-    """Another tool reads our files: the lines, their order and the order of arguments are the published ones."""
+    """Another tool reads our files: the lines and arguments have the published order."""
     graph = parse_kgraph(TWO)
     evaluate(graph, parse_placement(graph, PLACED)).write(tmp_path / "p.paint")
     words = (tmp_path / "p.paint").read_text().split()
@@ -166,7 +166,7 @@ def test_written_files_have_the_published_form(tmp_path: Path):
 
 
 def test_a_graph_without_edges_earns_a_note():
-    """A file cut off before its edges still evaluates; the note says that no wire was counted."""
+    """A file truncated before its edges is still evaluated; the note states that no wire was counted."""
     cut = parse_kgraph(TWO[: TWO.index("input[0]:_")])
     result = evaluate(cut, parse_placement(cut, PLACED))
     assert result.wire_l1 == 0
@@ -202,7 +202,7 @@ def test_check_names_the_first_illegality(tmp_path: Path, old, new, words):
 
 
 def test_memory_limit_is_checked():
-    """A kernel over the memory limit is illegal, whatever its place."""
+    """A kernel over the memory limit is illegal at every position."""
     # k1: C/c * K/k = 2 * 4 = 8, and 8/1 * 8/2 * 4 = 128: 136 words
     graph = parse_kgraph(TWO.replace("24576", "135"))
     with pytest.raises(PlacementError, match=r"136\.0 words"):

@@ -1,4 +1,4 @@
-"""A placer is one file: found where it lies, named from anywhere, offered by every list."""
+"""A placer is one file: it is found in its folder, accepted by name from anywhere, and offered by every list."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_command_line_takes_a_placer_of_ones_own():
 
 
 def test_every_file_of_the_folder_is_contract_or_placer():
-    """No file is left over, no two placers share a name, and each says in a sentence what it does."""
+    """Every file is the contract or a placer, no two placers share a name, and each has a sentence."""
     files = {found.name for found in pkgutil.iter_modules(package.__path__)} - set(registry.CONTRACT)
     homes = {type(placer).__module__.rpartition(".")[2] for placer in placers()}
     assert (
@@ -72,7 +72,7 @@ def test_every_file_of_the_folder_is_contract_or_placer():
 
 
 def test_help_lists_what_the_registry_knows():
-    """Contest placers in the help of one option, all in the other."""
+    """Contest placers are in the help of one option, all in the other."""
     helps = {option.name: option.help for option in PlaceOptions.options()}
     assert all(name in helps["placers"] for name in placer_names())
     assert all(name in helps["placer"] for name in placer_names(contest=True))
@@ -90,7 +90,7 @@ def test_help_lists_what_the_registry_knows():
     ],
 )
 def test_faults_name_what_there_is(options, says):
-    """A placer or objective that is not there ends before any work."""
+    """An unknown placer or objective is refused before any work."""
     with pytest.raises(ConfigError, match=says):
         PlaceOptions(**options)
 

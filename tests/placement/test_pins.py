@@ -21,14 +21,14 @@ GRAPH = transformer(2, 128, 4, 32)
 
 
 def plan(*pins, **options):
-    """The answer for the small transformer with pins."""
+    """Return the answer for the small transformer with pins."""
     return compile_pipelined(pin_kernels(GRAPH, *pins), SMALL, CLUSTER, batch=16, **options)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("placer", ["shelves", "snake"])
 def test_a_pinned_rectangle_is_exact(placer):
-    """The stage gets 20 x 30 cores, the others make room; no two overlap."""
+    """The stage gets 20 x 30 cores and the others make room; no two overlap."""
     made = plan(make_pin("h.0.fc", rows=20, cols=30), placer=placer, time_limit_s=0.5)
     assert isinstance(made, PipelinedPlan), made.message
     region = next(s.region for s in made.stages if s.name == "h.0.fc")
@@ -48,7 +48,7 @@ def test_a_narrow_pin_slows_the_pipeline():
 
 
 def test_pins_that_do_not_fit_are_named():
-    """Too large for the wafer, too small for the weights."""
+    """The error names a rectangle that is too large for the wafer, or too small for the weights."""
     with pytest.raises(ModelError, match=r"'h\.0\.fc' is pinned to 131 x 10 cores"):
         plan(make_pin("h.0.fc", rows=131, cols=10))
     answer = plan(make_pin("h.0.fc", rows=2, cols=2))
@@ -58,7 +58,7 @@ def test_pins_that_do_not_fit_are_named():
 
 @pytest.mark.slow
 def test_a_region_is_a_run_of_neighbours():
-    """Neighbouring stages of one name are accepted, scattered ones refused, other placers too."""
+    """Neighbouring stages of one name are accepted; scattered ones and other placers are refused."""
     near = make_pin("h.0", region="west")
     assert isinstance(plan(near), PipelinedPlan)
     with pytest.raises(ModelError, match="'west' is pinned to stages that do not follow each other"):
@@ -69,7 +69,7 @@ def test_a_region_is_a_run_of_neighbours():
 
 @pytest.mark.slow
 def test_pinned_replicas_hold_for_the_pipeline():
-    """Two copies of all stages; contradictions are refused."""
+    """All stages are copied twice; contradictions are refused."""
     made = plan(make_pin("h.0.fc", replicas=2))
     assert isinstance(made, PipelinedPlan)
     assert made.replicas == 2
@@ -81,7 +81,7 @@ def test_pinned_replicas_hold_for_the_pipeline():
 
 @pytest.mark.slow
 def test_dimensions_of_a_weight_are_sharded_into_so_many_parts():
-    """Input features over 16 rows, output features over 24 columns that compute; the rest of the columns passes data on."""
+    """Input features are over 16 rows, output features over 24 columns that compute; the remaining columns pass data."""
     made = plan(make_pin("h.0.fc", parts_in=16, parts_out=24))
     assert isinstance(made, PipelinedPlan), made.message
     region = next(s.region for s in made.stages if s.name == "h.0.fc")
@@ -96,7 +96,7 @@ def test_dimensions_of_a_weight_are_sharded_into_so_many_parts():
 
 
 def test_sharding_is_said_by_axes_of_a_mesh():
-    """The words of annotated sharding: one axis per dimension of the weight, None for a whole one."""
+    """The terms are those of annotated sharding: one axis per dimension of the weight, None for no split."""
     module = type("Layer", (), {})()
     shard(module, {"rows": 4, "cols": 8}, ("cols", None))
     assert module._wse_pin == {"parts_in": 1, "parts_out": 8}
@@ -115,7 +115,9 @@ def test_sharding_is_said_by_axes_of_a_mesh():
 
 
 def test_copies_that_share_a_batch_unevenly_are_said():
-    """16 samples on 3 copies: the fullest has 6, as in a batch of 18; on 4 copies, or without a pin, nothing is said."""
+    """For 16 samples on 3 copies the fullest has 6, as in a batch of 18; on 4 copies, or without a pin, there is no
+    note.
+    """
     pinned = pin_kernels(GRAPH, make_pin("h.0.fc", replicas=3))
     (note,) = uneven_copies(pinned, 3, 16)
     assert "'h.0.fc' asks for 3 copies" in note
@@ -126,6 +128,6 @@ def test_copies_that_share_a_batch_unevenly_are_said():
 
 @pytest.mark.slow
 def test_a_plan_has_the_note_of_its_uneven_copies():
-    """The sentence reaches who reads the plan."""
+    """The sentence is in the plan's notes."""
     notes = plan(make_pin("h.0.fc", replicas=3)).notes
     assert any("'h.0.fc' asks for 3 copies" in note for note in notes)

@@ -21,14 +21,14 @@ def run(*words: str):
 
 @pytest.fixture
 def graph(tmp_path):
-    """An instance of three convolutions."""
+    """Write an instance of three convolutions."""
     path = tmp_path / "three.kgraph"
     path.write_text(TEXT)
     return path
 
 
 def test_contest_mode_writes_a_placement_that_passes_its_check(graph, tmp_path):
-    """JSON, placement.paint and a picture; the check finds the same cost."""
+    """It writes JSON, placement.paint and a picture; the check finds the same cost."""
     out = tmp_path / "out"
     found = run(f"ispd2020:{graph}", "--placer", "snake", "--time-limit", "1", "--out", str(out), "--json")
     assert found.exit_code == 0, found.output
@@ -87,7 +87,7 @@ def test_an_illegal_placement_is_named_with_status_2(graph, tmp_path, capsys, mo
 
 @pytest.mark.slow
 def test_model_mode_ranks_placers(tmp_path):
-    """A table of placers against objectives, best throughput first, a verdict and a picture."""
+    """The output has a table of placers against objectives, best throughput first, a verdict and a picture."""
     words = (
         "fc-mnist",
         "--placers",
@@ -113,7 +113,7 @@ def test_model_mode_ranks_placers(tmp_path):
 
 
 def test_a_time_limit_is_kept_where_nothing_is_placed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many different blocks: a sentence with the remedy, where the preparation alone takes longer than the limit."""
+    """With many different blocks, where preparation alone exceeds the limit, the answer is a sentence with the remedy."""
     from wse_sim.compiler.contest_graph import parse_kgraph
     from wse_sim.compiler.placement import portfolio, snake
     from wse_sim.errors import PlacementError

@@ -52,7 +52,7 @@ def elastic(n: int, fabric: int, *, seed: int = 0, **options) -> PlacementProble
 
 
 def check(problem: PlacementProblem, found) -> None:
-    """The placement is legal and its numbers are those of an independent count."""
+    """Check that the placement is legal and its numbers equal an independent count."""
     rects = np.stack([found.x, found.y, found.width, found.height], axis=1)
     names = [b.name for b in problem.blocks]
     assert first_illegality(problem.width, problem.height, names, rects, problem.blocked) is None
@@ -71,12 +71,12 @@ def check(problem: PlacementProblem, found) -> None:
 
 
 def place_time_first(problem: PlacementProblem, time_limit_s: float = 4.0):
-    """The portfolio in this process as it places the stages of a model."""
+    """Return the portfolio in this process as it places the stages of a model."""
     return PortfolioPlacer(1).place(time_first(problem), time_limit_s=time_limit_s)
 
 
 def rectangles_of(found) -> tuple[np.ndarray, ...]:
-    """Corners and sizes of a placement."""
+    """Return corners and sizes of a placement."""
     return found.x, found.y, found.width, found.height
 
 
@@ -123,7 +123,7 @@ def test_levels_are_the_times_in_use():
 
 
 def test_compaction_pulls_a_gap_together():
-    """Two blocks apart move until they touch, centres aligned as far as integers allow."""
+    """Two separate blocks move until they touch, with centres aligned as far as integers allow."""
     # sizes 2 x 2 and 2 x 3: side by side |dx| = 2, and centres can only be 1/2 apart in y
     blocks = (Block("a", ListedShapes([(2, 2, 1.0)])), Block("b", ListedShapes([(3, 2, 1.0)])))
     problem = PlacementProblem(20, 20, blocks, ((0, 1, 1.0),))
@@ -141,7 +141,7 @@ def test_compaction_pulls_a_gap_together():
     placer=st.sampled_from(["snake", "portfolio"]),
 )
 def test_any_graph_is_placed_legally(n, kind, seed, wire, side, placer):
-    """Random graphs: the evaluator accepts the placement and agrees with the placer's cost."""
+    """The evaluator accepts the placement of random graphs and agrees with the placer's cost."""
     rng = np.random.default_rng(seed)
     convs = graphs.random_convs(n, rng)
     graph = parse_kgraph(
@@ -178,7 +178,7 @@ def test_generated_graphs_in_two_processes(kind):
 
 @pytest.mark.slow
 def test_wire_heavy_instance_chooses_a_later_level(monkeypatch):
-    """With wire worth 200 the best time lies far above the area bound, and no window hides it."""
+    """With wire worth 200 the best time is far above the area bound, and no window hides it."""
     # All of the planned work, however long this machine takes.
     monkeypatch.setattr(PortfolioPlacer.__init__, "__defaults__", (2, False))
     rng = np.random.default_rng(1)
@@ -192,7 +192,7 @@ def test_wire_heavy_instance_chooses_a_later_level(monkeypatch):
 
 
 def test_time_without_weight_takes_the_smallest_blocks():
-    """With wire alone to pay, two blocks shrink to their least area, however slow, and touch."""
+    """If only wire counts, two blocks shrink to their least area, however slow, and touch."""
     # least shape 1 x 1 at time 10^6, far above any level at which area matters: wire 1
     shapes = ListedShapes([(4, 3, 2.0), (4, 2, 3.0), (2, 2, 7.0), (1, 1, 1e6)])
     problem = PlacementProblem(4, 4, (Block("a", shapes), Block("b", shapes)), ((0, 1, 1.0),), 0.0, 1.0)
@@ -203,7 +203,7 @@ def test_time_without_weight_takes_the_smallest_blocks():
 
 @pytest.mark.slow
 def test_a_late_level_far_behind_worse_ones_is_found():
-    """Wire that only the last level makes short wins though the levels before it cost more and more."""
+    """Only the last level makes the wire short, and it wins although the levels before it cost more and more."""
     # 10 x 10 at time 1, then slower and no smaller in effect (10 x 9, ..., 10 x 5), then 1 x 1 at time 40:
     # wire 100 each way: about 10 * 100 at time 1 (turned bars of 10 x 5: 5 * 100 at time 6), 1 * 100 + 40
     shapes = ListedShapes([(10, 10 - i, 1.0 + i) for i in range(6)] + [(1, 1, 40.0)])
@@ -214,7 +214,7 @@ def test_a_late_level_far_behind_worse_ones_is_found():
 
 
 def test_bands_hold_the_best_tree_of_each():
-    """Levels 1 to 8 in three bands of a factor of 2: the best of each, and none for a narrow window."""
+    """Levels 1 to 8 are in three bands of a factor of 2: each has its best tree, and a narrow window has none."""
     trees = [(9.0, 1.0, (0,)), (5.0, 1.5, (1,)), (7.0, 3.0, (2,)), (6.0, 8.0, (3,)), (8.0, 4.5, (4,))]
     assert _best_per_band(trees, 3) == [(5.0, 1.5, (1,)), (6.0, 8.0, (3,)), (7.0, 3.0, (2,))]
     assert _best_per_band([(2.0, 1.0, (0,)), (1.0, 1.06, (1,))], 8) == []
@@ -272,7 +272,7 @@ def test_interrupt_returns_the_best_so_far():
 
 
 def test_too_much_to_place_is_refused_in_one_sentence():
-    """What cannot fit is a PlacementError with the cores needed."""
+    """The error is a PlacementError with the number of cores needed."""
     with pytest.raises(PlacementError, match="at least 20 cores"):
         rectangle_placer("portfolio").place(squares(5, 2, 4))
     with pytest.raises(PlacementError, match="'b0' has no shape"):
@@ -309,7 +309,7 @@ def test_registry_lists_its_placers():
 
 
 def test_finish_reports_the_actual_time():
-    """The time of a placement is the one of its shapes, not of the level asked for."""
+    """The time of a placement is that of its shapes, not of the requested level."""
     blocks = (Block("a", ListedShapes([(2, 2, 4.0), (2, 1, 8.0)])),)
     problem = PlacementProblem(4, 4, blocks, rotate=False)
     assert finish(problem, np.array([[0, 0, 2, 2]]), 9.0).max_time == 8.0

@@ -1,4 +1,4 @@
-"""Local windows: less wire or nothing, legal, only the window's blocks moved."""
+"""Local windows give less wire or no change, stay legal, and move only the window's blocks."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_what_cannot_improve_is_left_alone():
 
 
 def test_windows_that_want_the_same_place_are_merged_one_by_one():
-    """Blocks 1 and 2 both moved beside block 0: only the first is taken over."""
+    """Blocks 1 and 2 both move next to block 0: only the first move is accepted."""
     problem, rects = in_a_row([2, 2, 2], 12, ((0, 1, 1.0), (0, 2, 1.0)))
     rects[:, 0] = (5, 0, 10)
     first, second = rects.copy(), rects.copy()
@@ -74,7 +74,7 @@ def test_windows_that_want_the_same_place_are_merged_one_by_one():
 
 
 def test_a_window_holds_neighbours_in_the_graph():
-    """Of squares equally near, those that share an edge with the window come first."""
+    """Among squares at equal distance, those that share an edge with the window come first."""
     problem, rects = in_a_row([2] * 5, 20, ((2, 4, 1.0), (2, 0, 1.0)))
     rects[:, :2] = [(0, 8), (4, 8), (8, 8), (12, 8), (16, 8)]
     rects[[0, 4], 1] = (4, 12)  # corners of 0 and 4 are 10 and 10 away from 2; 1 and 3 are 2 away
@@ -89,7 +89,7 @@ def test_a_window_holds_neighbours_in_the_graph():
 @examples(6)
 @given(n=st.integers(2, 9), seed=st.integers(0, 10**6), kind=st.sampled_from(["chain", "residual", "unet"]))
 def test_any_window_is_legal_and_no_worse(n, seed, kind):
-    """Random graphs and windows: legal, shorter where changed, blocks outside untouched."""
+    """On random graphs and windows the result is legal, shorter where changed, and blocks outside are unchanged."""
     rng = np.random.default_rng(seed)
     edges = {"chain": graphs.chain, "residual": graphs.residual, "unet": graphs.unet}[kind](n)
     problem = parse_kgraph(

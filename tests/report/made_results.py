@@ -35,12 +35,12 @@ def tiles(rows: int, cols: int, count: int, seed: int) -> list[Region]:
 
 
 def small_wafer() -> Wafer:
-    """A wafer of 4 x 4 cores."""
+    """Return a wafer of 4 x 4 cores."""
     return load_wafer("wse2").derive(rows=4, cols=4, program_rows=4, program_cols=4, die_rows=2, die_cols=2)
 
 
 def pipelined_result(wafer: Wafer, count: int, seed: int = 7) -> Result:
-    """A pipelined result of `count` regions on `wafer`."""
+    """Return a pipelined result of `count` regions on `wafer`."""
     rng = np.random.default_rng(seed)
     cluster = load_cluster("default")
     margin = 2 if wafer.rows > 100 else 0
@@ -212,7 +212,7 @@ def pipelined_result(wafer: Wafer, count: int, seed: int = 7) -> Result:
 
 
 def streaming_result() -> Result:
-    """A weight-streaming result: phases on the whole wafer, no regions."""
+    """Return a weight-streaming result: phases on the whole wafer, no regions."""
     wafer, cluster = load_wafer("wse2"), load_cluster("default")
     names = [f"transformer.h.{i // 8}.{KERNELS[i % 8]}" for i in range(16)]
     phases, uses, timeline, clock_s = [], [], [], 0.0

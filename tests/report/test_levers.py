@@ -1,4 +1,4 @@
-"""What would help: gains of levers against runs that really have the changed constant or batch."""
+"""Levers: their gains are compared with runs that really have the changed constant or batch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_input_workers_help_a_run_that_waits_for_them() -> None:
 
 @pytest.mark.parametrize("phase", ["training", "inference"])
 def test_gain_of_a_larger_batch_is_that_of_a_run_with_it(phase: str) -> None:
-    """Weight streaming starts kernels one after another: twice the batch comes near twice the rate."""
+    """Weight streaming starts kernels one after another, so twice the batch gives nearly twice the rate."""
     how = {"mode": "weight-streaming", "phase": phase}
     one, two = _run(batch=64, **how), _run(batch=128, **how)
     gain = two.samples_per_s / one.samples_per_s - 1
@@ -44,7 +44,7 @@ def test_gain_of_a_larger_batch_is_that_of_a_run_with_it(phase: str) -> None:
 
 
 def test_gain_of_a_constant_is_that_of_a_run_with_it() -> None:
-    """A launch floor a tenth lower, by a run on such a wafer."""
+    """A launch floor a tenth lower is compared with a run on such a wafer."""
     how = {"mode": "weight-streaming", "batch": 64}
     result = _run(**how)
     wafer = result.plan.wafer
@@ -56,7 +56,7 @@ def test_gain_of_a_constant_is_that_of_a_run_with_it() -> None:
 
 
 def test_levers_are_ranked_and_small_ones_left_out() -> None:
-    """Largest first; none below the least gain."""
+    """The largest comes first, and none is below the least gain."""
     gains = [lever.gain for lever in levers_of(_run(mode="weight-streaming", batch=64))]
     assert len(gains) >= 2
     assert min(gains) >= LEAST
@@ -64,7 +64,7 @@ def test_levers_are_ranked_and_small_ones_left_out() -> None:
 
 
 def test_a_plan_without_kernels_has_no_levers() -> None:
-    """Then the sentence has the general remedy of the resource."""
+    """The sentence then has the general remedy of the resource."""
     assert levers_of(pipelined_result(small_wafer(), 5)) == ()
     assert "; more input workers per system would help" in bottleneck.sentence(
         _run(mode="pipelined", batch=256)

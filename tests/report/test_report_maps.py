@@ -1,4 +1,4 @@
-"""Maps: what is drawn adds up to what the result says."""
+"""Maps: the drawn values add up to those of the result."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 
 from wse_sim.engine.result import FRACTIONS, LINK_QUANTITIES, QUANTITIES, Result
 from wse_sim.errors import WseError
-from wse_sim.report import heatmap, html, views
+from wse_sim.report import bottleneck, heatmap, html, views
 
 
 def test_shares_add_up_on_every_core(wafer_result: Result, streamed: Result) -> None:
-    """Busy, stalled on input, stalled on output and idle are all of a core's time."""
+    """Busy, stalled on input, stalled on output and idle add up to a core's time."""
     for run in (wafer_result, streamed):
         total = sum(heatmap.map_values(run, name) for name in FRACTIONS)
         used = heatmap.used_cores(run)
@@ -24,7 +24,7 @@ def test_shares_add_up_on_every_core(wafer_result: Result, streamed: Result) -> 
 
 
 def test_busy_map_sums_to_busy_core_time(wafer_result: Result) -> None:
-    """Sum of the picture's cells x step = sum over kernels of busy seconds x cores of the region."""
+    """The sum of the picture's cells x step equals the sum over kernels of busy seconds x cores of the region."""
     drawn = np.nansum(heatmap.map_values(wafer_result, "busy")) * wafer_result.step_s
     stated = sum(use.busy_s * use.region.cores for use in wafer_result.kernels if use.region)
     assert drawn == pytest.approx(stated, rel=1e-5)
@@ -58,7 +58,7 @@ def test_nested_slices_count_once() -> None:
 
 
 def test_the_page_carries_every_slice(wafer_result: Result) -> None:
-    """The timeline of the page has all slices; joining them is the browser's."""
+    """The timeline of the page has all slices; the browser joins them."""
     packed = html.timeline_slices(wafer_result)
     raw = gzip.decompress(base64.b64decode(packed["data"]))
     rows = np.frombuffer(raw, "<f8").reshape(-1, 5)
@@ -103,6 +103,15 @@ def test_a_window_of_time_is_drawn(wafer_result: Result, tmp_path: Path) -> None
     heatmap.draw_map(wafer_result, "busy", tmp_path / "half.png", time=(0.0, half))
 
 
+def test_maps_name_the_bottleneck(small_result: Result, streamed: Result) -> None:
+    """A map with one color needs its reason: the subtitle of every map is the bottleneck of the run."""
+    for run in (small_result, streamed):
+        expected = f"Bottleneck: {bottleneck.named(run)}"
+        for figure in (heatmap.draw_map(run, "busy"), heatmap.draw_links(run), heatmap.draw_time(run)):
+            texts = [figure.get_suptitle(), *(text.get_text() for text in figure.axes[0].texts)]
+            assert any(expected in text.replace("\n", " ") for text in texts)
+
+
 def test_unknown_maps_are_refused(small_result: Result) -> None:
     """One sentence names what there is."""
     with pytest.raises(WseError, match="no map of 'heat'"):
@@ -120,7 +129,7 @@ def test_fabric_maps_of_a_row_of_cores(tmp_path: Path) -> None:
 
 
 def unpack(packed: dict) -> np.ndarray:
-    """What the browser does with a packed map."""
+    """Unpack a map as the browser does."""
     raw = gzip.decompress(base64.b64decode(packed["data"]))
     if packed["kind"] == "f4":
         return np.frombuffer(raw, np.uint8).reshape(4, -1).T.copy().view("<f4").ravel()
@@ -137,7 +146,9 @@ def test_packed_maps_are_exact(wafer_result: Result) -> None:
 
 @pytest.mark.slow
 def test_maps_without_repetition_are_rounded_and_say_so() -> None:
-    """Four maps of a million different numbers each must leave the page small; it says what was lost."""
+    """Four maps of a million different numbers each must leave the page small; the page states the precision that was
+    lost.
+    """
     values = np.random.default_rng(1).random((996, 757), np.float32)
     packed = html.packed(values)
     assert len(packed["data"]) <= html.ROUNDED_ABOVE_BYTES

@@ -1,4 +1,4 @@
-"""The page: small enough, nothing from the network, and alive in a real browser."""
+"""The page: small enough, without the network, and interactive in a real browser."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def page(wafer_result: Result, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 @pytest.mark.slow
 def test_page_is_small_fast_and_self_contained(wafer_result: Result, tmp_path: Path) -> None:
-    """Under 2.5 MB and a million calls for 850,000 cores; it names no address to load from."""
+    """It has under 2.5 MB and takes under a million calls for 850,000 cores; it names no address to load from."""
     html.write_report(wafer_result, tmp_path)  # what happens once, when libraries are imported
     calls, path = python_calls(lambda: html.write_report(wafer_result, tmp_path))
     assert calls < 1_000_000
@@ -53,7 +53,7 @@ def test_page_is_equal_when_written_twice(small_result: Result) -> None:
 
 
 def test_page_of_a_misfit_says_what_binds(infeasible: Infeasible, tmp_path: Path) -> None:
-    """One sentence, need and limit."""
+    """The page has one sentence with need and limit."""
     text = html.write_report(infeasible, tmp_path / "why.html").read_text()
     assert "does not fit" in text
     assert "41.8 GB" in text
@@ -242,7 +242,7 @@ for (let y = 0; y < c.height; y++) for (let x = c.width * 0.3; x < c.width * 0.6
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [1360, 390])
 def test_captures_of_the_whole_page_keep_the_map(page: Path, browser: Any, width: int) -> None:
-    """A capture lays the page out one pixel wide for a moment; the map showed its lower third afterwards."""
+    """A capture makes the page one pixel wide for a moment; afterwards the map once showed only its lower third."""
     browser.execute_cdp_cmd(
         "Emulation.setDeviceMetricsOverride",
         {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": False},

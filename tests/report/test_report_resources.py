@@ -1,4 +1,4 @@
-"""Resources over a pipelined run: the host's input, bundles of links, queues in front of regions."""
+"""Resources of a pipelined run: the host's input, bundles of links, queues in front of regions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wse_sim.report import heatmap, html, trace
 
 
 def on_track(result: Result, track: str) -> list[Slice]:
-    """Slices of one track in order of time."""
+    """Return the slices of one track in order of time."""
     return [piece for piece in result.timeline if piece.track == track]
 
 
@@ -53,7 +53,7 @@ def test_words_leave_from_the_first_row_to_the_last(rows: int, begin: float, end
 
 @pytest.mark.parametrize("jitter", [0.0, 0.3])
 def test_host_track_ends_where_the_source_starts(jitter: float) -> None:
-    """One sample in 14 to 26 cycles, 12 until it is through: every sample starts when it has come."""
+    """The host takes 14 to 26 cycles per sample and 12 of transfer: every sample starts when it has arrived."""
     plan = chain([(3, 5), (1, 1)], batch=12, cluster=free_cluster(worker_samples_per_s=0.05))
     result = simulate(plan, jitter=jitter, seed=3, extrapolate=False)
     ends = [piece.start_s + piece.duration_s for piece in on_track(result, "host input")]
@@ -88,7 +88,7 @@ def test_queues_stay_within_their_capacity() -> None:
 
 
 def test_weight_streaming_has_no_queues(streamed: Result) -> None:
-    """No regions, no streams between them: the layer is left out and asking for it says why."""
+    """There are no regions and no streams between them: the layer is left out, and a request for it states why."""
     assert "queue" not in {layer["key"] for layer in html.payload(streamed)["layers"]}
     with pytest.raises(WseError, match="has no queues"):
         heatmap.draw_map(streamed, "queue")

@@ -1,4 +1,4 @@
-"""Tables and JSON: the right names, widths and sums, and the same answer when asked twice."""
+"""Tables and JSON: the right names, widths and sums, and the same answer when called twice."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_json_is_strict_and_has_the_keys(wafer_result: Result, streamed: Result)
 
 
 def test_json_of_a_misfit_says_what_binds(infeasible: Infeasible) -> None:
-    """A model that does not fit is an answer: need, limit, unit, one sentence."""
+    """A model that does not fit has an answer: need, limit, unit, one sentence."""
     data = tables.as_json(infeasible)
     assert data["feasible"] is False
     assert (data["binding"], data["need"], data["limit"], data["unit"]) == ("SRAM", 2.8e12, 4.18e10, "bytes")
@@ -100,7 +100,7 @@ def test_kernels_with_different_ends_do_not_fold(wafer_result: Result) -> None:
 
 
 def test_tables_sort_and_limit(wafer_result: Result) -> None:
-    """The profiler's habits: sort_by and row_limit; the rest is counted, not lost."""
+    """The options are those of the profiler, sort_by and row_limit; the remaining rows are counted."""
     text = tables.table(wafer_result, sort_by="name", row_limit=3)
     assert text.index("attn ") < text.index("attn.c_attn")
     assert "(5 more)" in text
@@ -109,7 +109,7 @@ def test_tables_sort_and_limit(wafer_result: Result) -> None:
 
 
 def test_data_frame_has_a_row_per_kernel(wafer_result: Result) -> None:
-    """Analysts get one row per kernel."""
+    """The frame has one row per kernel."""
     pytest.importorskip("pandas")
     frame = tables.to_dataframe(wafer_result)
     assert len(frame) == 60
@@ -117,7 +117,9 @@ def test_data_frame_has_a_row_per_kernel(wafer_result: Result) -> None:
 
 
 def test_a_step_costs_the_power_that_its_busy_cores_say(wafer_result: Result) -> None:
-    """Between 16,100 W of an idle CS-2 and 22,800 W of one at work: by core-seconds of kernels, counted kernel by kernel here."""
+    """The power is between 16,100 W of an idle CS-2 and 22,800 W of one at work, by core-seconds of kernels, counted
+    kernel by kernel.
+    """
     spent = views.energy(wafer_result)
     cores = wafer_result.plan.wafer.program_cores
     core_s = sum(

@@ -1,4 +1,4 @@
-"""Traces: files that viewers accept, whose sums are the result's."""
+"""Traces: files that viewers accept, whose sums are those of the result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wse_sim.report import hta, trace, views
 
 
 def read_perfetto(path: Path) -> tuple[dict[str, int], dict[int, int], list[str]]:
-    """Cycles per track (outermost slices), events per flow, and annotations of a Perfetto file."""
+    """Return the cycles per track (outermost slices), events per flow, and annotations of a Perfetto file."""
     pb2 = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
     event = pb2.TrackEvent
     names: dict[int, str] = {}
@@ -59,7 +59,7 @@ def test_perfetto_slices_sum_to_the_busy_cycles(wafer_result: Result, tmp_path: 
 
 
 def test_traces_are_bounded_and_say_what_they_left_out(wafer_result: Result, tmp_path: Path) -> None:
-    """A window, some regions, a number of events."""
+    """A trace can be limited to a window, some regions, or a number of events."""
     lines = trace.timeline(wafer_result, regions=["transformer.h.0.*"])
     assert len(lines.regions) == 8
     assert "of 726 slices outside" in lines.left_out
@@ -109,7 +109,7 @@ def test_chrome_json_has_the_fields_that_viewers_need(streamed: Result, tmp_path
 
 
 def test_hta_files_follow_its_rules(streamed: Result, tmp_path: Path) -> None:
-    """One *.json per rank, the rank on its own line with a space, integers, streams, categories."""
+    """There is one *.json per rank, with the rank on its own line after a space, integers, streams and categories."""
     paths = hta.write_hta(streamed, tmp_path / "hta")
     # The distribution of durations: the same sums as the breakdown, once per wafer.
     rows = list(csv.DictReader((tmp_path / "hta" / "durations.csv").open()))
@@ -137,7 +137,7 @@ def test_hta_files_follow_its_rules(streamed: Result, tmp_path: Path) -> None:
 
 
 def test_hta_names_sort_slices_into_the_right_kind() -> None:
-    """The analysis reads the kind from the name alone."""
+    """The analysis derives the kind from the name alone."""
     assert hta.hta_name("out", "wte", "gradients") == "ncclKernel:gradients wte"
     assert hta.hta_name("in", "wte", "weights") == "Memcpy HtoD weights wte"
     assert not re.search("dma|Sync|Memcpy", hta.hta_name("h.0", "dma_Sync", "compute"))
@@ -161,7 +161,7 @@ def test_breakdown_by_hand(small_result: Result) -> None:
 
 
 def test_idle_causes_add_up_to_all_core_time(wafer_result: Result, streamed: Result) -> None:
-    """Busy and all causes of not being busy are the core-seconds of the step."""
+    """Busy time and all causes of not being busy add up to the core-seconds of the step."""
     for run in (wafer_result, streamed):
         cores = sum(area.region.cores for area in run.areas)
         assert sum(hta.breakdown(run).causes.values()) == pytest.approx(cores * run.step_s, rel=1e-9)

@@ -1,4 +1,4 @@
-"""What a prompt and a notebook show: one line, a card, a picture, a table of two results; and what travels by pickle."""
+"""The displays of prompts and notebooks: one line, a card, a picture, a table of two results; and pickles."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST_CHARACTERS = 30_000  # of a card; the repr of all fields had 9.7 million fo
 
 
 class Balanced(HTMLParser):
-    """Counts what opens and closes; a card must not reach beyond its cell."""
+    """Counts opening and closing tags; a card must not extend beyond its cell."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ def test_the_card_of_a_result_has_the_five_lines_and_its_regions(result: Result)
 
 
 def test_names_of_strangers_stay_text() -> None:
-    """A model is named by whoever wrote its file."""
+    """The name of a model comes from the author of its file."""
     misfit = wse_sim.Infeasible(
         "pipelined", "<script>alert(1)</script>", "SRAM", 2.0, 1.0, "bytes", "</div>", "use '&' less"
     )
@@ -108,7 +108,7 @@ def test_two_modes_are_a_table() -> None:
 
 
 def test_results_plans_and_graphs_travel_by_pickle(result: Result) -> None:
-    """What multiprocessing and joblib do; copy.deepcopy takes the same way."""
+    """multiprocessing and joblib pickle these; copy.deepcopy does the same."""
     for item in (result, result.plan.graph, wse_sim.run("gpt3-13b", mode="pipelined", batch=64)):
         assert pickle.loads(pickle.dumps(item)) == item
         assert copy.deepcopy(item) == item
@@ -117,7 +117,7 @@ def test_results_plans_and_graphs_travel_by_pickle(result: Result) -> None:
 
 
 def test_a_figure_draws_itself(result: Result) -> None:
-    """IPython asks the last line of a cell for `_repr_png_`."""
+    """IPython calls `_repr_png_` of the last line of a cell."""
     assert result.heatmap("busy")._repr_png_().startswith(b"\x89PNG")
 
 
@@ -140,7 +140,7 @@ def test_every_public_name_is_listed_and_there() -> None:
 
 
 def test_a_difference_adds_up(result: Result) -> None:
-    """What it says of kernels, links and resources are differences of the results' own numbers, per sample."""
+    """The reported changes of kernels, links and resources are differences of the results' own numbers, per sample."""
     other = wse_sim.run("fc-mnist", mode="pipelined", batch=512, wafer="wse3")
     assert isinstance(other, Result)
     found = diff(result, other)
@@ -170,7 +170,7 @@ def test_what_does_not_fit_has_no_difference(result: Result) -> None:
 
 
 def test_a_difference_is_a_page_with_bars_of_both(result: Result, tmp_path) -> None:
-    """Its longest bar is whole, every change is a row, and names are escaped."""
+    """Its longest bar is complete, every change is a row, and names are escaped."""
     import re
 
     from wse_sim.report.difference_page import write_difference
@@ -202,7 +202,7 @@ def test_machines_are_one_line_and_a_card() -> None:
 
 
 def test_two_machines_differ_in_their_constants() -> None:
-    """Names, both values, units; a result is no wafer."""
+    """The comparison has names, both values and units; a result is not a wafer."""
     wafer = wse_sim.load_wafer("wse2")
     found = wse_sim.diff(wafer, wafer.derive(sram_bytes=65536, clock_hz=1.0e9))
     assert {row[0]: row[1:] for row in found.rows} == {

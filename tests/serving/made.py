@@ -1,4 +1,4 @@
-"""Tables and loads of tests."""
+"""Tables and loads for tests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from wse_sim.serving.router import ROUTERS
 def table_of_ticks(
     base: list[list[int]], *, grid: int = 1000, deep: list[int] | None = None, head: list[int] | None = None
 ) -> TurnTable:
-    """A table of given ticks; without `deep`, contexts cost nothing up to 1,000 slots."""
+    """Return a table of given ticks; without `deep`, contexts cost nothing up to 1,000 slots."""
     rows = np.array([[0, *row] for row in base], np.int64)
     return TurnTable(
         grid,
@@ -35,13 +35,13 @@ def table_of_ticks(
 
 
 def open_of(*rows: tuple[int, int, int]) -> Load:
-    """An open load of (arrival ticks, input tokens, output tokens)."""
+    """Return an open load of (arrival ticks, input tokens, output tokens)."""
     return open_load(*(np.array(column, np.int64) for column in zip(*rows, strict=True)))
 
 
 @st.composite
 def replicas(draw: st.DrawFn) -> tuple[Load, ServingRules, TurnTable]:
-    """A small load, open or closed, rules that preempt at times, and an uneven table."""
+    """Draw a small load, open or closed, rules that sometimes preempt, and an uneven table."""
     seed = draw(st.integers(0, 2**32 - 1))
     rng = np.random.default_rng(seed)
     regions, turn, count = draw(st.integers(1, 5)), draw(st.integers(1, 12)), draw(st.integers(1, 30))
@@ -72,7 +72,7 @@ def replicas(draw: st.DrawFn) -> tuple[Load, ServingRules, TurnTable]:
 
 @st.composite
 def services(draw: st.DrawFn) -> tuple[Load, ServingRules, TurnTable, int, str]:
-    """As :func:`replicas`, with every option that there is, replicas, and a router."""
+    """Draw :func:`replicas` with every option, several replicas, and a router."""
     load, rules, table = draw(replicas())
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     count, size = len(load), draw(st.integers(1, 5))

@@ -1,4 +1,4 @@
-"""The endpoint, driven by OpenAI's own client over a socket: answers, streams, limits, clients that go, metrics."""
+"""The endpoint, driven by OpenAI's client over a socket: answers, streams, limits, clients that disconnect, metrics."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ REPLICA = Replica(TABLE, ServingRules(blocks=200, turn_tokens=8))
 
 @contextmanager
 def serving(replica: Replica = REPLICA, **limits: object) -> Iterator[int]:
-    """A server on a free port, as fast as the host can unless said otherwise."""
+    """Start a server on a free port, as fast as the host can unless stated otherwise."""
     place = listening("127.0.0.1:0")
     app = application("toy", replica, 1, EndpointLimits(**{"time_scale": 0.0, **limits}))  # type: ignore[arg-type]
     server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
@@ -65,7 +65,7 @@ def client(port: int) -> openai.OpenAI:
 
 
 def metrics(port: int) -> dict[str, float]:
-    """Samples by name, labels left out, sums over them."""
+    """Return the samples by name, labels left out, sums over them."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics/", timeout=WAITS_S) as reply:
         text = reply.read().decode()
     found: dict[str, float] = {}
@@ -84,7 +84,9 @@ def port() -> Iterator[int]:
 
 
 def test_answers_take_the_simulated_time_of_a_run(port: int) -> None:
-    """A lone request of 8 pieces of text and 5 tokens, whole and in a stream, against the reference engine to the tick."""
+    """A lone request of 8 pieces of text and 5 tokens, complete and as a stream, equals the reference engine to the
+    tick.
+    """
     text = "it has thirty-two characters now"
     served = serve_reference(open_of((0, 8, 5)), REPLICA.rules, TABLE)
     answer = client(port).completions.create(model="toy", prompt=text, max_tokens=5)
@@ -108,7 +110,7 @@ def test_answers_take_the_simulated_time_of_a_run(port: int) -> None:
 
 @pytest.mark.slow
 def test_a_chat_that_names_no_length_gets_a_drawn_one() -> None:
-    """As long as the law says (uniform from 3 to 5), never the whole context."""
+    """The length follows the distribution (uniform from 3 to 5), and is never the complete context."""
     with serving(output_law="uniform:3:5") as port:
         ask = {"model": "toy", "messages": [{"role": "user", "content": "hello"}]}
         found = {client(port).chat.completions.create(**ask).usage.completion_tokens for _ in range(30)}
@@ -116,7 +118,7 @@ def test_a_chat_that_names_no_length_gets_a_drawn_one() -> None:
 
 
 def test_a_fault_of_the_simulator_ends_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its clients are not left waiting: the fault is kept for the command, and a signal ends the server."""
+    """Its clients do not wait forever: the fault is stored for the command, and a signal ends the server."""
     raised: list[int] = []
     monkeypatch.setattr("wse_sim.endpoint.app.signal.raise_signal", raised.append)
     monkeypatch.setattr("wse_sim.endpoint.metrics.ServiceMetrics.turn", lambda *_: 1 / 0)
@@ -167,7 +169,9 @@ def test_many_at_once_and_their_metrics() -> None:
 
 
 def test_a_client_that_goes_frees_its_place() -> None:
-    """In real time, a stream of 10,000 tokens (over 3 s) is left after two: the request ends, and nothing of it is held."""
+    """In real time, a client leaves a stream of 10,000 tokens (over 3 s) after two: the request ends, and its memory is
+    freed.
+    """
     slow = Replica(TABLE, ServingRules(blocks=2000, turn_tokens=8))
     with serving(slow, time_scale=1.0) as port:
         stream = client(port).completions.create(model="toy", prompt="hello", max_tokens=10_000, stream=True)
@@ -200,7 +204,9 @@ def test_a_client_that_goes_frees_its_place() -> None:
 
 @pytest.mark.slow
 def test_a_full_queue_answers_429() -> None:
-    """One runs, two may wait: of eight at once at most five are refused, at least one is, and all others are answered."""
+    """One runs and two may wait: of eight simultaneous requests at most five and at least one are refused, and all
+    others are answered.
+    """
     one = Replica(TABLE, ServingRules(blocks=2000, most_running=1, turn_tokens=8))
     with serving(one, time_scale=1.0, max_queue=2) as port, ThreadPoolExecutor(8) as pool:
 
@@ -298,7 +304,7 @@ def test_a_prefix_is_found_again() -> None:
 
 
 def test_metrics_are_there_without_a_redirection(port: int) -> None:
-    """curl follows none, nor do some scrapers; the form is the one asked for."""
+    """curl and some scrapers follow no redirection; the format is the requested one."""
     for path, accept, media in (
         ("/metrics", "*/*", "text/plain"), ("/metrics/", "", "text/plain"),
         ("/metrics", "application/openmetrics-text; version=1.0.0", "application/openmetrics-text"),

@@ -1,4 +1,4 @@
-"""Both engines obey the rules: equal bit for bit, nothing lost, and waits as queueing theory says."""
+"""Both engines obey the rules: they are equal bit for bit, lose nothing, and have the waits of queueing theory."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ COLUMNS = (
 def both(
     load: Load, rules: ServingRules, table: TurnTable, replicas: int = 1, router: str = ROUND_ROBIN
 ) -> Served:
-    """The answer of both engines, which must be one."""
+    """Return the answer of both engines, which must be one."""
     slow, fast = (serve(load, rules, table, replicas, router) for serve in (serve_reference, serve_fast))
     for name in COLUMNS:
         np.testing.assert_array_equal(getattr(slow, name), getattr(fast, name), name)
@@ -63,8 +63,8 @@ def both(
 def test_engines_are_equal_and_conserve_tokens(
     given_: tuple[Load, ServingRules, TurnTable, int, str],
 ) -> None:
-    """Every token is computed once, but the last of an answer never, what was found or read elsewhere never, what was
-    preempted again, and what was rejected besides.
+    """Every token is computed once, except the last of an answer and tokens found or read elsewhere; preempted ones are
+    computed again, and rejected ones additionally.
     """
     load, rules, table, replicas_, router = given_
     served = both(load, rules, table, replicas_, router)
@@ -99,7 +99,7 @@ def test_engines_are_equal_and_conserve_tokens(
 @examples(40)
 @given(replicas())
 def test_time_has_no_unit(given_: tuple[Load, ServingRules, TurnTable]) -> None:
-    """Three times all times in is three times all times out."""
+    """If all input times are tripled, all output times are tripled."""
     load, rules, table = given_
     slower = TurnTable(table.grid, table.layers, 3 * table.base, 3 * table.head, 3 * table.deep)
     later = dataclasses.replace(load, arrival_ticks=3 * load.arrival_ticks, think_ticks=3 * load.think_ticks)
@@ -113,7 +113,7 @@ def test_time_has_no_unit(given_: tuple[Load, ServingRules, TurnTable]) -> None:
 @examples(25)
 @given(st.integers(0, 2**32 - 1))
 def test_rounds_that_repeat_are_added_as_they_are_played(seed: int) -> None:
-    """Long answers of few requests on a line of uneven regions, against the reference, which plays every turn.
+    """Long answers of few requests on a line of uneven regions are compared with the reference, which plays every turn.
 
     Caches that are on their way for long, of preempted requests or read elsewhere, have no part in the rounds of the others.
     """
@@ -134,7 +134,7 @@ def test_rounds_that_repeat_are_added_as_they_are_played(seed: int) -> None:
 
 
 def test_a_cache_on_its_way_is_no_part_of_rounds_that_repeat() -> None:
-    """Two requests decode in turn while the prompt of a third one is read elsewhere: rounds are those of two."""
+    """Two requests decode alternately while the prompt of a third is read elsewhere: rounds are those of two."""
     rules = ServingRules(
         blocks=9, block_tokens=7, most_running=3, turn_tokens=2, edge=EdgeLink(261_311, 318),
         prefill=PrefillElsewhere(np.arange(100) * 255, streams=False),
@@ -146,7 +146,9 @@ def test_a_cache_on_its_way_is_no_part_of_rounds_that_repeat() -> None:
 
 @pytest.mark.slow
 def test_most_turns_of_a_lone_answer_are_added_at_once() -> None:
-    """One request of 1,000 tokens, slots of 100: ten rounds at most begin another slot, each is found after a few turns."""
+    """One request of 1,000 tokens with slots of 100: at most ten rounds begin another slot, and each repetition is
+    found after a few turns.
+    """
     table = table_of_ticks([[7, 9], [5, 8]], grid=100)
     rules = ServingRules(blocks=1000, turn_tokens=2)
     _, every, _ = play(open_of((0, 3, 1000)), rules, table, 1, ROUND_ROBIN)
@@ -155,7 +157,7 @@ def test_most_turns_of_a_lone_answer_are_added_at_once() -> None:
 
 
 def test_a_lone_request_on_paper() -> None:
-    """Two regions of 10 + 2 n and 20 + n ticks; a prompt of 5 in turns of 2, then two decodes.
+    """There are two regions of 10 + 2 n and 20 + n ticks, a prompt of 5 in turns of 2, then two decodes.
 
     Turns of 2, 2, 1 tokens take 14, 14, 12 in the first region: done at 14, 28, 40.  In the second 22, 22, 21: 36, 58, 79, the
     first token.  A decode takes 12 + 21 = 33: 112 and 145.
@@ -168,7 +170,8 @@ def test_a_lone_request_on_paper() -> None:
 
 
 def test_a_preempted_request_computes_its_tokens_again() -> None:
-    """Four blocks of 2 tokens, two requests of 2 + 4: the younger loses its blocks when both have a length of 4 and want more.
+    """Four blocks of 2 tokens serve two requests of 2 + 4: the younger loses its blocks when both have a length of 4
+    and need more.
 
     One region, a tick a turn of one token, one decode a turn.  Both are admitted (a block each), grow to two blocks each with
     their third token; the first to need a third block is the older one.
@@ -182,7 +185,7 @@ def test_a_preempted_request_computes_its_tokens_again() -> None:
 
 
 def test_blocks_for_the_whole_answer_are_held_from_the_start() -> None:
-    """Three blocks are needed by each of two requests, four are there: they run one after the other."""
+    """Two requests need three blocks each and four are free: they run one after the other."""
     table = table_of_ticks([[1, 1, 1, 1]])
     rules = ServingRules(blocks=4, block_tokens=2, turn_tokens=4, joined=2, reserve=True)
     served = both(open_of((0, 2, 4), (0, 2, 4)), rules, table)
@@ -207,7 +210,7 @@ def test_a_request_longer_than_the_cache_fails_alone() -> None:
     ids=["M/D/1, half", "M/D/1, nine tenths", "M/G/1"],
 )
 def test_waits_are_those_of_queueing_theory(rho: float, sizes: tuple[int, ...]) -> None:
-    """Pollaczek and Khinchine: a wait of lambda E[S^2] / (2 (1 - rho)).
+    """Pollaczek and Khinchine give a wait of lambda E[S^2] / (2 (1 - rho)).
 
     One region, turns of one token, requests of `sizes` tokens of prompt and one of answer: each takes as many turns of 1,000
     ticks as its prompt has tokens, first come first served.
@@ -235,7 +238,7 @@ def test_waits_are_those_of_queueing_theory(rho: float, sizes: tuple[int, ...]) 
 
 
 def test_a_queue_of_exponential_services_is_m_m_1() -> None:
-    """One request runs at a time, in one turn of as many ticks as its prompt has tokens: exponential, of 500 in the mean.
+    """One request runs at a time, in one turn with as many ticks as its prompt has tokens: exponential, 500 on average.
 
     At a load of 0.8 the mean wait is rho / (mu - lambda) = 2,000 ticks, and one waits longer than t with probability
     rho exp(-(mu - lambda) t).
@@ -286,7 +289,7 @@ def test_users_who_never_think_meet_the_bounds(users: int) -> None:
     ],
 )  # fmt: skip
 def test_what_is_beyond_a_table_is_said_before_it_is_read(load: Load, rules: ServingRules, says: str) -> None:
-    """Machine code does not look whether a row is there."""
+    """Machine code does not check whether a row exists."""
     table = table_of_ticks([[10, 11]], grid=1000, deep=[0, 0, 5])
     rules = rules if "turns" in says else dataclasses.replace(rules, turn_tokens=2)
     with pytest.raises(ServingError, match=says):

@@ -1,4 +1,6 @@
-"""A line that learns of requests as they come gives the times of the reference engine; who has gone leaves nothing behind."""
+"""Replicas that receive requests while they run have the times of the reference engine; aborted requests leave nothing
+behind.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ def replay(replica: Replica, rows: list[tuple[int, int, int]], step: int) -> dic
 def test_steps_of_any_size_give_the_times_of_a_run(
     given_: tuple[Load, ServingRules, TurnTable], step: int
 ) -> None:
-    """Arrivals are known at the end of the step in which they come: so they are put on the ends of steps in both."""
+    """Arrivals become known at the end of the step in which they occur, so both engines put them there."""
     load, rules, table = given_
     fits = [rules.fits(int(p), int(o)) for p, o in zip(load.input_tokens, load.output_tokens, strict=True)]
     rows = [
@@ -98,7 +100,7 @@ RULES = ServingRules(blocks=50, block_tokens=4, turn_tokens=4, joined=2)
 
 
 def test_a_predictor_has_the_numbers_of_the_table_and_is_pickled() -> None:
-    """Against the reference's own question to the table, in each region and in sum."""
+    """The numbers equal those that the reference reads from the table, in each region and in total."""
     predictor = pickle.loads(pickle.dumps(Predictor(Replica(TABLE, RULES))))
     for prefill, decode, ends in (
         ([], [5], 0), ([(3, 3)], [], 1), ([(2, 12)], [31, 9], 0), ([(1, 40), (2, 2)], [11], 1),
@@ -122,7 +124,9 @@ def test_turns_beyond_the_limits_are_refused(prefill: list[tuple[int, int]], dec
 
 
 def test_a_scheduler_of_ones_own_on_the_predictor_gives_the_run() -> None:
-    """First come first served, one request at a time, played with the predictor alone: a run that admits one at a time."""
+    """A first-come, first-served scheduler with one request at a time uses only the predictor: it equals a run that
+    admits one at a time.
+    """
     rules = ServingRules(blocks=50, block_tokens=4, most_running=1, turn_tokens=4)
     load = open_of((0, 9, 3), (10, 4, 2), (20_000, 1, 4))
     served = serve_reference(load, rules, TABLE)

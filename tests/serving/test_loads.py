@@ -1,4 +1,4 @@
-"""Requests: drawn by laws, and read from the files that others publish."""
+"""Requests that are drawn from distributions, and read from published files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COUNT = 40_000
     [("poisson", 1.0), ("gamma:1", 1.0), ("gamma:0.25", 2.0), ("gamma:4", 0.5), ("constant", 0.0)],
 )
 def test_gaps_have_the_rate_and_the_burstiness_that_were_asked_for(arrivals: str, variation: float) -> None:
-    """Of a gamma law of shape B, the coefficient of variation is 1 / sqrt(B)."""
+    """For a gamma distribution of shape B the coefficient of variation is 1 / sqrt(B)."""
     load = drawn_load(COUNT, rate=5.0, arrivals=arrivals, inputs="1", outputs="1")
     gaps = np.diff(load.arrival_ticks) * TICK_S
     assert gaps.mean() == pytest.approx(0.2, rel=0.03)
@@ -57,7 +57,7 @@ def test_lengths_have_the_moments_of_their_law(law: str, mean: float, deviation:
 
 
 def test_zipf_halves_as_its_exponent_says() -> None:
-    """P(2) / P(1) = 2^-1.5, and nothing beyond the largest."""
+    """P(2) / P(1) = 2^-1.5, and no value exceeds the largest."""
     drawn = lengths("zipf:1.5:50", COUNT, np.random.default_rng(1))
     assert drawn.min() == 1
     assert drawn.max() <= 50
@@ -198,7 +198,7 @@ def test_calls_of_a_session_come_after_answers_and_tools(tmp_path: Path) -> None
 
 
 def test_files_without_times_come_as_a_law_says(tmp_path: Path) -> None:
-    """The arrivals of drawn requests, the lengths of the file."""
+    """The load has the arrivals of drawn requests and the lengths of the file."""
     file = tmp_path / "lengths.csv"
     file.write_text("num_prefill_tokens,num_decode_tokens,pd_ratio\n" + "74,918,0.08\n9,3,3.0\n" * 20)
     options = ServingOptions(workload=f"lengths:{file}", rate=2.0, seed=5)
@@ -227,7 +227,7 @@ DAMAGED = TRACES | {f"fields:{names}": text for names, text in NAMED.items()}
 def test_a_damaged_trace_is_a_sentence_or_a_load(
     tmp_path_factory: pytest.TempPathFactory, form: str, data: st.DataObject
 ) -> None:
-    """A change anywhere is read, or refused with the file; never a traceback, never a request without tokens."""
+    """A change anywhere is read, or refused with the file; there is never a traceback or a request without tokens."""
     text = DAMAGED[form]
     at = data.draw(st.integers(0, len(text) - 1))
     put = data.draw(st.sampled_from(["", "-", "x", "\n", "1e9", "٣", "\x00", '"', "nan", "9" * 400, "0.5"]))
@@ -267,7 +267,7 @@ def test_rows_that_no_service_writes(tmp_path, stamp, count, says):
 
 
 def test_who_follows_one_that_fails_follows_the_one_before_it() -> None:
-    """Two users; the second request of the first one, and the next two of the second, are too long."""
+    """There are two users; the second request of the first one, and the next two of the second, are too long."""
     after = np.array([-1, -1, 0, 1, 2, 3, 4, 5])
     sizes, rows = np.array([3, 3, 99, 99, 3, 99, 3, 3]), np.zeros(8, np.int64)
     load = shortened(Load(rows, sizes, rows + 1, after, rows), 50)

@@ -1,4 +1,4 @@
-"""What a run leaves behind: series against the requests themselves, tables, the timeline, the page."""
+"""Outputs of a run: series compared with the requests, tables, the timeline, the page."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def serving() -> Serving:
 
 @pytest.mark.slow
 def test_samples_are_what_requests_say(serving: Serving) -> None:
-    """Who runs and waits at each sample, counted from the requests' own times; sums at the end; busy fractions in mean.
+    """Running and waiting requests at each sample are counted from the requests' own times; also sums at the end, and
+    mean busy fractions.
 
     A sample shows the state after the last turn was formed, which enters a millisecond after the one before: so much older
     it may be, not more.
@@ -101,7 +102,9 @@ def test_files_agree_with_each_other(serving: Serving, tmp_path: Path) -> None:
 
 
 def test_the_timeline_holds_every_turn_of_its_window(serving: Serving) -> None:
-    """Over the whole run the turns' times sum to the busy time of each region; a window holds what overlaps it."""
+    """Over the complete run the turns' times add up to the busy time of each region; a window has the turns that
+    overlap it.
+    """
     packets = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
     whole = trace_of(serving.load, REPLICA, 2, (0.0, 30.0))
     busy = [sum(t.end - t.start for t in whole.turns if t.region == region) for region in range(3)]
@@ -134,7 +137,7 @@ def test_the_page_is_whole_and_safe(serving: Serving) -> None:
 
 
 def test_a_chart_keeps_peaks_and_odd_values() -> None:
-    """Of 10,000 points the largest is drawn; one point, equal values and logarithms over zero are charts too."""
+    """The largest of 10,000 points is drawn; one point, equal values and logarithms over zero also give a chart."""
     y = np.zeros(10_000)
     y[4321] = 7.0
     svg = Chart("a", "x", "y", [ChartLine("l", np.arange(10_000.0), y)], [ChartMark("m", y=7.0)]).svg()
@@ -152,7 +155,7 @@ def test_a_chart_keeps_peaks_and_odd_values() -> None:
 
 
 def test_a_curve_ends_where_a_queue_grows(serving: Serving) -> None:
-    """Three regions of 1 ms and turns of one decode: no more than 1,000 tokens/s; a point far over it is not steady."""
+    """Three regions of 1 ms with turns of one decode give at most 1,000 tokens/s; a point far over it is not steady."""
     curve = made_page(serving).curve
     assert [point.is_steady for point in curve] == [True, True, False]
     assert curve[0].tokens_per_s < curve[1].tokens_per_s <= 1000
@@ -163,7 +166,7 @@ def test_a_curve_ends_where_a_queue_grows(serving: Serving) -> None:
 
 
 def test_requests_beyond_the_context_fail_and_their_users_go_on() -> None:
-    """Of a user's requests of 2, 20, 3 tokens the second is longer than 10: the third follows the first."""
+    """A user's requests have 2, 20 and 3 tokens, and the second is longer than 10: the third follows the first."""
     load = drawn_load(4, arrivals="users:1:2", inputs="2", outputs="1")
     load = Load(load.arrival_ticks, np.array([2, 20, 3, 4]), load.output_tokens, load.after, load.think_ticks)
     short = shortened(load, 10)
@@ -179,7 +182,7 @@ def test_requests_beyond_the_context_fail_and_their_users_go_on() -> None:
 
 @pytest.mark.slow
 def test_the_page_lives_in_a_browser(serving: Serving, tmp_path: Path) -> None:
-    """Without faults and network; the hover says the values of a point; light and dark differ."""
+    """The page has no faults and uses no network; the tooltip has the values of a point; light and dark differ."""
     page = tmp_path / "report.html"
     page.write_text(render_serving(made_page(serving)))
     with headless(tmp_path / "profile") as browser:

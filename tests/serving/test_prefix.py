@@ -1,4 +1,4 @@
-"""The prefix cache: what is found is what began alike, and nothing is counted twice."""
+"""The prefix cache finds blocks with equal beginnings, and counts nothing twice."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ TABLE = table_of_ticks([[10] * 16])
 
 
 def alike(*contents: list[int], output: int = 2) -> Load:
-    """Requests one after the other, each with the ids of its prompt."""
+    """Make requests one after the other, each with the ids of its prompt."""
     load = open_of(*((10_000 * n, len(ids), output) for n, ids in enumerate(contents)))
     return dataclasses.replace(load, content=tuple(np.array(ids, np.int64) for ids in contents))
 
 
 def served_tokens(load: Load, **rules: int) -> tuple[int, int]:
-    """Tokens that were computed, and that were found."""
+    """Return the tokens that were computed, and that were found."""
     given_ = {"blocks": 50, "block_tokens": 4, "turn_tokens": 16, "prefix_cache": True, **rules}
     counters = serve_reference(load, ServingRules(**given_), TABLE).counters
     return counters["computed"], counters["cached"]
 
 
 def test_full_blocks_of_the_same_beginning_are_found() -> None:
-    """Blocks of 4: of 10 equal tokens two blocks are full; of 8 equal ones of 8 the last token is computed all the same."""
+    """With blocks of 4, 10 equal tokens have two complete blocks; with 8 equal tokens of 8 the last token is computed
+    anyway.
+    """
     ten = list(range(10))
     assert served_tokens(alike(ten, ten)) == (11 + 3, 8)
     eight = list(range(8))
@@ -44,7 +46,9 @@ def test_full_blocks_of_the_same_beginning_are_found() -> None:
 
 
 def test_what_was_taken_for_others_is_gone() -> None:
-    """Six blocks, a prompt of three, then one of five others: of the first, at most its head of one block is left."""
+    """With six blocks, a prompt of three and then one of five others, at most the first block of the first prompt is
+    left.
+    """
     first, other = list(range(12)), list(range(100, 120))
     computed, cached = served_tokens(alike(first, other, first), blocks=6)
     assert cached in (0, 4)
@@ -85,7 +89,7 @@ def test_tokens_are_conserved_and_alike_prompts_are_never_later(
     )
 )
 def test_a_pool_neither_loses_nor_makes_blocks(steps: list[tuple[str, int, int]]) -> None:
-    """Users of every block are those who hold it; free blocks are those that nobody holds."""
+    """The users of every block are the requests that hold it; free blocks are held by no request."""
     load = alike([0] * 40, [0] * 40, [1] * 40, [0] * 40)
     pool, held = BlockPool(12, 4, PrefixKeys(load, 4)), [[], [], [], []]
     for what, number, tokens in steps:

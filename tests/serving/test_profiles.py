@@ -1,4 +1,4 @@
-"""Engines of other hardware: steps on paper, and real runs of vLLM where their files are at hand."""
+"""Engines of other hardware: steps on paper, and real runs of vLLM where their files are available."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ATTENTION = "prefill_chunk,kv_prefill,n_decode,kv_decode,time_us\n" + "".join(
 
 
 def test_a_step_on_paper(tmp_path: Path) -> None:
-    """Two layers; a chunk of 4 tokens behind 50, and decodes at 200 and 400: 6 tokens, two of which are answers.
+    """Two layers process a chunk of 4 tokens after 50, and decodes at 200 and 400: 6 tokens, two of which are answers.
 
     embedding 11; a layer: layernorm 2 x 22, o_proj 33, attention 4 + 5 + 2 x 300 / 100 = 15, so 92; head of two 120:
     11 + 2 x 92 + 120 = 315 us.  With all-reduces of 2 (10 us + 6 x 8 x 2 / 2 / 16 bytes/us) = 26 us, four more of them.
@@ -54,7 +54,9 @@ def test_a_step_on_paper(tmp_path: Path) -> None:
 
 
 def test_uneven_contexts_weigh_the_longest(tmp_path: Path) -> None:
-    """alpha 0.5 in the bucket of the step, 0.25 elsewhere: contexts of 100 and 300 take 2 x (200 + alpha 100) / 100."""
+    """alpha is 0.5 in the bucket of the step and 0.25 elsewhere: contexts of 100 and 300 take 2 x (200 + alpha 100) /
+    100.
+    """
     folder = write(
         tmp_path / "tp1", dense="layer,tokens,time_us\n", per_sequence="layer,sequences,time_us\n", attention=ATTENTION,
         skew_fit="pc,n_label,skew_rate_label,kv_big_label,kp_label,alpha,n_samples\n0,n<=2,sr<=70%,kvB<=1k,kp=0,0.5,4\n",
@@ -84,7 +86,7 @@ def test_tables_that_are_none_are_refused(tmp_path: Path, name: str) -> None:
 
 
 def test_a_step_of_experts_on_paper(tmp_path: Path) -> None:
-    """Two ranks of four experts, two a token: 3 tokens of each meet 2 (1 - (1/2)^6) = 1.96875 of a rank's two.
+    """Two ranks of four experts, two per token: 3 tokens of each use 2 (1 - (1/2)^6) = 1.96875 of a rank's two.
 
     embedding 8, a layer: 2 x 16 of layernorm, 24 of o_proj, attention 3; experts between 10 + 3 for one and 20 + 3 for two:
     22.6875; exchange 2 x 5 us and 3 x (2 x 8 + 4) x 2 bytes over 10 bytes/us = 12; head of three 140.
@@ -104,7 +106,7 @@ LINK = {"latency_s": 20e-6, "link_bytes_per_s": 16.0 * 2**30}
 
 
 class Run(NamedTuple):
-    """A run of vLLM, the tables of its hardware, and how near its mean times are met."""
+    """A run of vLLM, the tables of its hardware, and the tolerance of its mean times."""
 
     folder: str
     profile: str
@@ -132,7 +134,9 @@ RUNS = [
 @pytest.mark.skipif(not os.environ.get("WSE_SIM_LLMSERVINGSIM"), reason="needs a checkout of LLMServingSim")
 @pytest.mark.parametrize("run", RUNS, ids=[run.folder for run in RUNS])
 def test_runs_of_vllm_are_met(run: Run) -> None:
-    """Requests as they were queued, with their words, on the blocks that vLLM had: mean times of all requests."""
+    """The requests are those that were queued, with their words, on vLLM's number of blocks: mean times of all
+    requests.
+    """
     root = Path(os.environ["WSE_SIM_LLMSERVINGSIM"])
     folder = root / "bench" / "examples" / run.folder / "vllm"
     about = json.loads((folder / "meta.json").read_text())

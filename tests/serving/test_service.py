@@ -1,4 +1,4 @@
-"""The whole way: a plan's table, replicas, the numbers of a run, searches, and the command."""
+"""The complete path: a plan's table, replicas, the numbers of a run, searches, and the command."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ def plan() -> GenerationPlan:
 
 @pytest.mark.slow
 def test_a_lone_request_takes_what_the_plan_says(plan: GenerationPlan) -> None:
-    """The first token is the plan's, to a tick for each turn and region, and its way back to the entry; a decode its latency."""
+    """The first token is the plan's, to a tick for each turn and region, plus the return to the entry; a decode takes
+    its latency.
+    """
     replica = run.replica_of(plan, most_context=1024)
     served = run.serve(open_of((0, 200, 1)), replica).served
     assert served.first_ticks[0] * TICK_S == pytest.approx(
@@ -87,7 +89,7 @@ def test_replicas_share_the_requests_in_turn() -> None:
 
 @pytest.mark.parametrize("router", ["round-robin", "least-loaded"])
 def test_an_interrupt_keeps_what_was_answered(monkeypatch: pytest.MonkeyPatch, router: str) -> None:
-    """After some looks at the host's interrupts: answered requests have the times of the whole run, others are not there."""
+    """After some checks for interrupts, answered requests have the times of the complete run, and others are missing."""
     load = drawn_load(200, rate=100.0, inputs="uniform:1:40", outputs="uniform:1:9")
     whole = run.serve(load, REPLICA, replicas=2, router=router)
     looks, place = iter(range(100)), loop._serve_routed
@@ -135,7 +137,9 @@ def test_an_interrupted_command_writes_what_was_answered(
 
 
 def test_the_numbers_of_a_run_are_those_of_its_requests() -> None:
-    """Against plain Python over the requests one by one; the histogram of gaps within its bins of 1.6 %."""
+    """The numbers are compared with plain Python over single requests, and the histogram of gaps within its bins of 1.6
+    %.
+    """
     load = drawn_load(60, rate=60.0, inputs="uniform:1:60", outputs="uniform:1:12")
     served = run.serve(load, REPLICA).served
     found = bench_result(load, served, model="m", rate=60.0, goals={"ttft": 8.0, "tpot": 3.5})
@@ -164,7 +168,7 @@ def test_the_numbers_of_a_run_are_those_of_its_requests() -> None:
 
 
 def test_the_highest_rate_lies_below_the_closed_bound_and_is_tight() -> None:
-    """At the rate that is found the goals are met; at a tenth more they are not, on the same draws."""
+    """At the found rate the goals are met; at a tenth more they are not, with the same draws."""
     goals = {"ttft": 60.0}
 
     def load_at(rate: float) -> Load:
@@ -193,7 +197,9 @@ def test_the_fewest_replicas_meet_the_goals_and_one_less_does_not() -> None:
 
 
 def test_energy_lies_between_that_of_idle_and_of_busy_wafers(plan: GenerationPlan) -> None:
-    """Twice as many replicas of half the load each draw twice the idle power; money follows from wafers and time alone."""
+    """Twice as many replicas with half the load each draw twice the idle power; cost follows from wafers and time
+    alone.
+    """
     load = drawn_load(200, rate=100.0, inputs="uniform:1:60", outputs="uniform:1:12")
     replica = run.replica_of(plan, most_context=1024)
     one, two = (energy_of(run.serve(load, replica, replicas=n).served, draw_of(plan), n) for n in (1, 2))
@@ -211,14 +217,14 @@ def test_goals_that_are_none_are_refused(text: str) -> None:
 
 
 def called(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
-    """Exit status, and what the command printed."""
+    """Return exit status, and the printed text."""
     status = door.run(typer.main.get_command(app), ["serve", *words])
     streams = capsys.readouterr()
     return status, streams.out + streams.err
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """From a model to files; the table that it writes gives the same times again; both engines."""
+    """The command runs from a model to files; the table that it writes gives the same times again, with both engines."""
     load = ("--requests", "30", "--rate", "40", "--input", "uniform:20:200", "--output", "20", "-q")
     out, turns = tmp_path / "out", tmp_path / "turns.json"
     status, text = called(capsys, "gpt2-small", *load, "--out", str(out), "--emit-turns", str(turns))

@@ -1,4 +1,6 @@
-"""Drafts, prompts read elsewhere, routers, packed weights and loads of experts: against closed forms and laws of others."""
+"""Drafts, prompts read elsewhere, routers, packed weights and loads of experts, against closed forms and published
+laws.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ def test_tokens_of_a_cycle_are_those_of_leviathan() -> None:
 
 
 def test_drafts_are_accepted_as_often_as_asked_and_make_answers_as_fast_as_the_closed_form() -> None:
-    """A lone answer of 20,000 tokens: the draws within 5 standard errors, the rate within 1 % of E / (lam(K + 1) + D)."""
+    """For a lone answer of 20,000 tokens, the draws are within 5 standard errors, the rate within 1 % of E / (lam(K +
+    1) + D).
+    """
     spec = Speculation((0.8, 0.5, 0.3), 50, 300, 20, 3)
     rules = ServingRules(blocks=2000, turn_tokens=8, speculation=spec)
     served = serve_fast(open_of((0, 4, 20_000)), rules, TABLE)
@@ -84,7 +88,9 @@ def test_drafts_are_accepted_as_often_as_asked_and_make_answers_as_fast_as_the_c
 
 
 def test_drafts_that_are_never_accepted_cost_what_their_turns_cost_and_sure_ones_save_them() -> None:
-    """An answer of 9 tokens in 2 + 2 drafts: sure ones need ceil(8 / 3) turns after the first token, impossible ones 8."""
+    """For an answer of 9 tokens with 2 + 2 drafts, certain ones need ceil(8 / 3) turns after the first token,
+    impossible ones 8.
+    """
     for a, turns in ((1.0, 3), (0.0, 8)):
         spec = Speculation((a, a))
         served = serve_fast(
@@ -95,7 +101,7 @@ def test_drafts_that_are_never_accepted_cost_what_their_turns_cost_and_sure_ones
 
 
 def test_a_number_is_mixed_alike_by_both_engines() -> None:
-    """And as the finalizer of MurmurHash3 is published: fmix64(1) = 0xb456bcfc34c2cb2c."""
+    """The value equals the published finalizer of MurmurHash3: fmix64(1) = 0xb456bcfc34c2cb2c."""
     assert mixed(1) == 0xB456BCFC34C2CB2C
     for number in (0, 1, 2**63 - 1, -5, 0x123456789ABCDEF):
         own = getattr(mixed_fast, "py_func", mixed_fast)
@@ -115,7 +121,7 @@ def test_drafts_that_are_none_are_refused(text: str) -> None:
 
 
 def test_a_handed_over_cache_takes_its_prompt_and_its_way() -> None:
-    """10 tokens, 7 ticks each at the machine, 3 each on the link, a hop of 5.
+    """10 tokens take 7 ticks each on the machine and 3 each on the link, plus a hop of 5.
 
     After: 70 + 30 + 5.  Layer by layer: the link is done before the machine, and the last of 5 layers (2 tokens' worth) follows: 70 + 6 + 5.
     A second prompt waits for the machine: 140 + 6 + 5.
@@ -131,7 +137,7 @@ def test_a_handed_over_cache_takes_its_prompt_and_its_way() -> None:
 
 
 def test_a_line_of_wafers_reads_a_prompt_as_a_lone_replica_does() -> None:
-    """The first token of a lone prompt is that of the replica itself, and the way of the cache."""
+    """The first token of a lone prompt is that of the replica itself, plus the transfer of the cache."""
     alone = serve_fast(open_of((0, 30, 1)), ServingRules(blocks=50, turn_tokens=7), TABLE).first_ticks[0]
     prefill = PrefillElsewhere(None, 2, streams=False)
     rules = ServingRules(blocks=50, turn_tokens=7, edge=EdgeLink(1024, 9), prefill=prefill)
@@ -141,7 +147,9 @@ def test_a_line_of_wafers_reads_a_prompt_as_a_lone_replica_does() -> None:
 
 
 def test_prefill_machines_wait_as_queueing_theory_says() -> None:
-    """M/D/1: one machine, Poisson arrivals at 0.8 of its rate, decode of no weight: a mean wait of rho / (2 (1 - rho)) services."""
+    """M/D/1: one machine has Poisson arrivals at 0.8 of its rate and negligible decodes: the mean wait is rho / (2 (1 -
+    rho)) services.
+    """
     rng, count, service, rho = np.random.default_rng(5), 200_000, 1000, 0.8
     arrivals = np.cumsum(rng.exponential(service / rho, count)).round().astype(np.int64)
     ones = np.ones(count, np.int64)
@@ -226,7 +234,7 @@ def test_priorities_are_read_from_lines_of_json(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bits", [8, 4])
 def test_the_program_unpacks_what_numpy_unpacks(bits: int) -> None:
-    """Values of the program against numpy; its cycles are the price of a group."""
+    """Values of the program are compared with numpy; its cycles are the price of a group."""
     wafer, lanes = load_wafer("wse3"), 16 // bits
     program = compile_program(
         SOURCES / "layout.csl", arch="wse2", params={"elements": GROUP, "bits": bits}, memcpy=True
@@ -284,7 +292,9 @@ def test_fewer_bits_leave_more_cache_and_need_fewer_wafers() -> None:
 
 
 def test_experts_that_tokens_meet() -> None:
-    """Equal loads as a table are the uniform law; identical tokens meet as many as one does; skewed ones meet fewer than uniform."""
+    """Equal loads as a table are the uniform case; identical tokens use as many experts as one token; skewed ones use
+    fewer than uniform.
+    """
     product = Product(64, 64, 2.0, 1.0, groups=8, share=2.0)
     plain = LayerWork(64, 64, 64, (product,), 0.0, 0.0, 0)
     alike = dataclasses.replace(plain, expert_loads=probabilities((1.0,) * 8, 2.0))
@@ -308,7 +318,7 @@ def test_experts_that_tokens_meet() -> None:
 
 @pytest.mark.parametrize("loads", [(1.0,) * 8, (50.0, 9.0, 3.0, 1.0, 1.0, 1.0, 1.0, 1.0)])
 def test_the_fullest_expert_is_waited_for(loads: tuple[float, ...]) -> None:
-    """Against tokens that draw two different ones of eight experts; a lone token fills an expert, identical ones all theirs.
+    """Tokens draw two different ones of eight experts; a lone token fills one expert, identical ones all of theirs.
 
     The counts of experts are not quite independent, which the closed form takes them to be: 6 %.
     """
@@ -324,7 +334,7 @@ def test_the_fullest_expert_is_waited_for(loads: tuple[float, ...]) -> None:
 
 
 def test_experts_on_cores_of_their_own_on_paper() -> None:
-    """Four experts, two a token, on 8 x 8 cores: squares of 4 x 4, tiles of 16 x 8 there for a matrix of 64 x 32.
+    """Four experts, two per token, are on 8 x 8 cores: squares of 4 x 4, with tiles of 16 x 8 for a matrix of 64 x 32.
 
     One token: two products of a kind (gate and up) work at once for both experts, so each is paid once; its vector of 8 features a
     line goes to two experts: 8 words.  A core holds the tile of one expert, four times as large as that of one of four.
@@ -353,7 +363,9 @@ def test_loads_that_are_none_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_plan_prices_edges_and_drafts() -> None:
-    """GPT-2 small on one wafer: 12 layers of 2 x 768 numbers of 2 bytes pass its edge; mtp drafts with a layer and the head."""
+    """GPT-2 small on one wafer sends 12 layers of 2 x 768 numbers of 2 bytes over its edge; mtp drafts with a layer and
+    the head.
+    """
     options = api.RunOptions(
         mode="generation", phase="inference", batch=1, seq=1024, wafer="wse3", mode_options={"prompt": 200}
     )

@@ -1,4 +1,4 @@
-"""Tasks that tests give to workers: graphs made by hand, so that a worker needs no torch; a task that ends its worker."""
+"""Tasks that tests send to workers: graphs made by hand, so that a worker needs no torch; a task that ends its worker."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from wse_sim.studies.evaluate import DONE, StudyRow
 
 @lru_cache(maxsize=2)
 def handmade(training: bool):
-    """A small transformer."""
+    """Return a small transformer."""
     return transformer(layers=1, hidden=64, seq=16, training=training)
 
 
 def capture(request):
-    """In place of a capture."""
+    """Replace a capture."""
     return handmade(request.options.phase == "training")
 
 
 def hungry(graph, requests):
-    """A task that ends its worker for one of its settings, as a lack of memory does."""
+    """Return a task that ends its worker for one of its settings, as a lack of memory does."""
     rows = []
     for request in requests:
         if request.options.batch == 13:
@@ -33,7 +33,7 @@ def hungry(graph, requests):
 
 
 def memory_hungry(graph, requests):
-    """A task that takes far more memory than its worker may, a little at a time, for one of its settings."""
+    """Use far more memory than the worker may, gradually, for one of the settings."""
     rows = []
     for request in requests:
         if request.options.batch == 13:

@@ -1,4 +1,4 @@
-"""A study in one call from Python: rows as a data frame, outputs over named axes."""
+"""A study by one call from Python: rows as a data frame, outputs over named axes."""
 
 from __future__ import annotations
 

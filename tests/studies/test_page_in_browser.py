@@ -1,4 +1,4 @@
-"""The page of a study in a real browser: filters, hover, a click, the link to a report, dark, and on a phone."""
+"""The page of a study in a real browser: filters, tooltips, a click, the link to a report, dark style, and on a phone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ for (let y = 1; y < b.height; y += 7) for (let x = 1; x < b.width; x += 7) {
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
-    """A study of 12 runs, half of which do not fit; run 1 has a report."""
+    """Make a study of 12 runs, half of which do not fit; run 1 has a report."""
     folder = tmp_path_factory.mktemp("study")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pools, "capture", tasks.capture)

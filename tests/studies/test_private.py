@@ -1,4 +1,4 @@
-"""The workers of a study answer nobody but their own command."""
+"""The workers of a study answer only their own command."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ distributed = pytest.importorskip("distributed")
 
 
 def _greets(port: int, context: ssl.SSLContext | None) -> bool:
-    """Whether the engine speaks behind a port: it greets first, whoever has come in."""
+    """Return whether the engine speaks behind a port: it greets first, whoever has come in."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1) as plain:
             if context is None:
@@ -28,7 +28,7 @@ def _greets(port: int, context: ssl.SSLContext | None) -> bool:
 
 
 def _context(keys: distributed.Security) -> ssl.SSLContext:
-    """TLS of a client that has these keys and does not mind who answers."""
+    """Make the TLS context of a client that has these keys and accepts any server."""
     context: ssl.SSLContext = keys.get_connection_args("client")["ssl_context"]
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context
@@ -36,7 +36,9 @@ def _context(keys: distributed.Security) -> ssl.SSLContext:
 
 @pytest.mark.slow
 def test_a_stranger_is_refused_at_every_port() -> None:
-    """Every port of the command and its workers: without TLS, without a key, with a key of one's own; the command's key opens three."""
+    """Every port of the command and its workers refuses a client without TLS, without a key, or with another key; the
+    command's key opens three.
+    """
     psutil = pytest.importorskip("psutil")
     pool = Dask(workers=1)
     try:
@@ -58,7 +60,7 @@ def test_a_stranger_is_refused_at_every_port() -> None:
 
 
 def test_keys_are_made_by_openssl_where_cryptography_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two are not the same; without the program, too, one sentence names both remedies."""
+    """Two keys differ; without the program too, one sentence names both remedies."""
 
     def missing() -> None:
         raise ImportError

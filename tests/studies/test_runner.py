@@ -1,4 +1,6 @@
-"""A study runs: alone and on workers, cut off and begun again, with workers that die; every run is counted once."""
+"""A study runs in one process and on workers, is interrupted and continued, and loses workers; every run is counted
+once.
+"""
 
 from __future__ import annotations
 
@@ -138,7 +140,7 @@ def test_a_command_that_is_killed_goes_on_where_it_was(tmp_path):
 
 @pytest.fixture(scope="module")
 def cluster():
-    """A scheduler and three worker processes of this machine, as a user's own cluster would be."""
+    """Start a scheduler and three worker processes on this machine, like a user's own cluster."""
     distributed = pytest.importorskip("distributed")
     dask = pytest.importorskip("dask")
     with (
@@ -182,7 +184,9 @@ def test_a_worker_is_killed_while_it_works_and_every_run_is_counted_once(tmp_pat
 
 @pytest.mark.slow
 def test_a_worker_of_ours_that_is_stopped_is_ended_and_every_run_is_done(tmp_path, monkeypatch):
-    """It keeps its connection and works no more, so the engine would wait for it; both workers are stopped in turn."""
+    """It keeps its connection and does not work, so the engine would wait for it; both workers are stopped, one after
+    the other.
+    """
     pytest.importorskip("distributed")
     monkeypatch.setattr(copies, "LOOK_S", 0.25)
     monkeypatch.setattr(copies, "QUIET_LOOKS", 8)
@@ -204,7 +208,7 @@ def test_a_worker_of_ours_that_is_stopped_is_ended_and_every_run_is_done(tmp_pat
 
 @pytest.mark.slow
 def test_workers_elsewhere_that_are_stopped_are_one_sentence(tmp_path, cluster, monkeypatch):
-    """Both while they work and before; rows that were done are kept, and the same study continues when they do."""
+    """They are stopped while they work and before; finished rows are kept, and the same study continues when they do."""
     monkeypatch.setattr(standstill, "ASK_LOOKS", 1)
     monkeypatch.setattr(copies, "LOOK_S", 0.5)
     monkeypatch.setattr(copies, "QUIET_LOOKS", 8)
@@ -268,7 +272,7 @@ time.sleep(600)
 
 @pytest.mark.slow
 def test_a_scheduler_that_is_killed_is_one_sentence_and_rows_are_kept(tmp_path, capfd):
-    """The engine's own words do not stand between ours; the same study continues elsewhere."""
+    """The engine's own messages do not appear; the same study continues elsewhere."""
     pytest.importorskip("distributed")
     its = subprocess.Popen(
         [sys.executable, "-c", SCHEDULER],
@@ -308,7 +312,9 @@ sys.exit(door(app, ["study", sys.argv[2], "--out", sys.argv[3], "--workers", "0"
 
 @pytest.mark.slow
 def test_a_disk_that_fills_while_a_study_runs_loses_no_row(tmp_path):
-    """Files may grow to 300 kB only: the system refuses more, as a full disk does; with room the same command ends."""
+    """Files may grow to only 300 kB: the system refuses more, as a full disk does; with room the same command
+    completes.
+    """
     import yaml
 
     (tmp_path / "s.yaml").write_text(
@@ -333,7 +339,9 @@ def test_a_disk_that_fills_while_a_study_runs_loses_no_row(tmp_path):
 
 @pytest.mark.slow
 def test_a_worker_that_runs_out_of_memory_is_a_row_and_the_others_run(tmp_path, monkeypatch):
-    """A setting takes 3 GB on workers of 1.5 GB: their nannies end them, the setting states this, the rest has results."""
+    """A setting takes 3 GB on workers of 1.5 GB: their nannies end them, the row states this, and the others have
+    results.
+    """
     pytest.importorskip("distributed")
     monkeypatch.setattr(pools, "evaluate", tasks.memory_hungry)
     spec = study(grid={"batch": [11, 12, 13, 14]})
@@ -359,7 +367,7 @@ def test_without_the_engine_the_sentence_names_the_extra(tmp_path, monkeypatch):
 
 
 def test_a_study_is_planned_in_chunks_and_few_tasks_wait(tmp_path, monkeypatch):
-    """Chunks of 5 settings, tasks of 2: no setting is lost or run twice, and tasks that wait stay few."""
+    """With chunks of 5 settings and tasks of 2, no setting is lost or run twice, and few tasks wait."""
     from wse_sim.studies import planned, runner
 
     spec = study(grid={"batch": [8, 8.0, *range(9, 27)], "micro_batch": [None]}, constraints=["batch != 11"])
@@ -388,7 +396,7 @@ def test_a_study_is_planned_in_chunks_and_few_tasks_wait(tmp_path, monkeypatch):
 
 
 def test_a_task_carries_differences_and_a_worker_makes_the_same_requests_of_them(tmp_path):
-    """Other constants, chips, options and models: equal requests, in a fraction of the bytes."""
+    """Other constants, chips, options and models give equal requests, in a fraction of the bytes."""
     import pickle
 
     from wse_sim.studies.packed import pack, unpack
@@ -412,7 +420,7 @@ def test_a_task_carries_differences_and_a_worker_makes_the_same_requests_of_them
 
 
 def test_a_summary_names_the_causes_of_runs_without_a_result(tmp_path):
-    """What binds, and sentences with their numbers left out, each with its count."""
+    """The summary has bottlenecks, and sentences without their numbers, each with its count."""
     from wse_sim.studies.runner import summary
 
     ran = run_study(

@@ -1,4 +1,4 @@
-"""A study's file: what it may say, what every fault is told in, which settings it makes."""
+"""A study's file: its valid content, the sentence for every fault, and the settings that it makes."""
 
 from __future__ import annotations
 

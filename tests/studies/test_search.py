@@ -1,4 +1,4 @@
-"""The search finds what a grid finds, keeps to its constraints, and continues where it was cut off."""
+"""The search finds what a grid finds, obeys its constraints, and continues after an interruption."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_best_of_a_search_is_the_best_of_the_grid(tmp_path):
 
 
 def test_a_search_that_was_cut_off_goes_on(tmp_path):
-    """Trials of the store are told, not run again: the command ends after the missing ones."""
+    """Stored trials are reported, not run again: the command ends after the missing ones."""
     over = {"batch": {"from": 1, "to": 512, "scale": "log"}}
     run_study(search(trials=10, over=over), tmp_path, workers=0)
     first = frame_of(tmp_path)
@@ -77,7 +77,9 @@ def test_ranges_and_constraints_hold(tmp_path):
 
 
 def test_what_does_not_fit_misses_by_what_it_needs(tmp_path):
-    """Far from fitting is farther than nearly fitting, and both farther than a broken constraint; the best fits."""
+    """A setting far from fitting has a larger penalty than one that nearly fits, and both a larger one than a violated
+    constraint; the best fits.
+    """
     over = {"wafer.sram_bytes": [4200, 4400, 49152, 2**30]}
     spec = search(trials=16, over=over)
     run_study(spec, tmp_path, workers=0)
@@ -103,7 +105,7 @@ def test_what_does_not_fit_misses_by_what_it_needs(tmp_path):
     ways=st.tuples(*[st.sampled_from(["maximize", "minimize"])] * 3),
 )
 def test_the_front_is_what_no_other_point_beats(points, ways):
-    """Against the definition: every pair compared."""
+    """Every pair is compared, as in the definition."""
     values = np.array(points, float)
     signs = np.array([1.0 if way == "maximize" else -1.0 for way in ways])
 
@@ -122,7 +124,7 @@ def test_the_front_is_what_no_other_point_beats(points, ways):
 
 
 def test_the_choice_weighs_relative_losses():
-    """Half of the rate for a twentieth of the energy is no bargain."""
+    """Half of the rate for a twentieth less energy is not chosen."""
     values = np.array([[100.0, 2000.0], [50.0, 1900.0]])
     chosen = choose(values, ["rate", "joules"], ["maximize", "minimize"], [{"batch": 2}, {"batch": 1}])
     assert chosen is not None

@@ -1,4 +1,4 @@
-"""Serving in studies: its options are parameters, its numbers outputs; a row is what the command says."""
+"""Serving in studies: its options are parameters, its numbers outputs; a row equals the command's answer."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_outputs_are_known_with_their_direction() -> None:
 
 
 def test_keys_tell_settings_of_serving_apart(tmp_path: Path) -> None:
-    """Rate, wafers and the content of a trace change the key; how a study spells a default does not."""
+    """Rate, wafers and the content of a trace change the key; the spelling of a default does not."""
     trace = tmp_path / "a.csv"
 
     def key(**setting: object) -> str:
@@ -86,7 +86,7 @@ def test_the_shipped_study_reads() -> None:
 
 @pytest.mark.slow
 def test_rows_are_what_the_command_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A search for a rate, and a run; a goal that nothing meets is a row that says so."""
+    """The rows are a search for a rate, and a run; a goal that cannot be met is a row that states this."""
     ran = run_study(
         spec(zip=[{"serve.search": ["rate", "none", "wafers"], "serve.goodput": ["ttft:50", "ttft:50", "ttft:0.001"]}],
              fixed={k: v for k, v in FIXED.items() if k != "serve.goodput"} | {"serve.rate": 40, "serve.max_wafers": 3}),
@@ -111,7 +111,7 @@ def test_rows_are_what_the_command_says(tmp_path: Path, capsys: pytest.CaptureFi
 
 @pytest.mark.slow
 def test_optuna_searches_over_options_of_serving(tmp_path: Path) -> None:
-    """Of three chunks the search keeps the one that serves the highest rate, which a sweep over them says as well."""
+    """Of three chunks the search keeps the one with the highest rate, which a sweep over them confirms."""
     pytest.importorskip("optuna")
     fixed = {**FIXED, "serve.search": "rate", "serve.requests": 60}
     chunks = [1, 4, 16]

@@ -66,7 +66,7 @@ def test_all_pictures_are_drawn(ran):
 
 @pytest.mark.slow
 def test_models_that_do_not_fit_have_no_size_and_a_choice_may_be_left_to_the_compiler(tmp_path):
-    """What a row lacks (a size, a number that is "none") leaves all pictures and the page standing."""
+    """A missing value in a row (a size, a number that is "none") breaks neither the pictures nor the page."""
     spec = study(grid={"micro_batch": [None, 8], "batch": [8, 32]}, outputs=["samples_per_s", "parameters"])
     rows = tuple(
         {
@@ -97,7 +97,7 @@ def test_the_tornado_is_the_difference_of_means(ran):
 
 
 def test_lines_cross_where_powers_are_equal():
-    """x^2 = 8 x at x = 8; straight lines in logarithms, so exact between any two places."""
+    """x^2 = 8 x at x = 8; lines are straight in logarithms, so the crossing is exact between any two points."""
     x = np.array([1.0, 3.0, 20.0, 50.0])
     assert crossings((x, x**2), (x, 8 * x)) == [pytest.approx(8.0)]
     assert crossings((x, x**2), (x, x**2 + 1)) == []
@@ -182,7 +182,7 @@ def test_a_chip_is_shown(capsys):
 
 @pytest.mark.slow
 def test_lines_mark_what_has_no_result_and_names_have_units():
-    """A line without any result stays in the legend; rates are their units, energies and times have words."""
+    """A line without any result stays in the legend; rates have their units, energies and times have words."""
     from matplotlib.figure import Figure
 
     from wse_sim.studies.labels import quantity, setting, short

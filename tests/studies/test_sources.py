@@ -1,4 +1,4 @@
-"""What a study keeps of a factory is found again only while everything that the factory follows from is as it was."""
+"""Stored runs of a factory are found again only while all sources of the factory are unchanged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STYLES = (  # how a file of number i comes to one of number j, which lies beside
 
 
 def made(folder: Path, chance: random.Random, count: int) -> list[Path]:
-    """Files in a row, each leading to the next by one of the styles; the last ones of all that are led to."""
+    """Return the files in a row, each leading to the next by one of the styles; the last ones of all that are led to."""
     ways = [chance.choice(STYLES) for _ in range(count)]
     ways[:-1] = [way if ".yaml" not in way else STYLES[0] for way in ways[:-1]]  # data lead nowhere
     follows, file = [], folder / "mine.py"
@@ -49,7 +49,9 @@ def key(spec: str) -> str:
 def test_a_change_anywhere_below_a_factory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """Chains of imports in all styles: a change of any file is another run, a change of any other file is the same one."""
+    """Chains of imports in all styles: a change of any of these files is a different run, and of any other file the
+    same one.
+    """
     chance = random.Random(seed)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(HEAD)
@@ -68,7 +70,9 @@ def test_a_change_anywhere_below_a_factory(
 
 
 def test_modes_of_ones_own_and_odd_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Circles, sources that do not parse, the interpreter's own modules: an answer, and none of them is imported."""
+    """Import loops, sources that cannot be parsed, and the interpreter's own modules have an answer, and none of them
+    is imported.
+    """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.py").write_text("import b, os, numpy, nowhere\nraise SystemExit(7)\n")
     (tmp_path / "b.py").write_text("import a\nx = '\\0'\ny = '" + "z" * 900 + "'\n")
@@ -79,7 +83,7 @@ def test_modes_of_ones_own_and_odd_sources(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.slow
 def test_adapters_and_frozen_weights_can_be_varied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each row of a study over --lora is what a run with it gives."""
+    """Each row of a study over --lora equals a run with it."""
     pytest.importorskip("torch")
     from wse_sim import api
     from wse_sim.studies.evaluate import capture, run_one

@@ -1,4 +1,4 @@
-"""The store: what was committed is there after a kill -9, keys say what a run depends on, faults are one sentence."""
+"""The store: committed rows survive a kill -9, keys cover everything that a run depends on, faults are one sentence."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_what_is_no_store_is_one_sentence(tmp_path):
 
 @pytest.mark.slow
 def test_a_hundred_thousand_rows_stay_usable(tmp_path):
-    """Not a race: far below what would make a study wait, even on a machine that is busy."""
+    """The limits are not tight: far below what would delay a study, even on a busy machine."""
     with Store(tmp_path / "s") as store:
         made, study = store.made_with({}), store.study({})
         for start in range(0, 100_000, 5000):

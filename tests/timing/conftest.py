@@ -1,4 +1,4 @@
-"""Measurements of these tests are kept in their own folder."""
+"""These tests store measurements in their own folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wse_sim.timing import open_store
 
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """The user's cache folder stays as it is."""
+    """Leave the user's cache folder unchanged."""
     monkeypatch.setenv("WSE_SIM_CACHE", str(tmp_path / "cache"))
     open_store.cache_clear()
     yield tmp_path / "cache"

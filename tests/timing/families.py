@@ -1,4 +1,4 @@
-"""Families made for tests: the program takes a known multiple of what the formula says."""
+"""Families for tests: the program takes a known multiple of the formula."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Slow(Family):
         return Footprint()
 
     def cost(self, dims: Any, tiling: Tiling, wafer: Any, **how: Any) -> Cost:
-        """Elements per core."""
+        """Return the elements per core."""
         return Cost(compute=1.0 * ceil_div(prod(dims.values()), tiling.rows * tiling.cols))
 
     def program(self, dims: Any, tiling: Tiling, wafer: Any, **options: Any) -> Case:
-        """A core that is busy."""
+        """Make a core that is busy."""
         b = new_builder(1, 1, wafer)
         core = b.core_class("core")
         core.busy(ONCE + SLOWER * int(dims["elements"]))
@@ -41,11 +41,11 @@ class Slow(Family):
         return Case(b.build(), b.config, {}, {})
 
     def probes(self, dims: Any, tiling: Tiling, wafer: Any, **how: Any) -> tuple[Probe, ...]:
-        """Its elements, stepped."""
+        """Step its elements."""
         return (self.probe(self.cost(dims, tiling, wafer)),)
 
     def probe(self, cost: Cost, step: str = "elements", start: int = 10) -> Probe:
-        """A probe that stands for `cost`."""
+        """Return a probe that represents `cost`."""
         dims = {} if step else {"elements": start}
         return Probe(
             "work", self.name, dims, Tiling(1, 1, "streamed"), step, start, cost, f"{start} elements"

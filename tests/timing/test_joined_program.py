@@ -1,4 +1,6 @@
-"""A whole joined layer as one fabric program: its values against PyTorch, its cycles against the closed form and against its parts."""
+"""A complete joined layer as one fabric program: its values against PyTorch, its cycles against the closed form and its
+parts.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ FP16_ERROR = 0.012  # of results of size 1 to 4 after seven products in fp16
 
 @pytest.mark.parametrize("tokens", [1, 2])
 def test_a_small_layer_is_that_of_pytorch(tokens: int):
-    """Two heads on 4 x 4 cores: the stream, and the new keys and values among those at rest."""
+    """With two heads on 4 x 4 cores, the stream and the new keys and values in the resident cache equal PyTorch's."""
     sizes = Sizes(grid=4, groups=2, d=4, q=4, f=6, tokens=tokens, heads=2, head_groups=1)
     case = case_of(JoinedLayer(sizes, load_wafer("wse2"), is_together=False))
     result = run_program(case.program, case.config, inputs=case.inputs)
@@ -45,7 +47,8 @@ def test_a_small_layer_is_that_of_pytorch(tokens: int):
 def test_a_whole_layer_costs_what_serving_takes_for_it(
     name: str, tokens: int, is_together: bool, heads: int, over_form: float, over_parts: float
 ):
-    """16 x 16 cores, the faster order of products: cycles over the closed form, and over its parts run one by one.
+    """On 16 x 16 cores, with the faster order of products, cycles are compared with the closed form and with the parts
+    run one by one.
 
     Both ratios are pinned where they were measured.  The form may be too dear on so few cores, where the eight handovers that it
     counts for an all-reduce do not all are on the way, but not too cheap.

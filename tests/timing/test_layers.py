@@ -22,7 +22,7 @@ SHAPE, CONTEXT = LayerShape(1024, 2816), 2048
 
 @pytest.mark.parametrize("grid", [64, 60, (48, 80), (80, 48)])
 def test_the_parts_of_a_decoded_layer_are_all_of_it(grid: Sides):
-    """Nine products with their all-reduces, four statistics, exponentials, roots, starts: nothing is left."""
+    """Nine products with their all-reduces, four statistics, exponentials, roots and starts are the complete layer."""
     cost = decode_layer_cycles(SHAPE, CONTEXT, grid, WAFER)
     parts = decode_parts(SHAPE, CONTEXT, grid, WAFER)
     assert sum(part.probe.cost.total for part in parts) == pytest.approx(cost.total)
@@ -37,7 +37,8 @@ def test_the_parts_of_a_decoded_layer_are_all_of_it(grid: Sides):
 @pytest.mark.parametrize("grid", [64, 60, (48, 80)])
 @pytest.mark.parametrize("tokens", [1, 3, 8, 32])
 def test_the_parts_of_a_joined_layer_are_programs(grid: Sides, tokens: int):
-    """Products of several vectors, statistics of as many words, scalar work: 99 % of the layer, and within 10 % of it.
+    """Products of several vectors, statistics of as many words and scalar work are 99 % of the layer, and within 10 %
+    of it.
 
     Three tokens take the matrix row by row, 32 weight by weight; what has no program is the way of shared special functions.
     """
@@ -94,7 +95,7 @@ def test_a_part_that_stands_for_others_scales_their_formula():
 
 @pytest.mark.slow
 def test_generation_by_formulas_and_by_programs():
-    """Tokens follow the cycles of a layer; the hand-over between regions stays."""
+    """Tokens follow the cycles of a layer; the transfer between regions is unchanged."""
     timed = api.run_both(
         "llama3-8b", mode="generation", phase="inference", batch=1, seq=512, mode_options={"grid": 300}
     )

@@ -1,4 +1,4 @@
-"""Factors of a plan: every cycle of it is measured or named, and a factor is what its rows state."""
+"""Factors of a plan: every cycle of it is measured or named, and a factor follows from its rows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def plan_of(mode: str, graph=None, **choice):
 
 @pytest.fixture
 def slow_attention(monkeypatch):
-    """Attention takes three times its formula, whatever that is."""
+    """Let attention take three times its formula."""
     return register_slow(monkeypatch, "attention")
 
 
@@ -71,7 +71,7 @@ def test_the_fill_of_a_rectangle_is_measured_in_lines_as_long():
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_every_cycle_of_the_plan_is_in_one_row(mode):
-    """Rows measured and rows that keep their formula add up to what the plan states."""
+    """Measured rows and rows that keep their formula add up to the cycles of the plan."""
     plan = plan_of(mode)
     report = timing.fabric_factors(plan)
     if mode == "pipelined":
@@ -86,7 +86,7 @@ def test_every_cycle_of_the_plan_is_in_one_row(mode):
 
 @pytest.mark.slow
 def test_a_softmax_that_is_worked_out_again_is_measured_again():
-    """Attention that kept no scores: its backward pass has the special elements of the forward pass once more."""
+    """The backward pass of attention without kept scores has the special elements of the forward pass a second time."""
     plan = plan_of("pipelined", without_scores(transformer(layers=2, hidden=256, heads=4, seq=64)))
     report = timing.fabric_factors(plan)
     assert report.total_cycles == pytest.approx(sum(stage.cycles_per_sample for stage in plan.stages))
@@ -125,7 +125,7 @@ def test_a_slower_stage_slows_the_pipeline_as_a_longer_formula_would(slow_attent
 
 @pytest.mark.slow
 def test_zero_weights_scale_what_was_measured():
-    """With half the weights a product has half its multiply-accumulates; it counts no more than its phase."""
+    """With half the weights a product has half its multiply-accumulates; it does not count more than its phase."""
     plan = plan_of("weight-streaming", density=0.5)
     report = timing.fabric_factors(plan)
     assert report.total_cycles == pytest.approx(sum(phase.compute_cycles for phase in plan.phases))
@@ -145,7 +145,7 @@ def test_a_probe_runs_once_and_answers_repeat():
 
 
 def test_a_probe_that_fails_is_named_with_its_fault(slow_attention, monkeypatch):
-    """The formula stays, the sentence of the fault is the reason."""
+    """The formula is kept, and the sentence of the fault is the reason."""
 
     def refuse(*_, **__):
         raise KernelError("kernel 'attention' has no tile of 7; use 8")

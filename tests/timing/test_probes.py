@@ -1,4 +1,4 @@
-"""One probe: what happens once cancels, what repeats is compared."""
+"""Probes: costs that occur once cancel, and repeating costs are compared."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WAFER = load_wafer("wse2")
 
 
 def test_what_happens_once_cancels_in_a_stepped_probe(monkeypatch):
-    """3 n + 40 cycles on the fabric against n by formula: the steady ratio is 3, whole it is 3 + 40 / n."""
+    """3 n + 40 cycles on the fabric against n by formula: the steady ratio is 3, the total ratio 3 + 40 / n."""
     slow = register_slow(monkeypatch)
     stepped = measure(slow.probe(Cost(compute=1.0)), WAFER)
     assert stepped.ratio == pytest.approx(SLOWER, abs=1e-9)
@@ -27,7 +27,7 @@ def test_what_happens_once_cancels_in_a_stepped_probe(monkeypatch):
 
 
 def test_a_formula_that_does_not_grow_is_one_sentence(monkeypatch):
-    """Nothing can be said of a part whose formula ignores the dimension that is stepped."""
+    """A part whose formula ignores the stepped dimension cannot be measured."""
     slow = register_slow(monkeypatch)
     monkeypatch.setattr(slow, "cost", lambda dims, tiling, wafer, **how: Cost(compute=7.0))
     with pytest.raises(KernelError, match="does not grow with elements"):
@@ -35,7 +35,7 @@ def test_a_formula_that_does_not_grow_is_one_sentence(monkeypatch):
 
 
 def test_where_the_difference_comes_from():
-    """Two percent is equal; waiting, issue and a formula above the program are told apart."""
+    """Two percent counts as equal; waiting, issue and a formula above the program are distinguished."""
     assert Measured(100, 101, 100).why == "as the formula"
     assert "waits for words" in Measured(100, 150, 100).why
     assert "starts and tasks" in Measured(100, 150, 149).why
@@ -60,7 +60,7 @@ def test_the_probe_of_a_product_holds_the_tile_of_the_plan():
 
 
 def test_a_slow_core_is_slow_by_formula_and_on_the_fabric():
-    """Half the multiply-accumulates per cycle: both sides double the arithmetic, the ratio stays near one."""
+    """With half the multiply-accumulates per cycle both sides double the arithmetic, and the ratio stays near one."""
     slow = WAFER.derive(fma_mixed_per_cycle=1.0)
     tiling = Tiling(50, 96, "streamed", lanes=2)
     probe = product_probe("product", 3000, 960, 77, tiling, slow, dtype="fp16", phase=Phase.FORWARD, attrs={})
@@ -70,7 +70,7 @@ def test_a_slow_core_is_slow_by_formula_and_on_the_fabric():
 
 
 def test_few_elements_run_in_whole_and_many_are_stepped():
-    """300 elements on a core: all of them, starts included; 10,000: the steady part."""
+    """300 elements on a core run completely, starts included; of 10,000 the steady part runs."""
     tiling = Tiling(10, 10, "stationary")
     few, many = (
         pointwise_probe(
@@ -92,7 +92,7 @@ def test_few_elements_run_in_whole_and_many_are_stepped():
 
 
 def test_operands_that_arrive_are_measured_on_their_link():
-    """100 elements of two fp16 operands per core, 10 cores in a row: 1000 words on its link, less what is busy."""
+    """100 elements of two fp16 operands per core on 10 cores in a row are 1000 words on the link, less the busy time."""
     tiling, dims = Tiling(10, 10, "stationary"), {"elements": 10_000}
     how = {"dtype": "fp16", "attrs": {"ops": "add", "inputs": 2}}
     cost = family("elementwise").cost(dims, tiling, WAFER, **how)

@@ -1,4 +1,4 @@
-"""Measurements on disk: found again, never trusted when they do not read, never another's."""
+"""Measurements on disk are found again, not trusted if they cannot be read, and never confused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ONE = Measured(100.0, 104.5, 101.0)
 
 
 def test_what_one_process_measured_the_next_one_reads(tmp_path: Path):
-    """Two stores on one folder: the second has not measured anything itself."""
+    """Of two stores on one folder the second measures nothing itself."""
     MeasurementStore(tmp_path).put("a", ONE)
     assert MeasurementStore(tmp_path).get("a") == ONE
     assert MeasurementStore(tmp_path).get("b") is None
@@ -38,7 +38,7 @@ def test_what_one_process_measured_the_next_one_reads(tmp_path: Path):
      '{"model_cycles": NaN, "fabric_cycles": 1, "issue_cycles": 1}', '{"model_cycles": 1, "fabric_cycles": "x", "issue_cycles": 1}'],
 )  # fmt: skip
 def test_a_file_that_does_not_read_is_no_measurement(tmp_path: Path, text: str):
-    """A torn or edited file is as good as none, and the next measurement replaces it."""
+    """A truncated or edited file is ignored, and the next measurement replaces it."""
     (tmp_path / "a.json").write_text(text)
     assert MeasurementStore(tmp_path).get("a") is None
     MeasurementStore(tmp_path).put("a", ONE)
@@ -46,7 +46,7 @@ def test_a_file_that_does_not_read_is_no_measurement(tmp_path: Path, text: str):
 
 
 def test_writers_at_the_same_time_leave_one_whole_file(tmp_path: Path):
-    """Eight writers, a reader in between: it sees nothing or a whole measurement."""
+    """With eight writers a reader finds nothing or a complete measurement."""
     seen: list[Measured | None] = []
 
     def write() -> None:
@@ -64,7 +64,7 @@ def test_writers_at_the_same_time_leave_one_whole_file(tmp_path: Path):
 
 
 def test_what_could_not_be_measured_is_not_kept(tmp_path: Path):
-    """A reason holds for this process: the next one tries again."""
+    """A reason applies only to this process: the next one tries again."""
     first = MeasurementStore(tmp_path)
     first.put("a", Measured(1, 1, 0, "no program"))
     assert first.get("a").reason
@@ -72,7 +72,7 @@ def test_what_could_not_be_measured_is_not_kept(tmp_path: Path):
 
 
 def test_a_folder_that_cannot_be_written_is_said_once_and_work_goes_on(tmp_path: Path):
-    """The place of the folder is taken by a file."""
+    """A file is in the place of the folder."""
     (tmp_path / "taken").write_text("")
     store = MeasurementStore(tmp_path / "taken")
     store.put("a", ONE)
@@ -98,7 +98,7 @@ def test_a_key_says_everything_that_decides_the_answer(monkeypatch):
 
 
 def test_other_sources_ask_anew(monkeypatch, tmp_path: Path):
-    """The folder is named by the sources; a change of a kernel finds nothing."""
+    """The folder is named by the sources; after a change of a kernel nothing is found."""
     one = open_store(str(tmp_path))
     one.put("a", ONE)
     assert one.folder.name == stores.source_hash()
@@ -131,7 +131,7 @@ def test_the_folder_can_be_named(own_cache: Path, monkeypatch, tmp_path: Path):
 
 
 def test_a_family_of_ones_own_is_part_of_the_key(monkeypatch, tmp_path: Path):
-    """A kernel file outside the package: an edit of it asks anew."""
+    """After an edit of a kernel file outside the package it is measured again."""
     probe = register_slow(monkeypatch).probe(Cost(compute=1.0))
     source, keys = tmp_path / "mine.py", []
     for cycles in (1, 2):

@@ -1,4 +1,4 @@
-"""All draws in one pass give the figures of draws that are compiled and priced one by one, bit by bit."""
+"""All draws in one pass give the figures of draws that are compiled and priced one by one, bit for bit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SAMPLES = 12
 
 
 def machines(plan):
-    """The stated machine and draws of it."""
+    """Return the stated machine and draws of it."""
     wafer, cluster = plan.wafer, plan.cluster
     return [DrawnMachine(wafer, cluster), *draws(wafer, cluster, ranged(wafer, cluster), SAMPLES)]
 
@@ -54,7 +54,7 @@ def test_one_pass_gives_the_figures_of_plans_that_are_made_one_by_one(training, 
 
 
 def test_draws_that_the_plan_does_not_fit_and_draws_that_spill_are_told_apart():
-    """A wafer just large enough: with more reserved SRAM or more code the model spills, or does not fit."""
+    """On a wafer that is just large enough, with more reserved SRAM or more code the model spills, or does not fit."""
     graph = transformer(layers=2, hidden=256, seq=64, training=True)
     small = load_wafer("wse2").derive(
         rows=24, cols=24, program_rows=22, program_cols=22, io_channels_per_edge=4
@@ -76,7 +76,7 @@ def test_draws_that_the_plan_does_not_fit_and_draws_that_spill_are_told_apart():
 
 
 def test_a_form_that_takes_no_arrays_is_evaluated_draw_by_draw():
-    """A branch on a drawn constant: the array raises, the plain wafers answer."""
+    """A formula branches on a drawn constant: the array raises, and single wafers are evaluated."""
     stated = load_wafer("wse2")
     wafers = [stated.model_copy(update={"exp_cycles": value}) for value in (40.0, 52.0, 60.0)]
     both = drawn.DrawnWafers.of(wafers)
@@ -87,7 +87,7 @@ def test_a_form_that_takes_no_arrays_is_evaluated_draw_by_draw():
 
 
 def test_a_derived_mode_with_prices_of_its_own_keeps_them():
-    """The pass would not know of them."""
+    """The pass would not use its prices."""
 
     class Halved(WeightStreaming):
         name = "halved"
@@ -107,7 +107,7 @@ def test_a_derived_mode_with_prices_of_its_own_keeps_them():
     [(True, {"batch": 8}), (False, {"batch": 8}), (True, {"batch": 8, "replicas": 2, "recompute": "full"})],
 )
 def test_one_pass_gives_the_rates_of_pipelined_plans_that_are_priced_one_by_one(training, options):
-    """Equal floats; the draws differ."""
+    """The floats are equal, and the draws differ."""
     graph = transformer(layers=2, hidden=256, seq=64, training=training)
     plan = api.compile(graph, mode="pipelined", wafer=load_wafer("wse2"), cluster=load_cluster(), **options)
     assert not isinstance(plan, api.Infeasible)

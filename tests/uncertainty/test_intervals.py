@@ -57,7 +57,7 @@ def test_special_elements_are_drawn_down_to_the_exponential_of_the_fabric():
 
 
 def test_interval_without_draws_is_the_own_error():
-    """exp(+-0.1) around 200; at 68.27 % the normal score is 1 of 1.645."""
+    """The bounds are exp(+-0.1) around 200; at 68.27 % the normal score is 1 of 1.645."""
     found = interval_of(200.0, [1.0] * 10, 0.1)
     assert (found.low, found.high) == (
         pytest.approx(200 * math.exp(-0.1)),
@@ -73,7 +73,7 @@ def test_interval_without_draws_is_the_own_error():
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["pipelined", "weight-streaming"])
 def test_a_plan_priced_with_its_own_constants_is_itself(mode):
-    """And with a clock of half the rate a compute-bound rate halves; the quick figure follows the simulation."""
+    """With half the clock a compute-bound rate halves, and the quick figure follows the simulation."""
     graph = api.read("gpt-1b" if mode == "weight-streaming" else "fc-mnist", api.RunOptions(seq=None))
     plan = api.plan_of(graph, api.RunOptions(mode=mode, batch=64))
     same = mode_of(plan).repriced(plan, plan.wafer, plan.cluster)
@@ -120,7 +120,7 @@ def test_result_and_comparison_have_bounds():
 
 
 def test_sensitivity_of_a_kernel_names_what_its_formula_reads():
-    """A dense vector operation of 5,124 elements at 1 per cycle: a tenth more rate takes a tenth of the cycles less."""
+    """In a dense vector operation of 5,124 elements at 1 per cycle, a tenth more rate needs a tenth fewer cycles."""
     wafer = load_wafer("wse2")
     effects = sensitivity(kernel_figures("gemv", {}), wafer, load_cluster(), "cycles")
     names = [effect.name for effect in effects]
@@ -175,7 +175,9 @@ def test_energy_has_bounds_of_power_and_rate() -> None:
 
 @pytest.mark.slow
 def test_a_run_carries_the_bounds_it_was_asked_for(tmp_path) -> None:
-    """In Python as on the command line; two processes give what one gives, and a saved result keeps them."""
+    """The call from Python equals the command line; two processes give the same as one, and a saved result keeps the
+    bounds.
+    """
     one, two = (
         api.run("fc-mnist", mode="pipelined", batch=64, interval=90, interval_workers=workers)
         for workers in (1, 2)

@@ -1,4 +1,4 @@
-"""Leave-one-out: the refit finds the numbers that made up rates were made with."""
+"""Leave-one-out: the refit recovers the numbers that made the rates."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def parsed(*lines: str) -> TrainingLog:
 
 
 def line(seconds: float, step: int, rate: float, **more: object) -> str:
-    """A line of progress as releases 2.x print it, `seconds` after the start."""
+    """Return a line of progress as releases 2.x print it, `seconds` after the start."""
     stamp = (START + timedelta(seconds=seconds)).strftime("%Y-%m-%d %H:%M:%S,%f")[:-3]
     rest = "".join(f", {key}={value}" for key, value in more.items())
     return f"{stamp} INFO:   | Train Device=CSX, Step={step}, Loss=7.9, Rate=1.00 samples/sec, GlobalRate={rate:.2f} samples/sec{rest}"
@@ -90,8 +90,9 @@ def test_facts_of_the_run_are_read():
 
 
 def test_the_rate_is_that_before_the_first_checkpoint():
-    """Behind a checkpoint the host catches up with outputs that waited: steps 220 and 240 come in 4 s each, at 5.4 times
-    the wafer's rate, and GlobalRate is low for the checkpoint's sake.  Only 876.45, at step 200, is the wafer's."""
+    """After a checkpoint the host catches up with outputs that waited: steps 220 and 240 take 4 s each, at 5.4 times
+    the wafer's rate, and GlobalRate is low because of the checkpoint. Only 876.45, at step 200, is the wafer's rate.
+    """
     log = parsed(
         BEGIN,
         line(26.65, 20, 879.99),
@@ -106,7 +107,7 @@ def test_the_rate_is_that_before_the_first_checkpoint():
 
 
 def test_an_excerpt_is_measured_by_its_time_stamps():
-    """50 steps of 128 samples in 0.053 s are 120,755 samples/s; GlobalRate, 34,805, has the slow start in it."""
+    """50 steps of 128 samples in 0.053 s are 120,755 samples/s; GlobalRate, 34,805, includes the slow start."""
     log = parsed(
         line(0.0, 9950, 34681.55),
         line(0.053, 10000, 34805.53),
@@ -126,7 +127,9 @@ def test_a_batch_that_the_time_stamps_contradict_is_refused():
 
 
 def test_of_two_batches_the_one_is_taken_that_the_time_stamps_allow():
-    """The params file says 3,200, 40,000 samples in 200 steps are 200: 10 steps a second at 2,000 samples/s are 200."""
+    """The params file states 3,200 and 40,000 samples in 200 steps are 200: 10 steps per second at 2,000 samples/s are
+    200.
+    """
     lines = [
         BEGIN,
         line(10, 100, 2000.0),
@@ -164,7 +167,9 @@ def test_a_run_with_checkpoints_gives_the_rate_of_its_steps(
 
 
 def test_evaluation_has_a_clock_of_its_own():
-    """An excerpt: training that was slowed by checkpoints, then evaluation from its 240th batch on, whose GlobalRate is its own."""
+    """The excerpt has training that was slowed by checkpoints, then evaluation from its 240th batch on, with its own
+    GlobalRate.
+    """
     log = parsed(
         line(0, 1670, 8.67),
         "2026-07-27 18:26:09,913 INFO:   Saving checkpoint at step 1680",

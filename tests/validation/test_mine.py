@@ -1,4 +1,6 @@
-"""A folder of runs of one's own: points with their provenance, broken runs beside whole ones, kernels, scripts that ran here."""
+"""A folder of the user's runs: points with their provenance, broken runs next to complete ones, kernels, scripts that
+ran here.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ SAID = {"model": MLP, "wafer": "wse2"}
 
 
 def run(folder: Path, name: str, stated: object = SAID, **files: str) -> Path:
-    """A run's folder: run.yaml and files (``__`` stands for the dot)."""
+    """Return a run's folder: run.yaml and files (``__`` stands for the dot)."""
     home = folder / name
     home.mkdir(parents=True)
     if stated is not None:
@@ -253,8 +255,9 @@ def test_a_program_is_measured_by_what_its_host_printed_and_runs_only_where_its_
 
 
 def test_a_script_that_ran_here_is_met_without_error(tmp_path):
-    """The runner's record and its captured graph, written as it writes them: the step comes back that it simulated.  The log of a real
-    machine beside that graph needs no other word on the model."""
+    """The runner's record and its captured graph give the step that it simulated. The log of a real machine next to
+    that graph needs no other statement of the model.
+    """
     graph = api.load_model(MLP, training=True)
     result = api.run(graph, api.RunOptions(mode="weight-streaming", batch=8))
     save(graph, tmp_path / "art" / "compile_0_step", "graph")

@@ -1,4 +1,6 @@
-"""Refit: points made with other constants give these back; ranges hold; what is not determined stays; files are what ships plus the moves."""
+"""Refit: points made with other constants recover them; ranges hold; undetermined constants stay; files are the shipped
+ones plus the changes.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ def gemv(rows: int, cols: int, size: int, measured: float = 1.0) -> Point:
 
 
 def made_with(**constants: float) -> list[Point]:
-    """Points whose measurements are predictions with other constants."""
+    """Make points whose measurements are predictions with other constants."""
     points = []
     for rows, cols, size in GRIDS:
         point = gemv(rows, cols, size)
@@ -52,7 +54,9 @@ def test_a_line_is_solved_as_the_closed_form_says():
 
 @pytest.mark.slow
 def test_constants_that_made_the_points_are_found_again():
-    """One constant of each side of its range; four points, more than enough for what moves them most."""
+    """One constant on each side of its range is recovered from four points, more than enough for the most sensitive
+    ones.
+    """
     stated = load_wafer("wse3")
     true = {"vector_start_cycles": stated.vector_start_cycles * 1.06}
     (found,) = refit(made_with(**true))
@@ -65,7 +69,8 @@ def test_constants_that_made_the_points_are_found_again():
 
 
 def test_constants_that_move_points_alike_are_not_told_apart():
-    """Two equal columns: (J'J)^-1 has no end but HOLD's, so one goes, and the other is known within s / |a|.
+    """With two equal columns (J'J)^-1 is bounded only by HOLD, so one constant is dropped and the other is known within
+    s / |a|.
 
     |a| = sqrt(4) * 0.02 = 0.04 and s = 0.005 (the errors are on the line): 0.125.  A column of 0.002 is known within 1.25 and goes."""
     column = np.full(4, 0.02)
@@ -79,7 +84,7 @@ def test_constants_that_move_points_alike_are_not_told_apart():
 
 @pytest.mark.slow
 def test_a_machine_beyond_a_range_leaves_the_constant_at_its_end():
-    """9.5 cycles where the range ends at 8: it stops there, and the table states this."""
+    """The fit of 9.5 cycles stops at 8, where the range ends, and the table states this."""
     (found,) = refit(made_with(vector_start_cycles=9.5))
     moves = {move.constant.name: move for move in found.moves}
     for move in found.moves:
@@ -91,7 +96,9 @@ def test_a_machine_beyond_a_range_leaves_the_constant_at_its_end():
 
 
 def test_errors_that_no_constant_explains_move_none():
-    """Half as long again and 40 % shorter in turns: no constant of a grid does that, so all are left alone."""
+    """Alternating errors of half as much again and 40 % less cannot be explained by any constant of a grid, so all are
+    unchanged.
+    """
     points = zip(made_with(), (1.5, 0.6, 1.5, 0.6), strict=True)
     (found,) = refit([p.model_copy(update={"measured": (p.measured or 0.0) * f}) for p, f in points])
     assert found.moves == ()
@@ -175,7 +182,9 @@ def test_every_constant_that_was_fitted_can_be_refitted():
 
 @pytest.mark.slow
 def test_the_command_writes_what_it_says(tmp_path):
-    """Four timed kernels in a folder: the JSON names the constants that moved, the file holds them, and the suite that is passed on predicts with it."""
+    """There are four timed kernels in a folder: the JSON names the changed constants, the file has them, and the
+    exported suite predicts with it.
+    """
     for point in made_with(vector_start_cycles=7.6):
         home = tmp_path / "mine" / point.id
         home.mkdir(parents=True)

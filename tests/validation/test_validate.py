@@ -57,7 +57,9 @@ def test_a_suite_runs_with_faulty_points_among_good_ones(tmp_path):
 
 
 def test_order_of_the_generations_counts_runs_that_both_have():
-    """Three runs on both: measured 10 < 20, 10 < 20, 30 > 20; predicted 11 < 12, 15 > 14, 9 > 8: two of three.  A run on one counts not."""
+    """Three runs are on both: measured 10 < 20, 10 < 20, 30 > 20; predicted 11 < 12, 15 > 14, 9 > 8: two of three
+    agree. A run on one generation does not count.
+    """
     pairs = [(10.0, 20.0, 11.0, 12.0), (10.0, 20.0, 15.0, 14.0), (30.0, 20.0, 9.0, 8.0)]
     rows = [
         Row(point(system=system, params={"run": number}, measured=measured), Prediction(predicted, "", ""))
@@ -216,7 +218,7 @@ def test_training_points_stay_within_the_goal():
 
 @pytest.mark.slow
 def test_two_processes_say_what_one_says() -> None:
-    """The same rows in the same order, bounds included."""
+    """The rows are the same, in the same order, bounds included."""
     points = tuple(p for p in load_suite().points if p.subject in ("kernel.gemv", "kernel.reduce"))[:6]
     one, two = (validate(Suite(points=points), percent=90.0, workers=workers) for workers in (1, 2))
     assert one.as_dict() == two.as_dict()
@@ -224,7 +226,7 @@ def test_two_processes_say_what_one_says() -> None:
 
 
 def test_fitted_points_have_a_mean_of_their_own():
-    """Errors 10 and 30 % of fitted points, 2 % of the others; what is not counted is in neither."""
+    """Errors are 10 and 30 % for fitted points and 2 % for the others; points that are not counted are in neither mean."""
     cases = ((True, True, 110.0), (True, True, 130.0), (False, True, 98.0), (False, False, 200.0))
     rows = tuple(
         Row(point(fitted=fitted, gate=gate, measured=100.0), Prediction(predicted, "compute", ""))
@@ -236,7 +238,7 @@ def test_fitted_points_have_a_mean_of_their_own():
 
 
 def test_the_marks_of_fitted_points_are_those_that_the_fits_take():
-    """The suites mark by hand what `benchmarks.fits` fits constants to."""
+    """The marks in the suites are those of the points to which `benchmarks.fits` fits constants."""
     from benchmarks.fits import FITS
 
     points = load_suite().points

@@ -1,4 +1,4 @@
-"""One region that trains, alone on its fabric: host streams at all its ports, and the same kernel in PyTorch."""
+"""Runs one region that trains, alone on its fabric: host streams at all its ports, and the same kernel in PyTorch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Op = Callable[..., torch.Tensor]
 
 @dataclass
 class Alone:
-    """What a batch gave: by tensor and by parameter; gradients of parameters are sums over the batch."""
+    """The results of a batch, by tensor and by parameter; gradients of parameters are sums over the batch."""
 
     region: TrainedKind
     output: Floats  # (samples, T, N)
@@ -43,7 +43,7 @@ class Alone:
 def region_alone(
     kind: type[TrainedKind], plan: PipelinedPlan, stage: str, needs: Sequence[str] | None = None
 ) -> TrainedKind:
-    """The region of a stage of a plan; by default all of its operands need gradients."""
+    """Return the region of a stage of a plan; by default all of its operands need gradients."""
     kernel = forward_kernel(plan, stage)
     kind.check(plan.graph, kernel)
     wanted = frozenset(kernel.inputs if needs is None else needs)
@@ -52,7 +52,7 @@ def region_alone(
 
 
 class _Bench:
-    """A fabric with the region, and the ways between its ports and the edges."""
+    """A fabric with the region, and the routes between its ports and the edges."""
 
     def __init__(self, region: TrainedKind, samples: int, come: tuple[int, int] | None = None) -> None:
         self.region, self.samples, wafer = region, samples, region.wafer
@@ -82,7 +82,7 @@ class _Bench:
         return way
 
     def inward(self, name: str, tensor: str, sinks: Sequence[Cell], come: int) -> int:
-        """A stream of the host to cells which all hear it, of that many samples."""
+        """Return a stream of the host to cells which all hear it, of that many samples."""
         edge = self._edge(sinks[0])
         way = self._way(edge, sinks, [])
         self.b.route(way.color, edge, rx=self._side(edge), tx=way.ports(edge))
@@ -92,7 +92,7 @@ class _Bench:
         return way.color
 
     def outward(self, name: str, tensor: str, senders: Sequence[Cell]) -> tuple[int, str]:
-        """A stream to the host: its color, and the ports of the outlet."""
+        """Return a stream to the host: its color, and the ports of the outlet."""
         edge = self._edge(senders[0], senders)
         way = self._way(senders[0], [edge], senders)
 
@@ -120,7 +120,7 @@ class _Laid:
     def inputs(
         self, operands: Mapping[str, Floats], gradient: Floats, weights: Mapping[str, Floats]
     ) -> dict[str, Floats]:
-        """Buffers of a run."""
+        """Return the buffers of a run."""
         region, (before, back) = self.region, self.come
         inputs = dict(region.values(weights))
         for inlet in region.inlets:
@@ -135,14 +135,14 @@ class _Laid:
         return np.ascontiguousarray(flat).reshape(-1).view(np.float32)[None, None]
 
     def unpacked(self, tensor: str, words: Floats) -> Floats:
-        """(samples, elements)."""
+        """Return (samples, elements)."""
         order = stream_order(self.region.graph, tensor)
         flat = np.ascontiguousarray(words.reshape(-1)).view(np.float16).reshape(self.samples, -1)
         flat = flat if order is None else flat[:, np.argsort(order)]
         return flat.astype(np.float32)
 
     def gradients(self, found: FabricResult) -> dict[str, Floats]:
-        """Of the operands, (samples, elements)."""
+        """Return the gradients of the operands, (samples, elements)."""
         return {
             tensor: self.unpacked(tensor, found.read(f"gradient {tensor}"))
             for tensor in self.region.gradient_order
@@ -150,7 +150,7 @@ class _Laid:
 
 
 def _laid(region: TrainedKind, samples: int, in_flight: int, rate: float, come: tuple[int, int]) -> _Laid:
-    """The region with streams of the host, which sends `come` samples of the operands and of gradients."""
+    """Return the region with streams of the host, which sends `come` samples of the operands and of gradients."""
     result = region.kernel.outputs[0]
     bench = _Bench(region, samples, come)
     cells: dict[str, list[Cell]] = {}
@@ -184,7 +184,7 @@ def run_alone(
     in_flight: int,
     rate: float = 0.5,
 ) -> Alone:
-    """A batch: operands (samples, ...) by tensor, the gradient of the result (samples, ...), parameters by name."""
+    """Return a batch: operands (samples, ...) by tensor, the gradient of the result (samples, ...), parameters by name."""
     samples, result = len(gradient), region.kernel.outputs[0]
     laid = _laid(region, samples, in_flight, rate, (samples, samples))
     found = stepped(laid.bench.b.build(), laid.bench.config, laid.inputs(operands, gradient, weights))
@@ -201,18 +201,20 @@ def run_alone(
 
 
 def counted(region: TrainedKind, samples: int, in_flight: int) -> Floats:
-    """Cycles (rows, cols) that the region's compute cores issue in a batch and its update, counted from the program."""
+    """Return the cycles (rows, cols) that the region's compute cores issue in a batch and its update, counted from the
+    program.
+    """
     laid = _laid(region, samples, in_flight, 0.5, (samples, samples))
     return issued_cycles(laid.bench.b.build(), laid.bench.config)[region.rows, region.columns]
 
 
 def issued_by_core(region: TrainedKind) -> Floats:
-    """Cycles (rows, cols) of one sample forward and backward: what it adds to a batch."""
+    """Return the cycles (rows, cols) of one sample forward and backward, which it adds to a batch."""
     return counted(region, 2, 1) - counted(region, 1, 1)
 
 
 def issued(region: TrainedKind) -> float:
-    """Of the busiest core."""
+    """Return the cycles of the busiest core."""
     return float(issued_by_core(region).max())
 
 
@@ -223,7 +225,9 @@ def first_sample_alone(
     weights: Mapping[str, Floats],
     come: tuple[int, int],
 ) -> tuple[Floats, dict[str, Floats]]:
-    """What left of a batch of which `come` samples of operands and of gradients came: result and gradients, zero where nothing did."""
+    """Send only `come` samples of operands and of gradients of a batch; return result and gradients, zero where none
+    left.
+    """
     samples = len(gradient)
     laid = _laid(region, samples, samples, 0.0, come)
     inputs = laid.inputs(operands, gradient, weights)

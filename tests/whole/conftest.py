@@ -1,4 +1,4 @@
-"""The command line in this process, as the tests of the doors run it."""
+"""Runs the command line in this process, as the tests of the entry points do."""
 
 from tests.doors.conftest import wse
 

@@ -1,4 +1,6 @@
-"""The smallest region that trains: one core that adds its operands up and copies gradients, so a network of ways and nothing else."""
+"""The smallest region that trains: one core that sums its operands and copies gradients, so that a network consists
+only of routes.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from wse_sim.whole.trained.contract import Floats
 
 
 class Copies(TrainedKind):
-    """A dense layer whose weight is the unit matrix (and whose bias 0), with or without a residual."""
+    """A dense layer whose weight is the identity matrix (and whose bias is 0), with or without a residual."""
 
     family = "gemm"
     title = "copies"
@@ -21,52 +23,52 @@ class Copies(TrainedKind):
 
     @classmethod
     def tokens_of(cls, graph: KernelGraph, kernel: Kernel) -> int:
-        """Rows of a sample."""
+        """Return the rows of a sample."""
         return int(kernel.dims["m"]) // graph.samples
 
     @classmethod
     def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
-        """All are covered."""
+        """Accept all kernels."""
 
     def extent(self) -> tuple[int, int]:
-        """One core."""
+        """Return one core."""
         return 1, 1
 
     @property
     def cell(self) -> Cell:
-        """The core."""
+        """Return the core."""
         return self.top, self.left
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
-        """All at the core."""
+        """Return the core for every operand."""
         return tuple(Inlet(name, self.cell) for name in self.kernel.inputs)
 
     @property
     def senders(self) -> tuple[Cell, ...]:
-        """The core."""
+        """Return the core."""
         return (self.cell,)
 
     @property
     def gradient_inlet(self) -> Cell:
-        """The core."""
+        """Return the core."""
         return self.cell
 
     @property
     def gradient_order(self) -> tuple[str, ...]:
-        """The residual first."""
+        """Return the order, the residual first."""
         return tuple(tensor for tensor in reversed(self.operands) if tensor in self.needs)
 
     def gradient_senders(self, tensor: str) -> tuple[Cell, ...]:
-        """The core."""
+        """Return the core."""
         return (self.cell,)
 
     def most_in_flight(self) -> int:
-        """Nothing is held."""
+        """Return that nothing is stored."""
         return 10**6
 
     def build_batch(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
-        """A sample at a time."""
+        """Process one sample at a time."""
         core, size = b.core_class(self.name), self.tokens * int(self.kernel.dims["n"])
         held = b.buffer(f"{self.name}.held", size, "fp16", self.cell)
         total = b.buffer(f"{self.name}.total", size, "fp32", self.cell)
@@ -92,15 +94,15 @@ class Copies(TrainedKind):
                     core.mov(fabric_out(ports.gradient_out[tensor][0]), held.dsd(), **how)
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
-        """None."""
+        """Return no parameters."""
         return {}
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """What comes back of the batch."""
+        """Read the results of the batch."""
         return (f"{self.name}.total",)
 
     def read(self, buffers: Mapping[str, Floats]) -> tuple[dict[str, Floats], dict[str, Floats]]:
-        """The gradient of the bias; nothing learns."""
+        """Return the gradient of the bias; nothing learns."""
         total = buffers[f"{self.name}.total"].reshape(self.tokens, -1).sum(axis=0)
         return {self.kernel.parameters[1]: total}, {}

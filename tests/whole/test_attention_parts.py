@@ -1,4 +1,6 @@
-"""Attention on uneven parts of tokens: values against PyTorch, cycles against the price of the plan, no divisors of tokens."""
+"""Attention on uneven parts of tokens: values against PyTorch, cycles against the price of the plan, without divisors
+of tokens.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ SIDE = 48
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """Tokens, heads and features of a head; rows and columns of cores that compute; what the fullest core has, on how many."""
+    """Tokens, heads and features of a head; rows and columns of cores that compute; the load of the fullest core, and
+    the number of such cores.
+    """
 
     tokens: int
     heads: int
@@ -43,7 +47,7 @@ class Case:
 
 
 def made(case: Case) -> tuple[Heads, PipelinedPlan]:
-    """Attention between its four layers, on a region of that many cores; the host is no slower than a link."""
+    """Make attention between its four layers, on a region of that many cores; the host is no slower than a link."""
     torch.manual_seed(0)
     features = case.heads * case.width
     model = Heads(features, case.heads, case.is_causal).half().float()
@@ -79,7 +83,8 @@ CASES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_uneven_parts_give_the_values_of_pytorch_at_the_price(name: str) -> None:
-    """Random samples beside PyTorch; the busiest core to the cycle, and the step within 5 % of the price.
+    """Random samples are compared with PyTorch; the busiest core is exact to the cycle, and the step within 5 % of the
+    price.
 
     Four layers and attention round to fp16 (2^-11) a few times each.
     """
@@ -115,7 +120,7 @@ def test_uneven_parts_give_the_values_of_pytorch_at_the_price(name: str) -> None
 def test_any_parts_keep_their_price(
     tokens: int, heads: int, half: int, rows: int, cols: int, is_causal: bool
 ) -> None:
-    """Random sizes: nothing stops, values are those of PyTorch, and the plan prices what the busiest core issues."""
+    """For random sizes no run stops, values are those of PyTorch, and the plan prices the cycles of the busiest core."""
     case = Case(tokens, heads, 2 * half, rows, cols, (0, 0), (0, 0), is_causal)
     model, plan = made(case)
     x = torch.randn(2, tokens, heads * 2 * half).half().float()
@@ -132,7 +137,7 @@ def test_any_parts_keep_their_price(
 @examples(60)
 @given(tokens=st.integers(1, 40), rows=st.integers(1, 12))
 def test_rows_send_every_token_in_its_turn(tokens: int, rows: int) -> None:
-    """A walk over the switches: after every round they are as they were before, and tokens left in the order of the sample.
+    """After every round the switches are as before, and tokens have left in the order of the sample.
 
     `turned` are routers that take from the row behind: the first one that has not turned sends.
     """

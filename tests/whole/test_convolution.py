@@ -1,4 +1,6 @@
-"""Convolutions on the fabric: images pixel by pixel through regions whose inlets unfold them, beside PyTorch."""
+"""Convolutions on the fabric: images pass pixel by pixel through regions whose inlets unfold them, compared with
+PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ CASES: dict[str, tuple[list[nn.Module], tuple[int, int, int], int]] = {
 
 
 def made(name: str) -> tuple[nn.Sequential, PipelinedPlan]:
-    """Model and plan of a case."""
+    """Return model and plan of a case."""
     layers, shape, side = CASES[name]
     model = nn.Sequential(*layers).float()
     graph = inputs_over_rows(api.lower(model, (torch.zeros(1, *shape),)))
@@ -55,14 +57,14 @@ def made(name: str) -> tuple[nn.Sequential, PipelinedPlan]:
 
 
 def weights_of(model: nn.Module) -> dict[str, Any]:
-    """Parameters by name."""
+    """Return the parameters by name."""
     return {name: value.detach().numpy() for name, value in model.state_dict().items()}
 
 
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", CASES)
 def test_images_come_out_as_from_pytorch(name: str) -> None:
-    """Three images in flight.  Every layer rounds to fp16 (2^-11 relative) twice: sums, and sums with bias."""
+    """Three images are in flight. Every layer rounds to fp16 (2^-11 relative) twice: sums, and sums with bias."""
     torch.manual_seed(2)
     model, plan = made(name)
     for parameter in model.parameters():
@@ -99,7 +101,9 @@ class Residual(nn.Module):
 
 
 def test_a_residual_block_with_batch_norms() -> None:
-    """Statistics away from their defaults go into filters and bias; the sum is its own region, where the skip waits."""
+    """Statistics away from their defaults are folded into filters and bias; the sum is its own region, where the skip
+    waits.
+    """
     torch.manual_seed(4)
     model = Residual().eval()
     for name, value in model.state_dict().items():
@@ -123,7 +127,8 @@ def test_a_residual_block_with_batch_norms() -> None:
 
 @pytest.mark.slow
 def test_a_residual_sum_keeps_the_pace_of_its_link() -> None:
-    """16 x 16 pixels of 4 channels are 512 words: the sum's operands come over one link, 2 x (512 words and one that turns back).
+    """16 x 16 pixels of 4 channels are 512 words: the sum's operands arrive over one link, 2 x (512 words and one that
+    turns back).
 
     So much the plan states of its work and its wait for words.  The pooling behind it takes longer, and holds up the skip as well.
     """
@@ -141,7 +146,8 @@ def test_a_residual_sum_keeps_the_pace_of_its_link() -> None:
 
 @pytest.mark.slow
 def test_a_column_of_pooling_hears_one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mean of all pixels of 16 channels in one stream: eight words of each of 8 x 8 pixels go by every inlet.
+    """The mean of all pixels of 16 channels arrives in one stream: eight words of each of 8 x 8 pixels pass every
+    inlet.
 
     Cores compute meanwhile, so that is a sample's time; in streams side by side it is that of a core.
     """
@@ -161,7 +167,7 @@ GROUPED = "a filter for every channel, then groups of channels"
 @pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", ["strides and zeros around", "maxima over a border, then means", GROUPED])
 def test_regions_issue_what_their_instructions_take(name: str) -> None:
-    """The busiest core of every region, and all start in the order of the layers."""
+    """Cycles of the busiest core of every region are compared, and all start in the order of the layers."""
     _, plan = made(name)
     found = compare_with_engine(plan, 4)
     for region in found.regions:
@@ -172,7 +178,7 @@ def test_regions_issue_what_their_instructions_take(name: str) -> None:
 
 @pytest.mark.slow
 def test_cycles_of_a_convolution_on_paper() -> None:
-    """4 channels of 4 x 6 pixels to 2 filters of one tap on a column of v = 2 outputs: T = 24 pixels.
+    """4 channels of 4 x 6 pixels to 2 filters of one tap on a column of v = 2 outputs have T = 24 pixels.
 
     Two rows with k = 2 inputs: 2 x 1 products (two a cycle) and 2 sums: 4 cycles a pixel, 96.  The last row has no inputs; two
     sums come and a word leaves: 3 cycles a pixel.
@@ -183,7 +189,7 @@ def test_cycles_of_a_convolution_on_paper() -> None:
 
 
 def test_cycles_of_a_pooling_on_paper() -> None:
-    """Maxima of 2 x 2 of 4 channels of 8 x 8 pixels: two cores, e = 2 channels each, start o = 21.
+    """Maxima of 2 x 2 of 4 channels of 8 x 8 pixels need two cores with e = 2 channels each, start o = 21.
 
     In: 64 words.  Lines: 4 times a copy of 16 elements (four a cycle) and a maximum of 16 (one a cycle): 4 (2 o + 4 + 16).
     Columns: T = 16 pixels; two channels one after the other, o + 16 each.  Out: 16 words.
@@ -200,7 +206,7 @@ def test_cycles_of_a_pooling_on_paper() -> None:
 
 
 def test_poolings_that_are_not_whole_are_refused() -> None:
-    """A window that is cut off at the border, and averages that leave out what is around."""
+    """A window that is cut off at the border and averages without padding are refused."""
     for pool in (nn.MaxPool2d(2, ceil_mode=True), nn.AvgPool2d(3, 2, 1, count_include_pad=False)):
         graph = inputs_over_rows(
             api.lower(nn.Sequential(pool, nn.Conv2d(4, 4, 1)), (torch.zeros(1, 4, 7, 7),))
@@ -247,7 +253,7 @@ def test_images_come_in_several_streams_where_one_would_be_late() -> None:
     ids=repr,
 )
 def test_unlike_directions_are_refused(conv: nn.Conv2d) -> None:
-    """A kernel holds one stride, and its zeros around follow from the lines of its result: columns must agree."""
+    """A kernel has one stride, and its padding follows from the lines of its result: columns must agree."""
     graph = inputs_over_rows(api.lower(nn.Sequential(conv, nn.ReLU()), (torch.zeros(1, 2, 6, 6),)))
     with pytest.raises(ModelError, match="same stride and padding"):
         check_graph(graph)
@@ -255,7 +261,7 @@ def test_unlike_directions_are_refused(conv: nn.Conv2d) -> None:
 
 @pytest.mark.parametrize(("stride", "padding"), [((4, 3), 0), (4, (0, 1))])
 def test_wide_strides_that_differ_are_refused(stride: Any, padding: Any) -> None:
-    """8 x 8 pixels give 2 x 2 results all the same, so sizes alone would not tell it."""
+    """8 x 8 pixels give 2 x 2 results in both cases, so sizes alone would not show it."""
     model = nn.Sequential(nn.Conv2d(2, 4, 4, stride=stride, padding=padding))
     assert model(torch.zeros(1, 2, 8, 8)).shape == (1, 4, 2, 2)
     with pytest.raises(ModelError, match="different strides or padding along lines and along columns"):

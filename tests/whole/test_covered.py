@@ -1,4 +1,4 @@
-"""What the whole fabric does not cover is refused in one sentence with a remedy, before anything is compiled."""
+"""Models that the whole fabric does not cover are refused in one sentence with a remedy, before anything is compiled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wse_sim.whole import compare_with_engine, inputs_over_rows
 
 
 class Residual(nn.Module):
-    """A sum beside a layer."""
+    """A sum next to a layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Heads(Residual):
 
 
 class Tap(Residual):
-    """The output of the first layer is returned, too."""
+    """A model that also returns the output of the first layer."""
 
     def forward(self, x: torch.Tensor) -> Any:
         """A of x, and B of that."""
@@ -55,7 +55,7 @@ class Attention(Residual):
 
 
 class Tied(Residual):
-    """One layer twice."""
+    """A model that applies one layer twice."""
 
     def forward(self, x: torch.Tensor) -> Any:
         """A of A of x."""
@@ -84,7 +84,7 @@ MODELS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
 
 
 def __getattr__(name: str) -> Any:
-    """``tests.whole.test_covered:NAME``, a factory for the command line, of each of the models."""
+    """Return a factory for the command line, ``tests.whole.test_covered:NAME``, of each of the models."""
     if name.replace("_", " ") not in MODELS:
         raise AttributeError(name)
     model, shape = MODELS[name.replace("_", " ")]
@@ -132,7 +132,7 @@ NOT_COMPILED = [
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file of a wafer of 40 x 40 cores."""
+    """Write a file of a wafer of 40 x 40 cores."""
     counts = {"rows": 40, "cols": 40, "program_rows": 40, "program_cols": 40, "io_channels_per_edge": 10}
     lines = [
         f"  {name}: {{value: {n}, unit: '1', source: a corner, evidence: assumed}}"
@@ -144,7 +144,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def refuses(wse: Any, words: str, sentence: str) -> None:
-    """The command ends with status 2 and one line that holds the sentence."""
+    """Check that the command ends with status 2 and one line that contains the sentence."""
     ran = wse("run", *shlex.split(words), "--whole-fabric", "--batch", "8", "--quiet")
     assert ran.status == 2, ran.err
     assert ran.err.count("\n") == 1
@@ -157,7 +157,7 @@ def refuses(wse: Any, words: str, sentence: str) -> None:
 def test_options_are_refused_before_the_model_is_read(
     wse: Any, small: Path, monkeypatch: pytest.MonkeyPatch, options: str, sentence: str
 ) -> None:
-    """Without a reader the command says the same."""
+    """Without a reader the command gives the same answer."""
     monkeypatch.delattr(api, "read")
     wafer = "" if "--wafer" in options else f"--wafer {small}"
     refuses(wse, f"fc-mnist {options} {wafer}", sentence)
@@ -168,7 +168,7 @@ def test_options_are_refused_before_the_model_is_read(
 def test_models_are_refused_before_they_are_compiled(
     wse: Any, small: Path, monkeypatch: pytest.MonkeyPatch, model: str, options: str, sentence: str
 ) -> None:
-    """Without a compiler and a simulator the command says the same."""
+    """Without a compiler and a simulator the command gives the same answer."""
     monkeypatch.delattr(api, "run")
     refuses(
         wse,
@@ -180,7 +180,7 @@ def test_models_are_refused_before_they_are_compiled(
 def test_one_replica_is_planned_and_several_are_refused(
     wse: Any, small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The command asks the compiler for one copy of the model; a plan of two, made in Python, is refused."""
+    """The command requests one replica of the model from the compiler; a plan of two, made in Python, is refused."""
     graph = inputs_over_rows(graph_of(network((16, 8, 4)), 16))
     with pytest.raises(ModelError, match="has one replica, but this plan has 2; plan with replicas=1"):
         compare_with_engine(plan_of(graph, 40, mode_options={"replicas": 2}))

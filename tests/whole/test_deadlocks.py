@@ -1,4 +1,4 @@
-"""Networks by chance, in regions of chance shapes: no plan stops, in inference or in training.
+"""Random networks in regions of random shapes: no plan deadlocks, in inference or in training.
 
 The compiler gives a region as many cores as its price asks for.  So prices that are off by a random factor for every layer, forward
 and backward by themselves, give regions and samples in flight that the true prices would never give.  A block with GELU
@@ -38,7 +38,7 @@ LEAST, MOST = 0.15, 6.0
 def plan_by_chance(
     model: nn.Module, shape: tuple[int, ...], seed: int, side: int, *, training: bool, **how: Any
 ) -> PipelinedPlan | None:
-    """A plan with prices off by random factors; None if the model is refused (odd features) or does not fit."""
+    """Return a plan with prices off by random factors; None if the model is refused (odd features) or does not fit."""
     real = Sizer._costs
 
     def costs(self: Sizer, prices: Any, group: Group, rows: Any, cols: Any) -> tuple[Any, Any, Any]:
@@ -90,14 +90,14 @@ INFERENCE = st.fixed_dictionaries(
 def check_training(
     model: tuple[nn.Module, tuple[int, ...]], seed: int, side: int, batch: int, most: int | None, **how: str
 ) -> None:
-    """All words of a batch come through, whatever the shapes of regions and the samples in flight."""
+    """Check that all words of a batch leave, for any shapes of regions and samples in flight."""
     if plan := plan_by_chance(*model, seed, side, training=True, batch=batch, **how):
         made = trained_network(plan, batch, 0.0, "squared error", most)
         assert stepped(made.program, made.config, None).words_left == 0
 
 
 def check_inference(model: tuple[nn.Module, tuple[int, ...]], seed: int, side: int, placer: str) -> None:
-    """The same of eight samples in inference."""
+    """Check the same for eight samples in inference."""
     if plan := plan_by_chance(*model, seed, side, training=False, batch=16, placer=placer):
         made = program_of(plan, 8)
         assert stepped(made.program, made.config, None).words_left == 0
@@ -107,14 +107,14 @@ def check_inference(model: tuple[nn.Module, tuple[int, ...]], seed: int, side: i
 @examples(4)
 @given(case=TRAINING)
 def test_no_training_stops(case: dict[str, Any]) -> None:
-    """A few."""
+    """A few random networks are trained."""
     check_training(**case)
 
 
 @examples(3)
 @given(case=INFERENCE)
 def test_no_inference_stops(case: dict[str, Any]) -> None:
-    """A few."""
+    """A few random networks are run."""
     check_inference(**case)
 
 
@@ -122,7 +122,7 @@ def test_no_inference_stops(case: dict[str, Any]) -> None:
 @examples(100)
 @given(case=TRAINING)
 def test_no_training_of_many_stops(case: dict[str, Any]) -> None:
-    """Many."""
+    """Many random networks are trained."""
     check_training(**case)
 
 
@@ -130,12 +130,12 @@ def test_no_training_of_many_stops(case: dict[str, Any]) -> None:
 @examples(50)
 @given(case=INFERENCE)
 def test_no_inference_of_many_stops(case: dict[str, Any]) -> None:
-    """Many."""
+    """Many random networks are run."""
     check_inference(**case)
 
 
 def test_odd_features_are_refused_where_programs_are_made() -> None:
-    """81 features are no integer number of words: both programs would wait for the last half word forever."""
+    """81 features are not a whole count of words: both programs would wait forever for the last half word."""
     model = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(324, 10))
     graph = inputs_over_rows(api.lower(model, (torch.zeros(1, 1, 9, 9),), training=True, optimizer="sgd"))
     plan = api.compile(graph, wafer=wafer(24), mode="pipelined", replicas=1, batch=4)

@@ -1,4 +1,4 @@
-"""Dense layers in a row as one fabric program: values against PyTorch, times against closed forms and the engine."""
+"""Consecutive dense layers as one fabric program: values against PyTorch, times against closed forms and the engine."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CASES = {
 
 
 def wafer(side: int) -> Wafer:
-    """A small wafer of the second generation."""
+    """Return a small wafer of the second generation."""
     return load_wafer("wse2").derive(
         rows=side, cols=side, program_rows=side, program_cols=side, io_channels_per_edge=side // 4
     )
@@ -50,12 +50,12 @@ def network(sizes: tuple[int, ...]) -> nn.Sequential:
 
 
 def graph_of(model: nn.Module, inputs: int, **how: Any) -> KernelGraph:
-    """The kernel graph of a network of `inputs` inputs."""
+    """Return the kernel graph of a network of `inputs` inputs."""
     return api.lower(model, (torch.zeros(1, inputs),), **how)
 
 
 def plan_of(graph: KernelGraph, side: int, **how: Any) -> PipelinedPlan:
-    """The pipelined plan of an inference."""
+    """Return the pipelined plan of an inference."""
     options = RunOptions(mode="pipelined", wafer=wafer(side), **({"phase": "inference", "batch": 64} | how))
     plan = api.plan_of(graph, options)
     assert isinstance(plan, PipelinedPlan), isinstance(plan, Infeasible) and plan.message
@@ -90,7 +90,9 @@ def test_outputs_equal_those_of_pytorch(case: tuple[nn.Sequential, PipelinedPlan
 def test_period_is_that_of_the_busiest_core_and_follows_from_instructions(
     case: tuple[nn.Sequential, PipelinedPlan],
 ) -> None:
-    """The busiest core sets the pace, or an inlet that hears a word a cycle (odd sizes: 17 words, and 2 that it deals out)."""
+    """The busiest core sets the pace, or an inlet that receives a word per cycle (odd sizes: 17 words, and 2 that it
+    sends on).
+    """
     _, plan = case
     found = compare_with_engine(plan, 8)
     for region in found.regions:
@@ -122,7 +124,7 @@ def test_cycles_of_a_finishing_core_on_paper() -> None:
 
 @pytest.mark.slow
 def test_more_samples_take_more_time_and_give_the_same_rows() -> None:
-    """The first rows do not depend on those behind them."""
+    """The first rows do not depend on later ones."""
     model = network((33, 21, 7))
     plan = plan_of(inputs_over_rows(graph_of(model, 33)), 20)
     weights = {name: value.detach().numpy() for name, value in model.state_dict().items()}
@@ -167,7 +169,7 @@ def test_every_word_of_a_sample_crosses_the_edge_once() -> None:
 
 
 class RunningSums(nn.Module):
-    """No kernel of a whole model on the fabric."""
+    """A kernel that a whole model on the fabric does not have."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(batch, features)."""
@@ -175,7 +177,7 @@ class RunningSums(nn.Module):
 
 
 def test_what_is_not_covered_is_refused_in_one_sentence() -> None:
-    """Every refusal names what is wrong and the remedy."""
+    """Every refusal names the fault and the remedy."""
     model = network((16, 8))
     graph = graph_of(model, 16)
     good = plan_of(inputs_over_rows(graph), 16)

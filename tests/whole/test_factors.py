@@ -1,4 +1,4 @@
-"""Factors of queries, and batch norms that no convolution takes: the values are PyTorch's."""
+"""Factors of queries, and batch norms outside convolutions: the values are PyTorch's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T, E, HEADS = 4, 16, 2
 
 
 class Scaled(nn.Module):
-    """Attention whose factor meets the queries, in one of four places."""
+    """Attention whose factor multiplies the queries, in one of four places."""
 
     def __init__(self, place: str) -> None:
         super().__init__()
@@ -44,7 +44,9 @@ class Scaled(nn.Module):
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("place", ["queries", "heads", "keys", "own"])
 def test_a_factor_of_the_queries_is_one_of_the_scores(place: str) -> None:
-    """Refused, or right: five kernels round to fp16 a few times.  Without the factor the outputs differ by more."""
+    """The model is refused or right: five kernels round to fp16 a few times. Without the factor the outputs differ by
+    more.
+    """
     torch.manual_seed(0)
     model = Scaled(place)
     graph = inputs_over_rows(api.lower(model, (torch.zeros(1, T, E),)))
@@ -64,7 +66,7 @@ def test_a_factor_of_the_queries_is_one_of_the_scores(place: str) -> None:
 
 
 class Normed(nn.Module):
-    """A batch norm before a convolution, and one behind a convolution with a bias."""
+    """A batch norm before a convolution, and one after a convolution with a bias."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,7 +81,7 @@ class Normed(nn.Module):
 
 
 def test_a_batch_norm_of_its_own_multiplies_and_adds() -> None:
-    """Of images and of rows, with statistics that are far from zero and one."""
+    """The norms are of images and of rows, with statistics that are far from zero and one."""
     torch.manual_seed(0)
     model = Normed().eval()
     for norm in (model.first, model.second, model.last):

@@ -1,4 +1,4 @@
-"""Models as people write them: tables of tokens, masks spelled out, weights as (K, N), dropout, logarithms at the end."""
+"""Models as people write them: tables of tokens, explicit masks, weights as (K, N), dropout, logarithms at the end."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Spelled(nn.Module):
             self.head.weight = self.words.weight
 
     def forward(self, ids: torch.Tensor) -> Any:
-        """The logarithm of the odds of every next word."""
+        """Return the logarithm of the probabilities of every next word."""
         x = self.drop(self.words(ids) + self.places(torch.arange(ids.shape[1])))
         q, k, v = (
             part.unflatten(2, (HEADS, -1)).transpose(1, 2) for part in self.qkv(self.norm(x)).chunk(3, -1)
@@ -62,19 +62,19 @@ class Spelled(nn.Module):
 
 
 def lowered(model: nn.Module, training: bool = False) -> KernelGraph:
-    """The graph of a model of tokens, as it is on the fabric."""
+    """Return the graph of a model of tokens, as it is on the fabric."""
     how: dict[str, Any] = {"training": True, "optimizer": "sgd"} if training else {}
     return inputs_over_rows(api.lower(model.train(training), (torch.zeros(1, T, dtype=torch.int64),), **how))
 
 
 def weights_of(model: nn.Module) -> dict[str, np.ndarray]:
-    """Parameters by name."""
+    """Return the parameters by name."""
     return {name: value.detach().numpy() for name, value in model.state_dict().items()}
 
 
 @pytest.mark.slow
 def test_a_language_model_gives_the_values_of_pytorch() -> None:
-    """The host looks tokens up; the fabric does the rest, the softmax of the end too.
+    """The host looks tokens up; the fabric computes the rest, including the softmax at the end.
 
     Seven kernels round to fp16 (2^-11) a few times each.  Without the mask the outputs would differ by far more.
     """
@@ -96,7 +96,7 @@ def test_a_language_model_gives_the_values_of_pytorch() -> None:
 
 @pytest.mark.slow
 def test_it_trains_without_dropout_and_with_its_tables_at_rest() -> None:
-    """Loss, gradients (of weights as they lie) and the outputs are PyTorch's where dropout is off."""
+    """Loss, gradients (of weights as they are stored) and the outputs are PyTorch's if dropout is off."""
     torch.manual_seed(0)
     model = Spelled()
     graph = lowered(model, training=True)
@@ -129,7 +129,7 @@ def test_it_trains_without_dropout_and_with_its_tables_at_rest() -> None:
 
 
 def test_a_table_that_is_a_weight_as_well_does_not_train() -> None:
-    """Its gradient would lack the part of the look-ups; in inference it may be both."""
+    """Its gradient would lack the part of the look-ups; in inference a table may have both uses."""
     assert lowered(Spelled(tied=True)).kernel("head").parameters == ("words.weight",)
     with pytest.raises(
         ModelError, match=r"'words.weight' is a table .* and the weight of 'head'.* its own weight"
@@ -139,7 +139,7 @@ def test_a_table_that_is_a_weight_as_well_does_not_train() -> None:
 
 @pytest.mark.slow
 def test_a_mask_that_is_no_triangle_is_not_taken_for_one() -> None:
-    """A sum beside the triangle, a fill that hides nothing, a band: not the scores that the fabric computes."""
+    """A sum next to the triangle, a fill that hides nothing and a band give other scores than the fabric computes."""
     biased = Spelled()
     biased.slope = torch.linspace(-1.0, 0.0, T * T).reshape(T, T)
     with_both = api.lower(biased.eval(), (IDS[:1],)).kernel("attention")
@@ -153,7 +153,7 @@ def test_a_mask_that_is_no_triangle_is_not_taken_for_one() -> None:
 
 
 class Columns(nn.Module):
-    """A softmax along the tokens, of as many tokens as features."""
+    """A softmax along the tokens, with as many tokens as features."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ class Columns(nn.Module):
 
 
 def test_a_softmax_of_columns_is_refused() -> None:
-    """Its sizes are those of one along the last dimension, and its values are not."""
+    """Its sizes are those of a softmax along the last dimension, but its values differ."""
     from wse_sim.whole import check_graph
 
     graph = inputs_over_rows(api.lower(Columns(), (torch.zeros(1, T, T),)))
@@ -200,7 +200,7 @@ class TokensFirst(nn.Module):
 
 @pytest.mark.slow
 def test_tokens_may_come_before_the_batch() -> None:
-    """The first dimension of the input counts as samples, and attention shows that it holds tokens."""
+    """The first dimension of the input counts as samples, and attention shows that it has tokens."""
     torch.manual_seed(0)
     model = TokensFirst().eval()
     graph = inputs_over_rows(api.lower(model, (torch.zeros(T, 1, E),)))

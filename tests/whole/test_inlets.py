@@ -23,13 +23,13 @@ from wse_sim.whole.training import training_program
 
 
 def corner(base: str, side: int) -> Wafer:
-    """A corner of a wafer."""
+    """Return a corner of a wafer."""
     sides = {"rows": side, "cols": side, "program_rows": side, "program_cols": side}
     return load_wafer(base).derive(**sides, io_channels_per_edge=side // 4)
 
 
 def chain_plan(sizes: tuple[int, ...], base: str, side: int, batch: int) -> PipelinedPlan:
-    """A chain that trains, as it is on the fabric."""
+    """Return a chain that trains, as it is on the fabric."""
     graph = graph_of(network(sizes), sizes[0], training=True, optimizer="sgd")
     plan = api.compile(inputs_over_rows(graph), corner(base, side), mode="pipelined", batch=batch, replicas=1)
     assert isinstance(plan, PipelinedPlan)
@@ -39,7 +39,8 @@ def chain_plan(sizes: tuple[int, ...], base: str, side: int, batch: int) -> Pipe
 @pytest.mark.thinned(1)
 @pytest.mark.parametrize("base", ["wse2", "wse3"])
 def test_inlets_issue_what_the_price_of_a_chain_says(base: str) -> None:
-    """An inlet hears i words of a sample and deals d out, forward and backward: i + 2 d cycles, whatever the links take.
+    """An inlet receives i words of a sample and sends d on, forward and backward: i + 2 d cycles, whatever the links
+    take.
 
     Rows that have a word less than others take 3 cycles from that: heard once, dealt out twice.  A layer has as many inlets as its
     price where they find ways.
@@ -67,7 +68,9 @@ def test_inlets_issue_what_the_price_of_a_chain_says(base: str) -> None:
 
 
 def test_the_host_feeds_more_inlets_than_hear_one_stream_between_regions() -> None:
-    """An inlet of the first layer hears the words of its rows alone, so as many are taken as keep the cores at work."""
+    """An inlet of the first layer receives only the words of its rows, so there are enough inlets to keep the cores at
+    work.
+    """
     first, second = training_program(chain_plan((160, 24, 10), "wse2", 32, 24), 4).layouts[:2]
     assert len(first.fed) > MOST_INLETS >= len(second.fed)
 
@@ -82,7 +85,8 @@ def test_a_chain_with_many_inlets_keeps_the_pace_of_its_cores(sizes: tuple[int, 
 @pytest.mark.slow
 @pytest.mark.parametrize("base", ["wse2", "wse3"])
 def test_a_lone_sample_takes_the_sum_of_its_parts_through_a_chain_and_back(base: str) -> None:
-    """Nothing overlaps for one sample, so the engine's step is fills and ways: links of 1 or 1.125 cycles a word, hops, corners, dies.
+    """Nothing overlaps for one sample, so the engine's step consists of fills and routes: links of 1 or 1.125 cycles
+    per word, hops, corners, dies.
 
     Before inlets, turns and the ways of the program were counted, the fabric took 34 % more on WSE-2 and 55 % on WSE-3.
     """
@@ -91,7 +95,8 @@ def test_a_lone_sample_takes_the_sum_of_its_parts_through_a_chain_and_back(base:
 
 
 def test_two_operands_share_the_links_of_an_elementwise_region() -> None:
-    """Forward the words of both come over one link, and backward the gradients of both leave over one: 2 W cycles per sample each.
+    """Forward the words of both arrive over one link, and backward the gradients of both leave over one: 2 W cycles per
+    sample each.
 
     8 tokens of 32 features are W = 128 words.  The work itself is 2 elements a core, so without links the price was the start
     of an instruction and few words: the fabric took 74 % more than the engine, 22 % now.
@@ -110,7 +115,9 @@ def test_two_operands_share_the_links_of_an_elementwise_region() -> None:
 
 
 def test_a_region_as_high_as_the_wafer_computes_on_one_row_less() -> None:
-    """Cells that send in turn close a column to streams: 768 elements on 31 of 32 rows and 12 columns are 4 a core, not 2."""
+    """Cells that send one after the other block a column for streams: 768 elements on 31 of 32 rows and 12 columns are
+    4 per core, not 2.
+    """
     wse2 = corner("wse2", 32)
     high, low = (
         pointwise(768, Tiling(rows, 12), wse2, dtype="fp16", special=1, inputs=2, bundles=1).special

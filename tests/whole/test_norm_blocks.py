@@ -1,4 +1,6 @@
-"""Norms of whole tokens in blocks, alone on their fabric: values against PyTorch, cycles against the price of a plain plan."""
+"""Norms of complete tokens in blocks, alone on their fabric: values against PyTorch, cycles against the price of a
+plain plan.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +27,14 @@ MOVING = 0.72  # of the columns of a region, those that compute
 
 
 def lowered(model: nn.Module, tokens: int, features: int) -> KernelGraph:
-    """The graph of a model of tokens."""
+    """Return the graph of a model of tokens."""
     return api.lower(model, (torch.zeros(1, tokens, features),))
 
 
 def plan_on(graph: KernelGraph, rows: int, cols: int) -> PipelinedPlan:
-    """The plan with its one region on so many rows and columns of cores that compute; the host is no slower than a link."""
+    """Return the plan with its one region on so many rows and columns of cores that compute; the host is no slower than
+    a link.
+    """
     pins = {"pin_rows": rows, "pin_cols": int(np.ceil(cols / MOVING))}
     kernels = [dataclasses.replace(one, attrs=frozen({**one.attrs, **pins})) for one in graph.kernels]
     size = dict.fromkeys(("rows", "cols", "program_rows", "program_cols", "io_channels_per_edge"), SIDE)
@@ -40,7 +44,9 @@ def plan_on(graph: KernelGraph, rows: int, cols: int) -> PipelinedPlan:
 
 
 def checked(model: nn.Module, tokens: int, features: int, cores: tuple[int, int], samples: int) -> NormRegion:
-    """Values of random samples beside PyTorch, and the steady cycles beside the plain price or the link, within 5 %."""
+    """Return the values of random samples beside PyTorch, and the steady cycles beside the plain price or the link,
+    within 5 %.
+    """
     torch.manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -86,7 +92,7 @@ def checked(model: nn.Module, tokens: int, features: int, cores: tuple[int, int]
 def test_uneven_blocks_give_the_values_of_pytorch_at_the_price(
     tokens: int, features: int, cores: tuple[int, int], rounds: tuple[Any, ...]
 ) -> None:
-    """Full rounds, the size of their blocks, and the tokens of every core in the last round, computed by hand."""
+    """Complete rounds, the size of their blocks, and the tokens of every core in the last round are computed by hand."""
     region = checked(nn.LayerNorm(features, eps=0.1), tokens, features, cores, samples=3)
     full, block, last = region.rounds
     assert full * block * len(region.senders) + sum(last) == tokens
@@ -95,7 +101,8 @@ def test_uneven_blocks_give_the_values_of_pytorch_at_the_price(
 
 
 def test_a_prime_number_of_tokens_on_six_rows() -> None:
-    """197 tokens, as a vision transformer has: 33 on the fullest of 6 cores, where divisors would leave one core at work.
+    """197 tokens, as in a vision transformer, are 33 on the fullest of 6 cores, where divisors would leave one core at
+    work.
 
     Blocks of 8: four rounds are 192 tokens, and five cores have one more.
     """
@@ -106,7 +113,7 @@ def test_a_prime_number_of_tokens_on_six_rows() -> None:
 
 @pytest.mark.slow
 def test_a_softmax_lies_as_a_norm_does() -> None:
-    """Its logarithm has a matrix more; both on 4 cores for 13 tokens."""
+    """Its logarithm has one more matrix; both are on 4 cores for 13 tokens."""
     for model in (nn.Softmax(-1), nn.LogSoftmax(-1)):
         assert checked(model, 13, 16, (2, 2), samples=3).family == "softmax"
 
@@ -117,7 +124,7 @@ def test_a_softmax_lies_as_a_norm_does() -> None:
     [(1024, 768, (3, 3)), (197, 768, (6, 1)), (128, 1024, (3, 3)), (96, 256, (4, 3))],
 )
 def test_norms_of_large_models_keep_their_price(tokens: int, features: int, cores: tuple[int, int]) -> None:
-    """Regions of GPT-2, ViT and BERT: the price of the core or of the one link, whichever is longer."""
+    """Regions of GPT-2, ViT and BERT take the price of the core or of the one link, whichever is longer."""
     checked(nn.LayerNorm(features), tokens, features, cores, samples=1)
 
 
@@ -130,6 +137,6 @@ def test_a_plan_laid_on_the_fabric_has_the_plain_price_of_norms() -> None:
 
 
 def test_columns_wind() -> None:
-    """Down the first and up the next; every cell is beside the one before it."""
+    """The order is down the first column and up the next, so every cell is next to the one before it."""
     cells = winding(2, 5, 3, 8)
     assert cells == ((2, 5), (3, 5), (4, 5), (4, 6), (3, 6), (2, 6), (2, 7), (3, 7))

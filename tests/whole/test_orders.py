@@ -1,4 +1,4 @@
-"""Views cost nothing, so a graph leaves them out: a kernel that reads elements in another order is known, and refused."""
+"""A graph omits views, which cost nothing: a kernel that reads elements in another order is recognised and refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wse_sim.whole import check_graph, host_rows, inputs_over_rows
 
 
 class Square(nn.Module):
-    """As many tokens as features, so that no shape tells a turned tensor from one as it lies."""
+    """As many tokens as features, so that shapes do not distinguish a turned tensor from a stored one."""
 
     def __init__(self, function: Callable[..., torch.Tensor]) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Square(nn.Module):
 
 
 def lowered(function: Callable[..., torch.Tensor]) -> object:
-    """The graph of such a model."""
+    """Return the graph of such a model."""
     return inputs_over_rows(api.lower(Square(function), (torch.zeros(1, 8, 8),)))
 
 
@@ -59,7 +59,7 @@ STRAIGHT = {
 
 @pytest.mark.parametrize("name", TURNED)
 def test_another_order_is_named_and_refused(name: str) -> None:
-    """With square tensors the fabric would compute something else, and no size would tell."""
+    """With square tensors the fabric would compute different values, and sizes do not show it."""
     function, tensor = TURNED[name]
     graph = lowered(function)
     assert tensor in [one for kernel in graph.kernels for one in kernel.access.reordered]
@@ -69,7 +69,7 @@ def test_another_order_is_named_and_refused(name: str) -> None:
 
 
 def test_a_turned_input_is_turned_by_the_host() -> None:
-    """The input has one reader, so the host sends it as that one takes it.  Outputs are PyTorch's."""
+    """The input has one reader, so the host sends it in that order. Outputs are PyTorch's."""
     model, x = Square(lambda m, x: m.layer(x.mT)), torch.randn(3, 8, 8)
     graph = inputs_over_rows(api.lower(model, (x,)))
     check_graph(graph)
@@ -78,7 +78,7 @@ def test_a_turned_input_is_turned_by_the_host() -> None:
 
 
 def test_a_weight_as_inputs_and_outputs_is_turned() -> None:
-    """Square: only the views tell how it lies.  The fabric holds it as outputs and inputs."""
+    """In the square case only the views show the order. The fabric stores it as outputs and inputs."""
     graph = lowered(lambda m, x: m.norm(x) @ m.weight)
     check_graph(graph)
     assert ("weight.T",) in [kernel.parameters for kernel in graph.kernels]
@@ -86,7 +86,7 @@ def test_a_weight_as_inputs_and_outputs_is_turned() -> None:
 
 @pytest.mark.parametrize("name", STRAIGHT)
 def test_views_that_keep_the_order_are_free(name: str) -> None:
-    """Numbers of elements decide, not the names of views."""
+    """The numbers of elements decide, not the names of views."""
     graph = lowered(STRAIGHT[name])
     assert not any(kernel.access.reordered for kernel in graph.kernels)
     check_graph(graph)

@@ -15,7 +15,7 @@ from wse_sim.whole.page import STATES
 
 
 def test_the_page_shows_the_counters_of_every_core() -> None:
-    """Issuing, waiting and idle are all of a core's time; a region's row has the busiest core of its part of the map."""
+    """Issuing, waiting and idle add up to a core's time; a region's row has the busiest core of its part of the map."""
     plan = training_plan(network((16, 8, 6)), 16)
     found = compare_training(plan)
     shown = measured(found)

@@ -37,7 +37,7 @@ class Of(nn.Module):
 
 
 def of(function: Callable[..., Any], tokens: int, features: int, side: int = 32, samples: int = 3) -> Case:
-    """A case of such a model."""
+    """Return a case of such a model."""
     return Case(lambda: Of(function, tokens, features), (tokens, features), side, samples)
 
 
@@ -73,7 +73,7 @@ CASES = {
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", CASES)
 def test_outputs_equal_those_of_pytorch(name: str) -> None:
-    """Samples in flight against PyTorch in fp32: every kernel rounds to fp16 a few times."""
+    """Samples in flight are compared with PyTorch in fp32: every kernel rounds to fp16 a few times."""
     case = CASES[name]
     model, plan = made(case)
     x = torch.randn(case.samples, *case.shape).half().float()
@@ -107,7 +107,7 @@ def test_busiest_cores_issue_what_their_operators_take(name: str) -> None:
 
 
 def test_an_early_operand_waits_in_stores() -> None:
-    """The norm's result goes around two kernels: its region holds it in a store for them, before the one that deals it out."""
+    """The norm's result goes around two kernels: its region stores it for them, before the one that sends it on."""
     _, plan = made(CASES["early operand"])
     region = region_of(plan, "Pointwise")
     early, late = sorted(region.kernel.inputs, key=lambda name: len(region.stores[name]), reverse=True)
@@ -117,7 +117,7 @@ def test_an_early_operand_waits_in_stores() -> None:
 
 
 def region_of(plan: PipelinedPlan, kind: str) -> Any:
-    """The first region of a kind."""
+    """Return the first region of a kind."""
     return next(one for one in program_of(plan, 1).regions if type(one).__name__ == kind)  # type: ignore[attr-defined]
 
 
@@ -139,7 +139,9 @@ def region_of(plan: PipelinedPlan, kind: str) -> Any:
     ],
 )
 def test_what_the_graph_does_not_tell_is_refused(function: Callable[..., Any], match: str) -> None:
-    """Orders of operands, and which of two values an operator continues from: refused in one sentence, and never guessed."""
+    """Orders of operands, and the value from which an operator continues, are refused in one sentence and never
+    guessed.
+    """
     graph = inputs_over_rows(api.lower(Of(function, 4, 8), (torch.zeros(1, 4, 8),)))
     with pytest.raises(ModelError, match=match):
         check_graph(graph)
@@ -147,7 +149,7 @@ def test_what_the_graph_does_not_tell_is_refused(function: Callable[..., Any], m
 
 @pytest.mark.slow
 def test_images_pass_pixel_by_pixel() -> None:
-    """A product of two convolutions, read by a third: all three streams have the pixels of an image in a row."""
+    """A product of two convolutions is read by a third: all three streams have the pixels of an image in a row."""
 
     class Images(nn.Module):
         def __init__(self) -> None:
@@ -198,7 +200,7 @@ PACKED = {
 
 @pytest.mark.parametrize("name", PACKED)
 def test_a_product_that_is_read_in_parts_becomes_two(name: str) -> None:
-    """Each part is its own layer with its rows of the weight; values as PyTorch's."""
+    """Each part is its own layer with its rows of the weight; values are PyTorch's."""
     case = Case(lambda: Packed(PACKED[name]), (4, 8), 40, 3)
     model, plan = made(case)
     assert [stage.name for stage in plan.stages][:2] == ["both.part0", "both.part1"]

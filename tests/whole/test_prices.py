@@ -1,4 +1,4 @@
-"""Which prices a plan takes: those of the programs that the fabric steps, and where not, why not."""
+"""The prices of a plan: those of the programs that the fabric steps, and otherwise the reason."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Words(nn.Module):
 
 
 class Sums(nn.Module):
-    """A layer, then sums along the rows, which no program does."""
+    """A layer, then sums along the rows, for which there is no program."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,6 @@
-"""Random whole models: values beside PyTorch, order of starts and books beside the event engine, from the generator of the docs."""
+"""Random whole models: values compared with PyTorch, order of starts and times with the event engine, from the
+generator of the docs.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ QUICK = (9, 25)
 
 
 def check(seed: int) -> None:
-    """The model of a seed runs, and all but its time is right; time is told by the page."""
+    """Check that the model of a seed runs and is right except for its time, which the page shows."""
     row = measure(drawn(seed))
     assert row["outcome"] == "run", row
     assert row["worst_error"] < WORST, row
@@ -29,20 +31,20 @@ def check(seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", QUICK)
 def test_a_random_model_is_right(seed: int) -> None:
-    """A few of the sixty."""
+    """A few of the sixty are run."""
     check(seed)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("block", range(12))
 def test_sixty_random_models_are_right(block: int) -> None:
-    """Five of every kind, about half of them in training, on wafers of 16 x 16 to 64 x 64 cores."""
+    """There are five of every kind, about half of them in training, on wafers of 16 x 16 to 64 x 64 cores."""
     for seed in seeds(1 + 5 * block, 5):
         check(seed)
 
 
 def test_the_models_of_the_page_are_those_of_their_seeds() -> None:
-    """Whatever is drawn from a seed is in the row of the page; successive seeds take turns among the kinds."""
+    """The row of the page has everything that is drawn from a seed; successive seeds alternate among the kinds."""
     kept = measured.read("random_models")["values"]
     assert [row["seed"] for row in kept["rows"]] == list(
         range(kept["seed"], kept["seed"] + len(kept["rows"]))
@@ -57,7 +59,9 @@ def test_the_models_of_the_page_are_those_of_their_seeds() -> None:
 
 
 def test_the_distribution_is_of_sizes_and_the_worst_keeps_its_sign() -> None:
-    """0, 1, ... 10 %, odd ones below zero: median 5 %, nine tenths up to 9 %, six of 11 within 5 %, the worst of 12 is -50 %."""
+    """0, 1, ... 10 %, odd ones below zero: median 5 %, nine tenths up to 9 %, six of 11 within 5 %, the worst of 12 is
+    -50 %.
+    """
     differences = [(-1) ** k * k / 100 for k in range(11)]
     found = distribution(differences)
     assert (found["n"], found["median"], found["p90"], found["worst"]) == (11, 0.05, pytest.approx(0.09), 0.1)

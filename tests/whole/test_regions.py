@@ -40,7 +40,7 @@ class Heads(nn.Module):
 
 
 class Block(nn.Module):
-    """A block of a transformer: norms before attention and before two layers, a skip around each."""
+    """A transformer block: norms before attention and before two layers, a skip around each."""
 
     def __init__(self, features: int, heads: int, activation: nn.Module | None = None) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ CASES = {
 
 
 def made(case: Case) -> tuple[nn.Module, PipelinedPlan]:
-    """The model with all parameters away from their defaults, and its plan."""
+    """Return the model with all parameters away from their defaults, and its plan."""
     torch.manual_seed(0)
     model = case.model()
     with torch.no_grad():
@@ -128,7 +128,9 @@ def made(case: Case) -> tuple[nn.Module, PipelinedPlan]:
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", CASES)
 def test_outputs_equal_those_of_pytorch(name: str) -> None:
-    """Samples in flight, against PyTorch in fp32: a kernel rounds to fp16 (2^-11) a few times, and so do those after it."""
+    """Samples in flight are compared with PyTorch in fp32: a kernel rounds to fp16 (2^-11) a few times, and so do those
+    after it.
+    """
     case = CASES[name]
     model, plan = made(case)
     x = torch.randn(case.samples, *case.shape).half().float()
@@ -150,7 +152,7 @@ def test_outputs_equal_those_of_pytorch(name: str) -> None:
     ["tokens", "norm", "norms of fewer parameters", "perceptrons", "attention", "causal attention", "block"],
 )
 def test_busiest_cores_issue_what_their_instructions_take(name: str) -> None:
-    """Every region's busiest core, from the wafer's rates; and no sample is held up by anything but a region."""
+    """Cycles of every region's busiest core follow from the wafer's rates; a sample is delayed only by a region."""
     _, plan = made(CASES[name])
     found = compare_with_engine(plan, 4)
     for region, kind in zip(found.regions, found.whole.regions, strict=True):
@@ -163,7 +165,7 @@ def test_busiest_cores_issue_what_their_instructions_take(name: str) -> None:
 
 @pytest.mark.slow
 def test_a_tensor_with_several_readers_leaves_once() -> None:
-    """The first norm of a block feeds three layers: its words fork on the way, and every layer takes all of them."""
+    """The first norm of a block feeds three layers: its words fork on the route, and every layer receives all of them."""
     case = CASES["block"]
     model, plan = made(case)
     weights = {key: value.detach().numpy() for key, value in model.state_dict().items()}
@@ -291,7 +293,7 @@ def test_a_plan_keeps_what_cores_issue_apart_from_what_they_wait_for(
 
 @pytest.mark.slow
 def test_a_region_may_start_late_in_a_short_run() -> None:
-    """One sample on its long way: the last of 18 regions starts near the middle of a run of two samples."""
+    """One sample takes a long route: the last of 18 regions starts near the middle of a run of two samples."""
     _, plan = made(Case(lambda: nn.Sequential(Block(16, 2), Block(16, 2)), (4, 16), 96))
     found = compare_with_engine(plan, 1)
     starts = [region.started for region in found.regions]

@@ -1,4 +1,6 @@
-"""A residual of a dense layer waits in stores: closed forms of them, and the pace of models with a skip, against stepped programs."""
+"""A residual of a dense layer waits in stores: their closed forms, and the pace of models with a skip, against stepped
+programs.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ LIES = {"orientation": "kn", "word_rows": True, "most_bundles": 8}
 
 
 class Skip(nn.Module):
-    """Two layers and a sum with what they read."""
+    """Two layers and a sum with their input."""
 
     def __init__(self, features: int, wide: int, after: nn.Module | None = None) -> None:
         super().__init__()
@@ -32,7 +34,7 @@ class Skip(nn.Module):
 
 
 def stepped(case: Case) -> tuple[Dense, Compared]:
-    """The layer with the residual as it lies, and both simulators; values of three samples are those of PyTorch."""
+    """Return the layer with the residual as it lies, and both simulators; values of three samples are those of PyTorch."""
     model, plan = made(case)
     x = torch.randn(case.samples, *case.shape).half().float()
     run = run_whole(plan, {name: value.numpy() for name, value in model.state_dict().items()}, x.numpy())
@@ -51,7 +53,8 @@ def stepped(case: Case) -> tuple[Dense, Compared]:
     [(24, 24, 17, 18), pytest.param(32, 64, 31, 24, marks=pytest.mark.slow)],
 )
 def test_a_store_sets_the_pace_that_the_plan_says(features: int, wide: int, tokens: int, side: int) -> None:
-    """A token of N features: N / 2 words in, the words of C columns of v outputs out, one to turn them back; and PyTorch's values.
+    """For a token of N features, N / 2 words enter, the words of C columns of v outputs leave, and one turns them back;
+    the values are PyTorch's.
 
     The tokens are a prime number and more than there are rows, so rows cannot finish them in turn.
     """
@@ -78,7 +81,8 @@ def test_a_store_sets_the_pace_that_the_plan_says(features: int, wide: int, toke
 def test_rows_beside_keepers_finish_tokens_in_turn(
     features: int, wide: int, tokens: int, side: int, off: float
 ) -> None:
-    """One core hands a token of N / 2 words on to each of F rows; of a token a keeper takes N in, residual and result, and deals both out.
+    """One core sends a token of N / 2 words to each of F rows; per token a keeper receives N words, residual and
+    result, and sends both.
 
     The pace is that of the link beside the last row, or of the products.
     """
@@ -108,13 +112,13 @@ def test_rows_beside_keepers_finish_tokens_in_turn(
 def test_what_follows_a_kept_residual_reads_features_in_order(
     after: nn.Module, shape: tuple[int, int], side: int
 ) -> None:
-    """An activation, a norm, another skip: tokens come in the order of rows, features from the first column."""
+    """An activation, a norm, another skip: tokens arrive in the order of rows, features from the first column."""
     layer, _ = stepped(Case(lambda: Skip(24, 40, after), shape, side, 3))
     assert isinstance(layer, KeptDense)
 
 
 def cycles(fused: str, tokens: int, rows: int, cols: int = 64) -> float:
-    """Of a layer 64-256 as it lies."""
+    """Return the cycles of a layer 64-256."""
     dims, attrs = {"m": tokens, "k": 64, "n": 256}, {**LIES, "fused": fused}
     cost = family("gemm").cost(dims, Tiling(rows, cols, "stationary"), load_wafer("wse2"), attrs=attrs)
     return float(np.asarray(cost.total - cost.idle))
@@ -135,7 +139,7 @@ def test_a_layer_with_a_residual_is_no_faster_than_its_stores() -> None:
 
 
 def test_rows_that_finish_tokens_divide_them() -> None:
-    """Of 1,024 tokens 128 rows of 193, of a prime number all or one."""
+    """For 1,024 tokens 128 rows of 193 finish tokens, for a prime number all or one."""
     rows = np.array([1, 2, 12, 193, 197, 300])
     assert list(finishing_rows(1024, rows)) == [1, 2, 8, 128, 128, 256]
     assert list(finishing_rows(197, rows)) == [1, 1, 1, 1, 197, 197]

@@ -1,4 +1,4 @@
-"""Samples that wait in the stores of skips: as many as the pace needs, and the engine says where there are fewer."""
+"""Samples that wait in the stores of skips: as many as the pace needs, and the engine reports fewer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wse_sim.whole import compare_with_engine, inputs_over_rows
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [52, 53])
 def test_skips_hold_what_the_pace_needs(seed: int) -> None:
-    """Two samples a store were too few in these random models: 14 and 28 % more cycles than the engine said."""
+    """Two samples per store were too few in these random models: 14 and 28 % more cycles than in the engine."""
     case = drawn(seed)
     plan = expect(compiled(case, inputs_over_rows(lowered(case))), PipelinedPlan)
     found = compare_with_engine(plan, 8)

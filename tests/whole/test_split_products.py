@@ -1,4 +1,6 @@
-"""One product for queries, keys and values: where its slices lie, the three layers it becomes, and PyTorch's own modules."""
+"""One product for queries, keys and values: the positions of its slices, the three layers it becomes, and PyTorch's own
+modules.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,12 @@ T, E, HEADS = 4, 16, 2
 
 
 def layer(**how: object) -> nn.TransformerEncoderLayer:
-    """A block of a transformer, as PyTorch has it."""
+    """Return a block of a transformer, as PyTorch has it."""
     return nn.TransformerEncoderLayer(E, HEADS, 2 * E, batch_first=True, **how)
 
 
 class SelfAttention(nn.Module):
-    """Queries, keys and values of one tensor."""
+    """Queries, keys and values from one tensor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +39,7 @@ class SelfAttention(nn.Module):
 
 
 class Causal(nn.Module):
-    """A block that sees no later tokens."""
+    """A block whose tokens do not see later ones."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +91,7 @@ def test_modules_of_pytorch_give_their_values(name: str) -> None:
 
 
 class Packed(nn.Module):
-    """One layer for queries, keys and values, and a way to take its outputs apart."""
+    """One layer for queries, keys and values, and a way to split its outputs."""
 
     def __init__(self, order: str) -> None:
         super().__init__()
@@ -102,7 +104,7 @@ class Packed(nn.Module):
 
 
 def by_heads(part: torch.Tensor) -> torch.Tensor:
-    """(batch, tokens, features) as (batch, heads, tokens, features of a head)."""
+    """Reshape (batch, tokens, features) to (batch, heads, tokens, features of a head)."""
     return part.view(*part.shape[:2], HEADS, -1).transpose(1, 2)
 
 
@@ -121,14 +123,14 @@ ORDERS: dict[str, Taken] = {
 
 
 def lowered(order: str, batch: int = 1) -> KernelGraph:
-    """The kernel graph of one way."""
+    """Return the kernel graph of one way."""
     return api.lower(Packed(order), (torch.zeros(batch, T, E),))
 
 
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("order", ORDERS)
 def test_where_the_slices_lie_is_told_from_the_views(order: str, batch: int) -> None:
-    """One after the other, head by head: by whatever views.  Every other order is one that the graph cannot state."""
+    """One after the other, head by head, with any views. The graph cannot state every other order."""
     packed = lowered(order, batch).kernel("attention").attrs.get("packed", False)
     assert packed == (order in ("chunk", "split", "slices", "unbind"))
 
@@ -149,13 +151,13 @@ def test_a_product_for_all_three_becomes_three_layers() -> None:
 
 
 def test_another_order_is_refused() -> None:
-    """Values before keys: the same shapes, other numbers."""
+    """Values come before keys: the shapes are equal, the numbers differ."""
     with pytest.raises(ModelError, match=r"reads 1 tensors.*queries, keys and values"):
         check_graph(inputs_over_rows(lowered("values first")))
 
 
 class Spelled(nn.Module):
-    """Attention whose scores `change` as it says."""
+    """Attention whose scores are modified by `change`."""
 
     def __init__(self, change: Callable[[torch.Tensor], torch.Tensor] | None) -> None:
         super().__init__()
@@ -183,7 +185,7 @@ CHANGES = {
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", CHANGES)
 def test_scores_have_the_factor_that_the_model_says(name: str) -> None:
-    """1 / sqrt(d) is what most models say, and not all."""
+    """1 / sqrt(d) is the factor of most models, but not of all."""
     change, scale = CHANGES[name]
     torch.manual_seed(0)
     model = Spelled(change)
@@ -199,7 +201,7 @@ def test_scores_have_the_factor_that_the_model_says(name: str) -> None:
 
 
 def test_scores_that_pass_more_than_a_factor_are_refused() -> None:
-    """A soft limit on the scores costs as much in the plan, and gives other values."""
+    """A soft limit on the scores has the same cost in the plan, but gives different values."""
     graph = api.lower(Spelled(torch.tanh), (torch.zeros(1, T, E),))
     with pytest.raises(ModelError, match=r"changes its scores by more than a factor"):
         check_graph(inputs_over_rows(graph))

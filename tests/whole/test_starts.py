@@ -1,4 +1,4 @@
-"""When regions start: the work on all operands, in both simulators."""
+"""The starts of regions: the work on all operands, in both simulators."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from wse_sim.whole.starts import first_busy, same_order
 
 
 def test_an_operand_taken_in_early_is_no_start() -> None:
-    """Bins of 10 cycles: a core takes a residual in for 4 cycles in the second, and works from the fourth on."""
+    """In bins of 10 cycles a core receives a residual for 4 cycles in the second, and works from the fourth on."""
     busy = np.zeros((6, 1, 2), np.int64)
     busy[1, 0, 1], busy[3:, 0, :] = 4, 10
     run: Any = SimpleNamespace(busy_bins=busy, cycles=60)
@@ -44,7 +44,7 @@ def test_an_operand_taken_in_early_is_no_start() -> None:
 def test_starts_of_one_bin_have_no_order(
     engine: list[float], fabric: list[float], within: float, same: bool
 ) -> None:
-    """Two regions count as swapped where both simulators tell them apart."""
+    """Two regions count as swapped if both simulators distinguish their starts."""
     assert same_order(engine, fabric, within) is same
 
 
@@ -60,7 +60,9 @@ def test_a_layer_starts_after_the_branch_that_it_adds() -> None:
 
 @pytest.mark.slow
 def test_a_block_that_trains_starts_as_the_engine_says() -> None:
-    """Norms and attention give all tokens at the end: the last region starts within 15 % of the plan, not at half of it."""
+    """Norms and attention send all tokens at the end: the last region starts within 15 % of the plan, not at half of
+    it.
+    """
     found = compare_training(training_plan(Block(16, 2, nn.ReLU()), (4, 16), 64, 4))
     assert found.same_order
     last = found.regions[-1]
@@ -71,7 +73,8 @@ def test_a_block_that_trains_starts_as_the_engine_says() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("features", "heads"), [(32, 1), (32, 2), (48, 1)])
 def test_every_link_between_regions_carries_what_the_map_says(features: int, heads: int) -> None:
-    """Norms, attention in one band or two, layers of several bundles: counted words of every link are those of the ways.
+    """Norms, attention in one or two bands, layers of several bundles: counted words of every link are those of the
+    routes.
 
     Links inside regions have more: those on which inlets deal out what they took in.  Bundles of the widest tensor, 16 x 4 features of
     two elements a word, set the busiest link: 4 of them with 32 features, and 2 with 48.
@@ -91,7 +94,9 @@ def test_every_link_between_regions_carries_what_the_map_says(features: int, hea
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["block", "skip", "chain"])
 def test_every_link_between_regions_that_train_carries_what_the_map_says(model: str) -> None:
-    """Activations, gradients, their stores and sums, the loss; a link of each way more or less would be unequal."""
+    """Activations, gradients, their stores and sums, the loss; one more or one fewer link of a route would be a
+    difference.
+    """
     made, shape, side = {
         "block": (Block(16, 2, nn.ReLU()), (4, 16), 64),
         "skip": (Skip(16), (4, 16), 32),

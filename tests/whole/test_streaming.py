@@ -1,4 +1,4 @@
-"""Weight streaming as one fabric program: values against PyTorch, cycles on paper and beside the event engine's."""
+"""Weight streaming as one fabric program: values against PyTorch, cycles on paper and compared with the event engine's."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Built = tuple[nn.Sequential, WeightStreamingPlan]
 
 
 def wafer(rows: int, cols: int, outer: int = 1, **constants: Any) -> Wafer:
-    """A small wafer of the second generation with rows of cores outside the programs."""
+    """Return a small wafer of the second generation with rows of cores outside the programs."""
     size = {"rows": rows + 2 * outer, "cols": cols, "program_rows": rows, "program_cols": cols}
     return load_wafer("wse2").derive(**size, io_channels_per_edge=outer, **constants)
 
@@ -42,7 +42,7 @@ def wafer(rows: int, cols: int, outer: int = 1, **constants: Any) -> Wafer:
 def plan_of(
     model: nn.Sequential, on: Wafer, batch: int, *, training: bool = False, **how: Any
 ) -> WeightStreamingPlan:
-    """The plan of a batch."""
+    """Return the plan of a batch."""
     trained = {"training": True, "optimizer": "sgd"} if training else {}
     graph = inputs_over_rows(graph_of(model, model[0].in_features, **trained), streamed=True)
     plan = api.compile(graph, mode="weight-streaming", wafer=on, batch=batch, **how)
@@ -58,7 +58,7 @@ def build(name: str, *, training: bool) -> Built:
 
 
 def weights_of(model: nn.Module) -> dict[str, Any]:
-    """Parameters by name."""
+    """Return the parameters by name."""
     return {name: value.detach().numpy() for name, value in model.state_dict().items()}
 
 
@@ -80,7 +80,7 @@ def test_outputs_equal_those_of_pytorch(name: str) -> None:
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_and_updated_weights_equal_those_of_pytorch(name: str) -> None:
-    """Loss, gradients and the update that MemoryX makes, beside fp32 in PyTorch.
+    """Loss, gradients and the update in MemoryX are compared with fp32 in PyTorch.
 
     Activations, gradients of activations and what leaves the wafer are fp16: a few roundings of 2^-11 per layer.
     """
@@ -139,7 +139,8 @@ FUNCTIONS = {
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize(("function", "lanes"), [(name, 1 + n % 2) for n, name in enumerate(FUNCTIONS)])
 def test_functions_train(function: str, lanes: int) -> None:
-    """Loss, gradients and updates beside PyTorch in fp32, with a function between layers and one behind the last.
+    """Loss, gradients and updates are compared with PyTorch in fp32, with a function between layers and one after the
+    last.
 
     Sums, outputs, slopes and gradients are fp16: some roundings of 2^-11 per layer.  A slope left out would be off by a
     third and more of the largest gradient.
@@ -170,7 +171,7 @@ def test_functions_train(function: str, lanes: int) -> None:
 
 
 def test_a_function_that_trains_takes_as_long_as_the_engine_says() -> None:
-    """The engine has 240 cycles of an element forward and a quarter of that backward; the cores do both forward.
+    """The engine has 240 cycles per element forward and a quarter of that backward; the cores do both forward.
 
     On 8 x 8 cores a core has 4 tokens and 4 outputs: GELU and its slope take 16 x 304 cycles, where the engine has 16 x 300.
     """
@@ -186,7 +187,7 @@ def test_a_function_that_trains_takes_as_long_as_the_engine_says() -> None:
 
 @pytest.mark.slow
 def test_two_steps_of_training_follow_pytorch() -> None:
-    """The second step starts from the weights that the first one made: both in fp32, rounded to fp16 on their way in.
+    """The second step starts from the weights of the first one: both are in fp32, rounded to fp16 in transfer.
 
     PyTorch rounds weights and outputs of layers likewise.  A step that forgot the update would be off by all of it.
     """
@@ -281,7 +282,7 @@ def test_slow_links_bind_both() -> None:
 
 
 def test_what_is_not_covered_is_refused_in_one_sentence() -> None:
-    """Every refusal names what is wrong and the remedy."""
+    """Every refusal names the fault and the remedy."""
     model = network((16, 8))
     good = plan_of(model, wafer(8, 8), 16)
     x = np.zeros((16, 16), np.float32)
@@ -309,7 +310,7 @@ def test_what_is_not_covered_is_refused_in_one_sentence() -> None:
 def test_the_command_shows_the_passes_and_writes_json(
     wse: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a model of two layers: a line for the step and one for every pass."""
+    """A model of two layers has a line for the step and one for every pass."""
     (tmp_path / "nets.py").write_text(
         "import torch\nfrom torch import nn\n\n\ndef small():\n"
         "    return nn.Sequential(nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, 5)), (torch.zeros(1, 16),)\n"

@@ -47,7 +47,7 @@ class Headed(nn.Module):
 
 
 def laid(model: nn.Module, training: bool = False) -> KernelGraph:
-    """Its graph as it is on the fabric."""
+    """Return its graph for the fabric."""
     how: dict[str, Any] = {"training": True, "optimizer": "sgd"} if training else {}
     return inputs_over_rows(api.lower(model, (torch.zeros(1, T, INPUTS),), **how))
 
@@ -55,7 +55,7 @@ def laid(model: nn.Module, training: bool = False) -> KernelGraph:
 @pytest.mark.thinned(1)
 @pytest.mark.parametrize("tail", ["mean", "first"])
 def test_one_row_of_tokens_gives_the_values_of_pytorch(tail: str) -> None:
-    """Three samples in flight; five roundings on the way of a value of about one, and the period is that of the plan."""
+    """Three samples are in flight; a value of about one is rounded five times, and the period is that of the plan."""
     torch.manual_seed(0)
     model = Headed(tail)
     plan = plan_of(laid(model), 32)
@@ -72,7 +72,9 @@ def test_one_row_of_tokens_gives_the_values_of_pytorch(tail: str) -> None:
 @pytest.mark.thinned(1)
 @pytest.mark.parametrize("tail", ["mean", "first"])
 def test_one_row_of_tokens_trains(tail: str) -> None:
-    """One label a sample; beside a reference that rounds alike, every gradient is within three roundings."""
+    """There is one label per sample; compared with a reference that rounds alike, every gradient is within three
+    roundings.
+    """
     torch.manual_seed(0)
     model = Headed(tail)
     plan = plan_of(laid(model, training=True), 48, phase="training", batch=4, optimizer="sgd")
@@ -95,13 +97,13 @@ def test_notes_say_what_pooling_does() -> None:
 
 @pytest.mark.parametrize("tail", ["second", "last"])
 def test_other_tokens_are_refused(tail: str) -> None:
-    """Not taken for the first one."""
+    """It is not taken for the first one."""
     with pytest.raises(ModelError, match="in another order than it is stored, or only a part of it"):
         check_graph(laid(Headed(tail)))
 
 
 class Across(nn.Module):
-    """A mean over features, as many as there are tokens."""
+    """A mean over features, with as many features as tokens."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,13 +115,13 @@ class Across(nn.Module):
 
 
 def test_a_mean_over_features_is_none_over_tokens() -> None:
-    """Where their numbers are equal shapes do not tell, and the model is refused."""
+    """If their numbers are equal, shapes do not show it, and the model is refused."""
     with pytest.raises(ModelError, match="kernel 'mean' is of family reduce"):
         check_graph(laid(Across()))
 
 
 class Patches(nn.Module):
-    """Patches of an image in rows, a class token in front of them, places, and the mean of all."""
+    """Patches of an image in rows, a class token before them, positions, and the mean of all."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -161,7 +163,7 @@ def test_patches_and_a_class_token_give_the_values_of_pytorch() -> None:
 
 
 class Behind(Patches):
-    """The same row behind the patches."""
+    """The same row after the patches."""
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
         """(batch, 2, 8, 8) to (batch, 5, features)."""
@@ -170,6 +172,6 @@ class Behind(Patches):
 
 
 def test_a_row_behind_the_tokens_is_refused() -> None:
-    """Not taken for one in front."""
+    """It is not taken for one in front."""
     with pytest.raises(ModelError, match="kernel 'cat' moves elements"):
         check_graph(inputs_over_rows(api.lower(Behind(), (torch.zeros(1, 2, 8, 8),))))

@@ -1,4 +1,4 @@
-"""Training of networks of regions: ways of gradients, sums, loss; every value against PyTorch."""
+"""Training of networks of regions: routes of gradients, sums, loss; every value against PyTorch."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ class Skip(nn.Module):
 
 
 def training_plan(model: nn.Module, shape: tuple[int, ...], side: int, batch: int = 8) -> PipelinedPlan:
-    """The plan of a batch with plain gradient descent."""
+    """Return the plan of a batch with plain gradient descent."""
     graph = api.lower(model, (torch.zeros(1, *shape),), training=True, optimizer="sgd")
     return plan_of(inputs_over_rows(graph), side, phase="training", optimizer="sgd", batch=batch)
 
 
 @pytest.mark.parametrize("in_flight", [1, 2, 6])
 def test_a_region_alone_gets_and_gives_all_streams(in_flight: int) -> None:
-    """The bench on which kinds are tested: operands in, result out, its gradient in, gradients of operands out."""
+    """The bench for kinds of regions: operands in, result out, its gradient in, gradients of operands out."""
     plan = training_plan(Skip(8), (4, 8), 16)
     region = region_alone(Copies, plan, "c")
     rng = np.random.default_rng(0)
@@ -67,7 +67,7 @@ def test_a_region_alone_gets_and_gives_all_streams(in_flight: int) -> None:
 
 
 class Blocks(nn.Module):
-    """Skips in each other, and a tensor with three readers."""
+    """Nested skips, and a tensor with three readers."""
 
     def __init__(self, features: int) -> None:
         super().__init__()
@@ -81,14 +81,14 @@ class Blocks(nn.Module):
 
 
 def wanted_loss(outputs: torch.Tensor, labels: torch.Tensor, loss: str) -> torch.Tensor:
-    """The mean over rows in PyTorch."""
+    """Return the mean over rows in PyTorch."""
     if loss == "cross entropy":
         return nn.functional.cross_entropy(outputs, labels)
     return 0.5 * ((outputs - nn.functional.one_hot(labels, outputs.shape[-1])) ** 2).sum() / len(labels)
 
 
 def copying(model: nn.Module) -> nn.Module:
-    """The model with unit matrices for weights."""
+    """Return the model with unit matrices for weights."""
     for layer in model.modules():
         if isinstance(layer, nn.Linear):
             nn.init.eye_(layer.weight)
@@ -130,7 +130,9 @@ def test_sums_stores_and_loss_of_a_network_of_copies(
 
 
 class Woven(nn.Module):
-    """Layers that each read one earlier result and add another one, as `reads` says; what nothing reads is joined at the end."""
+    """Layers that each read one earlier result and add another one, according to `reads`; unread results are joined at
+    the end.
+    """
 
     def __init__(self, features: int, reads: list[tuple[int, int]]) -> None:
         super().__init__()
@@ -254,7 +256,8 @@ CASES = {
     [*((name, "cross entropy") for name in CASES), ("skip", "squared error"), ("heads", "squared error")],
 )
 def test_two_steps_equal_those_of_pytorch(name: str, loss: str) -> None:
-    """Loss, every output, gradient and what every weight moves by in two steps, beside a PyTorch that rounds where streams do.
+    """Loss, every output, every gradient and the change of every weight in two steps are compared with a PyTorch that
+    rounds where streams do.
 
     Roundings (2^-11 relative) differ only where fp32 sums of another order are rounded the other way; eight of them are the bound.
     """
@@ -275,7 +278,7 @@ def test_two_steps_equal_those_of_pytorch(name: str, loss: str) -> None:
 
 
 def test_the_command_trains_a_network(wse: Any, tmp_path: Path) -> None:
-    """The same door as for a chain: step and busy cycles of every region and of the loss."""
+    """It uses the same entry point as a chain: step and busy cycles of every region and of the loss."""
     counts = {"rows": 32, "cols": 32, "program_rows": 32, "program_cols": 32, "io_channels_per_edge": 8}
     lines = [
         f"  {key}: {{value: {n}, unit: '1', source: here, evidence: assumed}}" for key, n in counts.items()
@@ -291,7 +294,7 @@ def test_the_command_trains_a_network(wse: Any, tmp_path: Path) -> None:
 
 
 def small() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    """A norm and two layers on samples of four tokens."""
+    """Return a norm and two layers on samples of four tokens."""
     layers = [nn.LayerNorm(8), nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, 6)]
     return nn.Sequential(*layers), (torch.zeros(1, 4, 8),)
 
@@ -304,7 +307,9 @@ def test_a_model_whose_output_does_not_leave_is_refused() -> None:
 
 
 def test_a_way_takes_the_color_on_which_it_is_short() -> None:
-    """A wall of the first color leaves one gap at the end of 9 rows: 8 cells down, 4 across and 8 up.  The second color goes straight."""
+    """A wall of the first color leaves one gap at the end of 9 rows: 8 cells down, 4 across and 8 up. The second color
+    is straight.
+    """
     grid = Grid(9, 5)
     grid.take(0, [(row, 2) for row in range(8)])
     ends = (0, 0), (0, 4)

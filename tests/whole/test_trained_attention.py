@@ -42,12 +42,12 @@ class Case:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Of all samples of an operand."""
+        """Return the shape of all samples of an operand."""
         return self.samples, self.tokens, self.heads * self.width
 
 
 def region_of(case: Case, needs: tuple[int, ...] = (0, 1, 2)) -> TrainedKind:
-    """The region on that many rows and columns; operands `needs` have gradients."""
+    """Return the region on that many rows and columns; operands `needs` have gradients."""
     model = Heads(case.shape[2], case.heads, case.is_causal)
     plan = training_plan(model, case.shape[1:], 40)
     place = Region(3, 3, case.rows, case.cols + case.moving, case.rows * case.cols)
@@ -58,7 +58,7 @@ def region_of(case: Case, needs: tuple[int, ...] = (0, 1, 2)) -> TrainedKind:
 
 
 def attention(case: Case) -> Op:
-    """The same in PyTorch."""
+    """Return the same in PyTorch."""
 
     def op(*operands: torch.Tensor) -> torch.Tensor:
         split = (*operands[0].shape[:2], case.heads, -1)
@@ -70,7 +70,7 @@ def attention(case: Case) -> Op:
 
 
 def run(case: Case, needs: tuple[int, ...] = (0, 1, 2), *, compare: bool = True) -> Alone:
-    """Random operands and gradient of a batch."""
+    """Run a batch with random operands and gradient."""
     region, draw = region_of(case, needs), np.random.default_rng(0).normal
     operands = {tensor: draw(size=case.shape) for tensor in region.operands}
     gradient = draw(size=case.shape)
@@ -121,14 +121,14 @@ def test_values_and_cycles(name: str) -> None:
 def test_any_region_gives_all_streams(
     tokens: int, heads: int, half: int, rows: int, cols: int, in_flight: int, rounds: int, is_causal: bool
 ) -> None:
-    """Random sizes on odd rectangles: nothing stops, and all values are those of autograd."""
+    """With random sizes on odd rectangles no run stops, and all values are those of autograd."""
     run(Case(tokens, heads, 2 * half, rows, cols, in_flight * rounds, in_flight, is_causal))
 
 
 @pytest.mark.thinned(1)
 @pytest.mark.parametrize("needs", [(0,), (1, 2), (2,)])
 def test_only_gradients_that_are_asked_for_leave(needs: tuple[int, ...]) -> None:
-    """An operand that the host feeds gets none."""
+    """An operand from the host gets no gradient."""
     found = run(Case(4, 2, 4, 4, 4, 4, 2), needs)
     assert set(found.operand_gradients) == {found.region.operands[i] for i in needs}
 
@@ -138,7 +138,8 @@ def test_only_gradients_that_are_asked_for_leave(needs: tuple[int, ...]) -> None
 def test_one_reader_of_all_gradients_stops_nothing(
     rounds: int, in_flight: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Queries, keys and values of one tensor, by layers that hold one sample: one core takes their gradients in turn.
+    """Queries, keys and values come from one tensor, by layers that store one sample: one core receives their gradients
+    one after the other.
 
     The streams are as long as all queues on their way, so one that waited for another would stop the batch.  Weights are unit
     matrices: the gradient of the first layer is what attention and the sum make of the loss's.

@@ -18,7 +18,7 @@ from wse_sim.whole.trained import TRAINED
 
 
 class AfterSkip(nn.Module):
-    """An activation behind a residual."""
+    """An activation after a residual."""
 
     def __init__(self, features: int, function: nn.Module) -> None:
         super().__init__()
@@ -60,7 +60,8 @@ FAMILIES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_a_sample_leaves_though_the_next_one_never_comes(name: str) -> None:
-    """Of two samples in flight the first alone comes, then both with the gradient of the first alone: all of its words leave.
+    """Of two samples in flight only the first arrives, then both with the gradient of the first alone: all of its words
+    leave.
 
     They are those of a run in which both come.  Were a word of it held back for the second sample, its place would be zero.
     """

@@ -1,4 +1,6 @@
-"""A convolution that trains, alone on its fabric: outputs, gradients and updates beside autograd, cycles beside paper."""
+"""A convolution that trains, alone on its fabric: outputs, gradients and updates compared with autograd, cycles with
+paper.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ CASES: dict[str, tuple[dict[str, Any], tuple[int, int, int], int, int, int]] = {
 
 
 def region_of(conv: nn.Conv2d, image: tuple[int, ...], side: int, **how: Any) -> TrainedConvolution:
-    """The region of a convolution with ReLU."""
+    """Return the region of a convolution with ReLU."""
     plan = training_plan(nn.Sequential(conv, nn.ReLU()), image, side)
     region = region_alone(TrainedConvolution, plan, plan.stages[0].name, **how)
     assert isinstance(region, TrainedConvolution)
@@ -38,7 +40,7 @@ def region_of(conv: nn.Conv2d, image: tuple[int, ...], side: int, **how: Any) ->
 
 
 def checked(name: str, **how: Any) -> tuple[Alone, int]:
-    """A case against PyTorch, and its number of samples."""
+    """Return a case against PyTorch, and its number of samples."""
     options, image, side, samples, in_flight = CASES[name]
     torch.manual_seed(0)
     conv = nn.Conv2d(*options["sizes"], **{key: value for key, value in options.items() if key != "sizes"})
@@ -65,7 +67,7 @@ def test_values_are_those_of_autograd_and_cycles_those_of_the_program(name: str)
 
 @pytest.mark.slow
 def test_images_of_the_host_need_no_gradient() -> None:
-    """Nothing goes west, and no image of gradients is kept."""
+    """No gradient is sent west, and no image of gradients is stored."""
     run, _ = checked("stride 2, two rounds", needs=())
     assert run.operand_gradients == {}
     with_gradient, _ = checked("stride 2, two rounds")

@@ -27,7 +27,7 @@ from wse_sim.whole.trained.streamed import StreamedProducts
 
 
 class Layer(nn.Module):
-    """A layer after another one, which makes its inputs; and, with `skip`, one whose outputs are added to its own."""
+    """A layer after another one, which makes its inputs; with `skip`, one whose outputs are added to its own."""
 
     def __init__(self, sizes: tuple[int, int], act: nn.Module, *, bias: bool, skip: bool) -> None:
         super().__init__()
@@ -56,7 +56,9 @@ class Case:
 
 
 def plan_of_layer(case: Case) -> tuple[dict[str, np.ndarray], PipelinedPlan, str]:
-    """Parameters that fp16 holds, the plan, and the stage of the layer: with a skip the last one, which adds it."""
+    """Return the parameters that fp16 holds, the plan, and the stage of the layer: with a skip the last one, which adds
+    it.
+    """
     torch.manual_seed(0)
     model = Layer(case.sizes, case.act(), bias=case.bias, skip=case.skip)
     plan = training_plan(model, (case.tokens, case.sizes[0]), case.side, batch=case.samples)
@@ -65,7 +67,7 @@ def plan_of_layer(case: Case) -> tuple[dict[str, np.ndarray], PipelinedPlan, str
 
 
 def checked(case: Case, times: int = 1) -> Alone:
-    """A batch of random operands and gradients, `times` as long as planned, all values compared."""
+    """Return a batch of random operands and gradients, `times` as long as planned, all values compared."""
     weights, plan, stage = plan_of_layer(case)
     region = region_alone(TrainedDense, plan, stage, case.needs)
     rng, (k, n) = np.random.default_rng(1), case.sizes
@@ -135,7 +137,7 @@ def test_values_are_those_of_autograd_and_cycles_those_of_the_program(name: str)
 def test_any_size_trains(
     half_k: int, half_n: int, tokens: int, in_flight: int, act: type[nn.Module], skip: bool
 ) -> None:
-    """Sizes are even; two rounds of some samples."""
+    """Sizes are even, with two rounds of some samples."""
     checked(Case((2 * half_k, 2 * half_n), tokens, 2 * in_flight, in_flight, 24, act, skip=skip))
 
 
@@ -148,7 +150,7 @@ def test_any_size_trains(
 def test_plan_has_the_price_of_the_region(
     half_k: int, half_n: int, tokens: int, side: int, act: type[nn.Module], bias: bool, skip: bool
 ) -> None:
-    """The compiler's closed form and what the program issues.
+    """The compiler's closed form equals the program's cycles.
 
     Forward and backward are priced by themselves.  Where the last row is busiest in one pass and the others in the other,
     the plan has more than any core, but never more than both.  And no pass is faster than a stream on one link.
@@ -196,7 +198,7 @@ def test_trees_go_around_links_of_others() -> None:
 
 
 def test_a_region_of_one_row_is_refused() -> None:
-    """It takes one row beside those of its inputs."""
+    """It takes one row next to those of its inputs."""
     _, plan, stage = plan_of_layer(Case())
     place = next(one for one in plan.stages if one.name == stage)
     region = place.region.__class__(0, 0, 1, 8, 6)

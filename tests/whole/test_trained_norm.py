@@ -47,7 +47,7 @@ class Normed(nn.Module):
 def region(
     kind: str, tokens: int, features: int, side: int = 16, needs: tuple[str, ...] | None = None
 ) -> TrainedNorm:
-    """The norm of a plan of training."""
+    """Return the norm of a plan of training."""
     plan = training_plan(Normed(kind, features), (tokens, features), side)
     found = region_alone(TrainedNorm, plan, "norm", needs)
     assert isinstance(found, TrainedNorm)
@@ -55,7 +55,7 @@ def region(
 
 
 def checked(norm: TrainedNorm, kind: str, *, samples: int, in_flight: int) -> Alone:
-    """A batch of random values against autograd."""
+    """Return a batch of random values against autograd."""
     rng = np.random.default_rng(0)
     tokens, features = norm.tokens, norm.features
     x, g = rng.normal(0.5, 1.0, (2, samples, tokens, features))
@@ -130,7 +130,7 @@ def test_every_core_has_the_same_parameters_after_the_update() -> None:
 
 @pytest.mark.slow
 def test_without_a_gradient_of_its_token_only_parameters_train() -> None:
-    """The first kernel of a model: nobody asks for the gradient of its input, and none is sent."""
+    """It is the first kernel of a model: the gradient of its input is not requested, and none is sent."""
     norm, whole = (region("layer", 4, 8, needs=needs) for needs in ((), None))
     rng = np.random.default_rng(1)
     x, g = rng.normal(size=(2, 4, 4, 8))
@@ -157,7 +157,7 @@ def test_kind_is_found_by_its_family() -> None:
 
 
 def test_a_shift_alone_is_refused() -> None:
-    """A norm has a scale, a scale and a shift, or nothing."""
+    """A norm has a scale, a scale and a shift, or neither."""
 
     class Shifted(nn.Module):
         def __init__(self) -> None:

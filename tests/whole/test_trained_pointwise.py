@@ -68,7 +68,7 @@ class Worked(nn.Module):
 
 @cache
 def region(work: str, tokens: int, features: int, side: int = 16) -> TrainedPointwise:
-    """The region of the work in a plan of training."""
+    """Return the region of the work in a plan of training."""
     plan = training_plan(Worked(work, tokens, features), (tokens, features), side)
     found = region_alone(TrainedPointwise, plan, plan.stages[-1].name)
     assert isinstance(found, TrainedPointwise)
@@ -78,7 +78,7 @@ def region(work: str, tokens: int, features: int, side: int = 16) -> TrainedPoin
 def checked(
     found: TrainedPointwise, work: str, *, samples: int, in_flight: int, spread: float = 1.0
 ) -> Alone:
-    """A batch of random values against autograd."""
+    """Return a batch of random values against autograd."""
     rng = np.random.default_rng(0)
     shape = found.graph.tensors[found.kernel.outputs[0]].shape[1:]
     operands = {name: rng.normal(0, spread, (samples, *shape)) for name in found.operands}

@@ -36,13 +36,13 @@ POOLS: dict[str, tuple[nn.Module, Image]] = {
 
 @cache
 def region(name: str, side: int = 16) -> TrainedPooling:
-    """The region of a pooling behind a convolution, in a plan of training."""
+    """Return the region of a pooling behind a convolution, in a plan of training."""
     pool, (channels, lines, columns) = POOLS[name]
     return pooling(pool, (channels, lines, columns), side)
 
 
 def pooling(pool: nn.Module, image: Image, side: int = 16) -> TrainedPooling:
-    """As above."""
+    """Return the cases as above."""
     layers = [nn.Conv2d(image[0], image[0], 1), pool, nn.Flatten(), nn.LazyLinear(4)]
     model = nn.Sequential(*layers)
     model(torch.zeros(1, *image))
@@ -55,7 +55,7 @@ def pooling(pool: nn.Module, image: Image, side: int = 16) -> TrainedPooling:
 def checked(
     found: TrainedPooling, pool: nn.Module, *, samples: int, in_flight: int, whole: bool = True
 ) -> Alone:
-    """A batch against autograd; `whole` numbers after a ReLU: most windows have several largest pixels."""
+    """Return a batch against autograd; `whole` numbers after a ReLU: most windows have several largest pixels."""
     rng = np.random.default_rng(1)
     graph, (name,) = found.graph, found.operands
     shape, result = graph.tensors[name].shape[1:], graph.tensors[found.kernel.outputs[0]].shape[1:]
@@ -107,7 +107,7 @@ def test_any_window_and_any_number_in_flight(
 
 @pytest.mark.parametrize("name", POOLS)
 def test_there_is_no_update(name: str) -> None:
-    """Three images take what they add to a batch, and nothing follows."""
+    """Three images take the time that they add to a batch, without an update."""
     found = region(name)
     assert counted(found, 3, 3).max() == 3 * issued(found)
 

@@ -18,7 +18,7 @@ RATE = 0.5
 
 
 def training_plan(model: nn.Sequential, side: int, batch: int = 16) -> PipelinedPlan:
-    """The plan of a training with plain gradient descent."""
+    """Return the plan of a training with plain gradient descent."""
     graph = graph_of(model, model[0].in_features, training=True, optimizer="sgd")
     return plan_of(inputs_over_rows(graph), side, phase="training", optimizer="sgd", batch=batch)
 
@@ -78,7 +78,7 @@ def test_the_step_takes_what_the_event_engine_says() -> None:
 
 @pytest.mark.slow
 def test_more_samples_in_flight_hide_their_way() -> None:
-    """With none to spare a region waits for the samples that are on their way there and back."""
+    """Without spare samples a region waits for those in transit in both directions."""
     model = network((33, 21, 14, 7))
     plan = training_plan(model, 24)
     cycles = []
@@ -90,7 +90,7 @@ def test_more_samples_in_flight_hide_their_way() -> None:
 
 @pytest.mark.slow
 def test_a_longer_batch_takes_its_samples_more() -> None:
-    """Between 48 and 96 samples every sample takes as long: the pipeline is full."""
+    """Between 48 and 96 samples every sample takes the same time: the pipeline is full."""
     plan = training_plan(network((16, 8, 6)), 16)
     cycles = [
         train_whole(plan, _zeros(plan), np.zeros((rows, 16), np.float32), np.zeros(rows, np.int64), rate=0.1,
@@ -106,7 +106,7 @@ def _zeros(plan: PipelinedPlan) -> dict[str, np.ndarray]:
 
 
 def test_what_does_not_train_is_refused_in_one_sentence() -> None:
-    """Wrong phase, unknown loss, missing weights."""
+    """A wrong phase, an unknown loss and missing weights are refused."""
     model = network((16, 8))
     trains = training_plan(model, 16)
     infers = plan_of(inputs_over_rows(graph_of(model, 16)), 16)

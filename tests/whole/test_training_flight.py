@@ -1,4 +1,6 @@
-"""Chains that train do not stop: samples in flight of every region fit together, and the last setting runs whatever the chain."""
+"""Chains that train do not deadlock: samples in flight of all regions fit together, and the last setting runs for any
+chain.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ SAFE = (0, 0)
 
 
 def plan_of(sizes: tuple[int, ...], side: int, batch: int, placer: str) -> PipelinedPlan | None:
-    """The plan of a chain that trains; None if it does not fit."""
+    """Return the plan of a chain that trains; None if it does not fit."""
     graph = graph_of(network(sizes), sizes[0], training=True, optimizer="sgd")
     plan = api.compile(
         inputs_over_rows(graph), wafer(side), mode="pipelined", replicas=1, batch=batch, placer=placer
@@ -33,7 +35,7 @@ def plan_of(sizes: tuple[int, ...], side: int, batch: int, placer: str) -> Pipel
 
 
 def words_left(plan: PipelinedPlan, loss: str, room: tuple[int, int]) -> int:
-    """Words that do not come through in a batch; raises where it stops."""
+    """Return the words that do not come through in a batch; raises where it stops."""
     made = training_program(plan, plan.batch, 0.0, loss, room)
     return stepped(made.program, made.config, None).words_left
 
@@ -50,7 +52,7 @@ def words_left(plan: PipelinedPlan, loss: str, room: tuple[int, int]) -> int:
 def test_samples_in_flight_fit_together(
     samples: int, losses: int, spare: int, regions: list[tuple[int, int, int]]
 ) -> None:
-    """However short the batch or the memory: what a region needs for its first gradient, the one before it gives."""
+    """For any batch and memory, the previous region provides the samples that a region needs for its first gradient."""
     ahead, lags, fits = (list(each) for each in zip(*regions, strict=True))
     found = flights(samples, losses, spare, ahead, lags, fits)
     given_by_host = samples
@@ -93,7 +95,7 @@ CHAINS = st.fixed_dictionaries(
 
 
 def check_safe(sizes: list[int], side: int, batch: int, placer: str, loss: str) -> None:
-    """A chain runs with the last setting; it may be refused for want of a way."""
+    """Check that a chain runs with the last setting; it may be refused if there is no route."""
     if plan := plan_of(tuple(sizes), side, batch, placer):
         try:
             assert words_left(plan, loss, SAFE) == 0
@@ -110,7 +112,7 @@ def check_safe(sizes: list[int], side: int, batch: int, placer: str, loss: str) 
     ],
 )
 def test_no_chain_stops(sizes: list[int], side: int, placer: str, loss: str) -> None:
-    """Chains by chance that stopped with every setting."""
+    """These random chains deadlocked with every setting."""
     check_safe(sizes, side, 8, placer, loss)
 
 
@@ -118,5 +120,5 @@ def test_no_chain_stops(sizes: list[int], side: int, placer: str, loss: str) -> 
 @examples(100)
 @given(case=CHAINS)
 def test_no_chain_of_many_stops(case: dict[str, Any]) -> None:
-    """Many."""
+    """Many random chains are run."""
     check_safe(**case)

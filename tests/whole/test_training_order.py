@@ -14,21 +14,21 @@ ALL = (FORWARD, BACKWARD, WEST, WEIGHTS)
 
 
 class Recorder:
-    """Takes the place of a core class: a loop runs its body so many times, and remembers its turn."""
+    """Replaces a core class: a loop runs its body the given number of times and records its turn."""
 
     def __init__(self) -> None:
         self.tree: list[object] = []
 
     @contextmanager
     def loop(self, turns: int) -> Iterator[None]:
-        """A loop."""
+        """Run a loop."""
         outer, self.tree = self.tree, []
         yield
         outer.append((turns, self.tree))
         self.tree = outer
 
     def done(self) -> list[tuple[str, int]]:
-        """What runs, with the slots that the innermost loops count."""
+        """Return the executed steps, with the slots that the innermost loops count."""
         return list(_run(self.tree, 0))
 
 

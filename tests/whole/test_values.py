@@ -1,4 +1,4 @@
-"""Every value of a whole model on the fabric beside PyTorch: in fp32, and rounded where the fabric rounds."""
+"""Every value of a whole model on the fabric compared with PyTorch: in fp32, and rounded where the fabric rounds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BOUND = 8 * EPS
 
 
 def in_fp16(model: nn.Module) -> nn.Module:
-    """The model with parameters away from their defaults, in fp16 numbers."""
+    """Return the model with parameters away from their defaults, in fp16 numbers."""
     torch.manual_seed(3)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -38,14 +38,14 @@ def in_fp16(model: nn.Module) -> nn.Module:
 def checked(
     model: nn.Module, shape: tuple[int, ...], side: int, samples: int, steps: int = 2, **how: Any
 ) -> CheckedValues:
-    """So many steps of a model, of samples and labels by chance."""
+    """Check a number of steps of a model, with random samples and labels."""
     plan = training_plan(in_fp16(model), shape, side, samples)
     x, labels = data(model, (samples, *shape))
     return check_values(model, plan, x.numpy(), labels, rate=0.05, steps=steps, **how)
 
 
 def data(model: nn.Module, shape: tuple[int, ...]) -> tuple[torch.Tensor, np.ndarray]:
-    """Samples, and a label for each of their rows."""
+    """Return samples, and a label for each of their rows."""
     x = torch.randn(shape).half().float()
     with torch.no_grad():
         outputs = model(x)
@@ -78,7 +78,7 @@ TRAINED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int, int, dic
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TRAINED)
 def test_two_steps_of_a_model(name: str) -> None:
-    """Outputs, gradients and what all weights have moved by after two updates; the loss of both steps."""
+    """Outputs, gradients and the change of all weights after two updates are compared; also the loss of both steps."""
     make, shape, side, samples, how = TRAINED[name]
     torch.manual_seed(0)
     found = checked(make(), shape, side, samples, **how)
@@ -109,7 +109,7 @@ def test_two_steps_of_two_blocks_in_full_size(
 
 
 def test_streamed_weights() -> None:
-    """The same of a plan of weight streaming: one step, gradients in fp16 over the edges."""
+    """The same holds for a plan of weight streaming: one step, with gradients in fp16 over the edges."""
     model, plan = build("two lanes", training=True)
     x, labels = data(model, (plan.batch, model[0].in_features))
     found = check_values(model, plan, x.numpy(), labels, loss="squared error", steps=2)
@@ -160,7 +160,7 @@ def test_the_reference_is_the_model_and_rounds() -> None:
 
 
 def test_a_wrong_gradient_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One element of one gradient off by 2 % of the largest, which no unit near zero explains."""
+    """One element of one gradient is off by 2 % of the largest, which no unit near zero explains."""
     model, real, name = Skip(8), values.train_whole, "a.weight"
 
     def wrong(*arguments: Any, **how: Any) -> Any:
@@ -223,7 +223,7 @@ def test_a_plan_of_another_model_is_refused() -> None:
 
 
 def test_models_of_which_the_host_does_a_part_are_refused() -> None:
-    """Tables in front, the logarithm of a softmax at the end: in one sentence that says what to do."""
+    """Tables in front and the logarithm of a softmax at the end are refused in one sentence with the remedy."""
     words, tokens = nn.Sequential(nn.Embedding(6, 8), nn.Linear(8, 8)), torch.zeros(1, 3, dtype=torch.long)
     plan = plan_of(inputs_over_rows(api.lower(words, (tokens,))), 24)
     with pytest.raises(ModelError, match=r"the host looks up '0\.weight'"):

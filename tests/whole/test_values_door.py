@@ -1,4 +1,6 @@
-"""``wse-sim run --whole-fabric --check-values``: values of a random batch beside PyTorch, or one sentence why not."""
+"""``wse-sim run --whole-fabric --check-values``: values of a random batch compared with PyTorch, or one sentence why
+not.
+"""
 
 from __future__ import annotations
 
@@ -21,19 +23,19 @@ STREAMED = "--mode weight-streaming --phase training --optimizer sgd"
 
 
 def dense() -> Made:
-    """Two layers of numbers, on images of 4 x 4 that are flattened."""
+    """Two layers of numbers, on flattened images of 4 x 4."""
     return nn.Sequential(nn.Flatten(), nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, 6)), (
         torch.zeros(1, 4, 4),
     )
 
 
 def tokens() -> Made:
-    """A table and a layer."""
+    """Return a table and a layer."""
     return nn.Sequential(nn.Embedding(8, 16), nn.Linear(16, 6)), (torch.zeros(1, 4, dtype=torch.long),)
 
 
 def meta() -> Made:
-    """A layer without values."""
+    """Return a layer without values."""
     return nn.Linear(16, 6, device="meta"), (torch.zeros(1, 16),)
 
 
@@ -49,13 +51,13 @@ class Two(nn.Module):
 
 
 def two() -> Made:
-    """Two arguments."""
+    """Return a model with two arguments."""
     return Two(), (torch.zeros(1, 16), torch.zeros(1, 16))
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wafer of 16 x 16 cores with a row above and below its programs."""
+    """Write a wafer of 16 x 16 cores with a row above and below its programs."""
     counts = {"rows": 18, "cols": 16, "program_rows": 16, "program_cols": 16, "io_channels_per_edge": 4}
     lines = [
         f"  {name}: {{value: {n}, unit: '1', source: a corner, evidence: assumed}}"
@@ -101,7 +103,7 @@ def test_values_of_a_random_batch(wse: Any, small: Path, tmp_path: Path, words: 
 def test_refused_before_the_model_is_read(
     wse: Any, small: Path, monkeypatch: pytest.MonkeyPatch, model: str, options: str, sentence: str
 ) -> None:
-    """One sentence, status 2, without a reader."""
+    """The error is one sentence with status 2, without a reader."""
     monkeypatch.delattr(api, "read")
     monkeypatch.delattr(api, "run")
     spec = model if "-" in model else f"tests.whole.test_values_door:{model}"

@@ -1,4 +1,4 @@
-"""Ways of streams: links that cannot carry the words of all who use them at the pace of the plan are avoided."""
+"""Routes of streams avoid links that cannot carry the words of all streams at the pace of the plan."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wse_sim.whole.trees import found_way
 def test_a_way_goes_around_a_link_that_cannot_carry_its_words_as_well(
     rows: int, words: float, is_straight: bool
 ) -> None:
-    """40 words pass a link that carries 50: 10 more may share it, 11 more go around, where there is a way around."""
+    """40 words pass a link that carries 50: 10 more may share it, 11 more go around, if there is another route."""
     grid = Grid(rows, 6)
     middle = rows // 2
     taken = (middle, 2), (middle, 3)
@@ -32,7 +32,8 @@ def test_a_way_goes_around_a_link_that_cannot_carry_its_words_as_well(
 
 @pytest.mark.slow
 def test_no_link_has_more_words_than_the_pace_allows() -> None:
-    """Norm, layer, norm, layer: words of streams by their trees, and those that regions send over their own links.
+    """Norm, layer, norm, layer: the words of streams are counted by their trees, and those that regions send over their
+    own links.
 
     Before, words on their way to the second norm crossed its cores, and its results crossed the last row of the layer before: 1,024
     words on a link, where a sample takes 639 cycles.

@@ -1,4 +1,4 @@
-"""``wse-sim capture``: look at a training run from another terminal, without a change of its script."""
+"""``wse-sim capture``: observes a training run from another terminal, without a change of its script."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class CaptureCommand(Declared):
 
     @property
     def only_looks(self) -> bool:
-        """Whether the command captures no trace."""
+        """True if the command captures no trace."""
         return self.status or self.metrics or self.stop
 
 
@@ -78,7 +78,7 @@ def capture_command(
 
 
 def _claim(options: CaptureCommand) -> None:
-    """Claim all that will be written, before the run is requested anything."""
+    """Claim all output files before anything is requested from the run."""
     claim_file(options.out)
     for folder, name in ((options.hta, "--hta"), (options.page, "--page")):
         if folder is not None:
@@ -101,7 +101,7 @@ def _look(entry: Entry, options: CaptureCommand) -> None:
 
 
 def _draw(entry: Entry, page: Path | None, heatmap: Path | None) -> None:
-    """Pages and maps of the present compile, drawn here: the run only saves its result."""
+    """Draw pages and maps of the current compile in this process; the run only saves its result."""
     from wse_sim.cstorch.monitor import client
     from wse_sim.engine.result import Result
     from wse_sim.modes import load_result

@@ -1,4 +1,4 @@
-"""``--interval``: how wrong a printed number may be; and ``wse-sim sensitivity``."""
+"""``--interval``, the uncertainty of printed numbers; and ``wse-sim sensitivity``."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Chosen = TypeVar("Chosen", bound=RunOptions)
 
 
 class Certainty(Declared):
-    """Whether bounds are printed with numbers."""
+    """The choice whether bounds are printed with numbers."""
 
     interval: Real | None = option(
         None, "Print an interval that contains the true value with this probability.", unit="%", ge=50, le=99
@@ -55,20 +55,20 @@ class Certainty(Declared):
     interval_replans: bool = option(False, "Recompile at every draw of the constants (slow).")
 
     def asked(self, options: Chosen) -> Chosen:
-        """The options of a run with these; runs and comparisons then carry their bounds."""
+        """Return the options of a run with these; runs and comparisons then carry their bounds."""
         names = ("interval", "interval_workers", "interval_replans")
         return options.replace(**{name: getattr(self, name) for name in names})
 
 
 def unused_bounds(certainty: Certainty) -> list[str]:
-    """Options of the bounds that have no effect because no bounds are requested."""
+    """Return the options of the bounds that have no effect because no bounds are requested."""
     if certainty.interval is not None:
         return []
     return unused(certainty, ("interval_workers", "interval_replans"), "without --interval")
 
 
 def intervals_of(result: Result | Infeasible, certainty: Certainty) -> dict[str, Interval]:
-    """Intervals of a result that is feasible, if they are requested."""
+    """Return the intervals of a result that is feasible, if they are requested."""
     if certainty.interval is None:
         return {}
     from wse_sim.engine.result import Result
@@ -82,12 +82,12 @@ def intervals_of(result: Result | Infeasible, certainty: Certainty) -> dict[str,
 
 
 def as_data(intervals: Mapping[str, Interval]) -> dict[str, Any]:
-    """Intervals as JSON data, by name."""
+    """Return intervals as JSON data, by name."""
     return {name: interval.as_dict() for name, interval in intervals.items()}
 
 
 def lines(intervals: Mapping[str, Interval]) -> str:
-    """One line per interval."""
+    """Return one line per interval."""
     return "\n".join(f"  {interval.text(UNITS.get(name, name))}" for name, interval in intervals.items())
 
 
@@ -147,7 +147,7 @@ def sensitivity_command(
 def _effects(
     model: str, options: SensitivityCommand, param: list[str] | None
 ) -> tuple[str, Sequence[Effect]] | Infeasible:
-    """Name of the figure and the effects on it; for the mode "auto" of the faster mode."""
+    """Return the name of the figure and the effects on it; for the mode "auto" of the faster mode."""
     from wse_sim import api
     from wse_sim.compiler.plan import Infeasible
     from wse_sim.hardware import load_cluster, load_wafer
@@ -171,7 +171,7 @@ def _effects(
 
 
 def read_parameters(param: list[str] | None, rows: int | None, cols: int | None) -> dict[str, Any]:
-    """Parameters of a kernel from `--param key=value`, `--rows` and `--cols`."""
+    """Return the parameters of a kernel from `--param key=value`, `--rows` and `--cols`."""
     given: dict[str, Any] = {}
     for item in param or []:
         key, equals, value = item.partition("=")

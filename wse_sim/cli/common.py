@@ -82,7 +82,7 @@ def progress(quiet: bool) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def _lines() -> Iterator[Callable[[str], None]]:
-    """Lines of progress from a thread that wakes now and then."""
+    """Print lines of progress from a thread that wakes at intervals."""
     begun, over, at = time.monotonic(), threading.Event(), ["start"]
 
     def tell() -> None:
@@ -104,7 +104,7 @@ def _lines() -> Iterator[Callable[[str], None]]:
 
 
 def say_without_effect(lines: list[str], strict: bool) -> None:
-    """Name the options that change nothing here, on standard error.
+    """Name the options that have no effect here, on standard error.
 
     Raises
     ------
@@ -118,7 +118,7 @@ def say_without_effect(lines: list[str], strict: bool) -> None:
 
 
 def unused(given: Declared, names: Iterable[str], why: str) -> list[str]:
-    """Options among `names` that were given (differ from their default) and change nothing here, one line each."""
+    """Return the options among `names` that differ from their default and have no effect here, one line each."""
     fields, chosen = type(given).model_fields, frozenset(names)
     return [
         f"{option.flag.split()[0]} has no effect {why}"
@@ -128,12 +128,12 @@ def unused(given: Declared, names: Iterable[str], why: str) -> list[str]:
 
 
 def all_but(kind: type[Declared], *names: str) -> list[str]:
-    """Names of all options of a declaration but some."""
+    """Return the names of all options of a declaration but some."""
     return [option.name for option in kind.options() if option.name not in names]
 
 
 def without_effect(model: str | None, options: RunOptions) -> list[str]:
-    """Options of a run that were given but have no effect, one line each."""
+    """Return the options of a run that were given but have no effect, one line each."""
     from wse_sim.frontend import takes_sequence
 
     found = []

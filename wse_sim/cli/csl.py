@@ -202,7 +202,9 @@ def static_command(
 def memory_command(
     folder: Annotated[Path, typer.Argument(help="An output folder of cslc.")], as_json: JsonOption = False
 ) -> None:
-    """The memory of every class of cores before any run: code, variables, constants, frames, spare, largest symbols."""
+    """Print the memory of every class of cores before any run: code, variables, constants, frames, spare, largest
+    symbols.
+    """
     from wse_sim.csl.host.memory import memory_of_folder, memory_text
 
     rows = memory_of_folder(folder)
@@ -219,7 +221,9 @@ def judge_command(
         typer.Argument(help="File with one request (default: one request per line on standard input)."),
     ] = None,
 ) -> None:
-    """Compile, run, check and time kernels in a process that stays: a JSON object a line in, a verdict a line out."""
+    """Compile, run, check and time kernels in a process that stays alive: it reads a JSON object per line and writes a
+    verdict per line.
+    """
     import sys
 
     from wse_sim.csl.judge import answers
@@ -236,7 +240,7 @@ def judge_command(
 
 @app.command("lsp")
 def lsp_command() -> None:
-    """The language server for editors, on standard input and output; see the folder editors."""
+    """Run the language server for editors on standard input and output; the folder editors has the configurations."""
     try:
         from wse_sim.csl.language_server import serve
     except ModuleNotFoundError as fault:
@@ -271,7 +275,7 @@ def debug_command(
         ),
     ] = None,
 ) -> None:
-    """Debug a command file as it is: break and watchpoints, steps forward and back, values, senders of words."""
+    """Debug an unchanged command file: breakpoints, watchpoints, steps forward and back, values, senders of words."""
     if dap or port is not None:
         if file is not None or commands is not None or batch or (dap and port is not None):
             raise WseError("--dap and --port leave the program to the editor: give one of them, alone")

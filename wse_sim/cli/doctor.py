@@ -1,4 +1,4 @@
-"""``wse-sim doctor``: all obstacles of a model at once."""
+"""``wse-sim doctor``: lists all obstacles of a model."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def generate_command(
     screen: Screen,
     certainty: Certainty,
 ) -> None:
-    """Tokens per second, time to first token, and the context that fits."""
+    """Simulate generation: tokens per second, time to the first token, and the context that fits."""
     from wse_sim import api
     from wse_sim.cli.outputs import TraceChoice, say_where, write_all
     from wse_sim.modes.generation import Generation
@@ -95,7 +95,7 @@ def _both(timed: Timed) -> str:
 
 
 def _text(result: Result) -> str:
-    """The main figures of a generation, as text."""
+    """Return the main figures of a generation, as text."""
     found, seq = result.figures, result.plan.graph.facts.get("seq", 0)
     rows = [
         ("decode per user", f"{number(found['tokens_per_s_per_user'])} tokens/s"),

@@ -1,4 +1,4 @@
-"""``wse-sim kernel``: one kernel, by formula and wavelet by wavelet."""
+"""``wse-sim kernel``: computes one kernel by formula and runs it wavelet by wavelet."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def kernel_command(
 
 
 def _idle(options: KernelCommandOptions, is_written: bool) -> list[str]:
-    """Options that have no effect on this command, one line each."""
+    """Return the options that have no effect on this command, one line each."""
     if is_written:
         kept = all_but(KernelCommandOptions, "rows", "cols", "wafer", "kernels")
         return unused(options, kept, "with --emit: the kernel is written, not run")
@@ -142,7 +142,7 @@ def _emit(name: str, given: dict[str, Any], wafer: Wafer, language: str, folder:
 def _interval(
     report: KernelReport, wafer: Wafer, given: dict[str, Any], certainty: Certainty
 ) -> Interval | None:
-    """Bounds of the printed cycles: those of the program if one ran, else those of the formula."""
+    """Return the bounds of the printed cycles: those of the program if one ran, else those of the formula."""
     if certainty.interval is None or report.model_cycles is None:
         return None
     from wse_sim.uncertainty import kernel_interval
@@ -152,7 +152,7 @@ def _interval(
 
 
 def _timings(report: KernelReport) -> dict[str, float]:
-    """Seconds of the simulator's own work by part; empty if no program ran."""
+    """Return the seconds of the simulator's own work by part; empty if no program ran."""
     return {} if report.fabric is None else dict(report.fabric.timings_s)
 
 

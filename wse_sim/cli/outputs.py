@@ -41,7 +41,7 @@ class TraceOptions(Declared):
     hta: Path | None = option(None, "Folder for Holistic Trace Analysis files.", writes="folder")
 
     def choice(self) -> TraceChoice:
-        """The choice, read.
+        """Return the choice, read.
 
         Raises
         ------
@@ -62,7 +62,7 @@ class TraceOptions(Declared):
 
 
 def unused_trace(trace: TraceOptions, out: Path | None) -> list[str]:
-    """Options of the timeline that have no effect because no folder or no timeline is written."""
+    """Return the options of the timeline that have no effect because no folder or no timeline is written."""
     if out is None:
         return unused(trace, [option.name for option in TraceOptions.options()], "without --out")
     if trace.trace == "none":
@@ -73,7 +73,8 @@ def unused_trace(trace: TraceOptions, out: Path | None) -> list[str]:
 def write_all(
     result: Result | Infeasible, out: Path, trace: TraceChoice, measured: MeasuredCounters | None = None
 ) -> None:
-    """Save the result and everything that is drawn from it; `measured` on the fabric, if it ran there.
+    """Save the result and everything that is drawn from it; `measured` has the counters of a fabric run, if there was
+    one.
 
     Call it inside :func:`wse_sim.written.together`: what is here is whole if all of it is.
     """
@@ -88,14 +89,14 @@ def write_all(
 
 
 def write_json(path: Path, data: object) -> None:
-    """Plain data as a file."""
+    """Write plain data to a file."""
     path.write_text(json.dumps(data, indent=2, default=float) + "\n", encoding="utf-8")
 
 
 def draw_all(
     result: Result | Infeasible, out: Path, trace: TraceChoice, measured: MeasuredCounters | None = None
 ) -> None:
-    """Pictures, the page and the trace of a result."""
+    """Draw the pictures, the page and the trace of a result."""
     from wse_sim.report import heatmap, html
 
     html.write_report(result, out, measured=measured)

@@ -66,7 +66,7 @@ def place_command(
 
 
 def _idle(model: str | None, options: PlaceOptions, is_check: bool) -> list[str]:
-    """Options that have no effect on this command, one line each."""
+    """Return the options that have no effect on this command, one line each."""
     if is_check:
         return unused(options, all_but(PlaceOptions), "with --check")
     if model is not None and model.startswith(CONTEST):
@@ -128,7 +128,7 @@ def _contest(
 
 
 def _check_mode(name: str) -> None:
-    """Refuse a mode whose plans have no places."""
+    """Refuse a mode whose plans have no placement."""
     from wse_sim.modes import MODES, mode_named, option_names
 
     def places(mode: Mode) -> bool:
@@ -152,7 +152,10 @@ def _compare(
     options: PlaceOptions,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Place with each placer for each objective, simulate, rank: rows best first; plans in the same order."""
+    """Place with each placer for each objective, simulate the plans, and rank them.
+
+    Return the rows, best first, and the plans in the same order.
+    """
     from wse_sim import api
     from wse_sim.compiler.placers import StagePlacer, placer_named
     from wse_sim.compiler.plan import Infeasible
@@ -230,7 +233,7 @@ def _compare(
 
 
 def _over(limit_s: float | None, took_s: float, each_s: float | None) -> str:
-    """Why a command took longer than its time limit, or ""."""
+    """Return why a command took longer than its time limit, or ""."""
     if limit_s is None or took_s <= limit_s:
         return ""
     limited = "no placer searches" if each_s is None else f"searches were given {each_s:.3g} s each"

@@ -183,7 +183,7 @@ def _check_whole(options: RunCommand) -> None:
 
 
 def _checked_module(model: str, options: RunCommand) -> Made | None:
-    """The module whose values are checked, before anything is read or compiled; None without --check-values."""
+    """Find the module whose values are checked, before anything is read or compiled; None without --check-values."""
     if not options.check_values:
         return None
     if not options.whole_fabric:
@@ -228,7 +228,7 @@ def _on_fabric(result: Result | Infeasible) -> OnFabric:
 
 
 def _measured(whole: OnFabric | None) -> MeasuredCounters | None:
-    """Counters measured on the fabric, for the page."""
+    """Read the counters measured on the fabric, for the page."""
     if whole is None:
         return None
     from wse_sim.whole import measured
@@ -237,7 +237,7 @@ def _measured(whole: OnFabric | None) -> MeasuredCounters | None:
 
 
 def _both(timed: Timed) -> str:
-    """Both rates, their difference, and its causes."""
+    """Print both rates, their difference, and its causes."""
     model, fabric = timed.model.samples_per_s, timed.fabric.samples_per_s
     head = f"by formulas {model:,.6g} samples/s, by programs {fabric:,.6g} samples/s ({100 * (fabric / model - 1):+.2f} %)"
     return f"{head}\n\n{timed.report.text()}"

@@ -1,4 +1,6 @@
-"""``wse-sim serve``: requests over time on a decoder at rest; latencies, goodput, the rate or the wafers that goals need."""
+"""``wse-sim serve``: simulates requests to a resident decoder; latencies, goodput, and the rate or the wafers that
+goals need.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,7 @@ def serve_command(
     options: ServeCommand,
     screen: Screen,
 ) -> None:
-    """Latencies and throughput of requests over time, goodput, and the rate or the wafers that goals need."""
+    """Simulate a service: latencies and throughput of requests, goodput, and the rate or the wafers that goals need."""
     from wse_sim.cli.serve_files import write_files
     from wse_sim.report.serving_page import ServingPage
     from wse_sim.service.answers import Unserved, answer_of, curve_for
@@ -141,7 +143,7 @@ def _listen(model: str, options: ServeCommand, screen: Screen) -> None:
 
 
 def _load_words(options: ServeCommand) -> str:
-    """The load in words."""
+    """Return the load in words."""
     if not options.draws_arrivals:
         return f"requests of {options.workload}" + (
             f", {options.scale_rate:g} times as fast" if options.scale_rate != 1 else ""
@@ -158,7 +160,7 @@ def _load_words(options: ServeCommand) -> str:
 
 
 def _window(options: ServeCommand) -> tuple[float, float] | None:
-    """The window of the timeline, in seconds.
+    """Return the window of the timeline, in seconds.
 
     Raises
     ------

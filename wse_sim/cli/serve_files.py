@@ -27,7 +27,7 @@ Column = NDArray[np.floating] | NDArray[np.int64] | NDArray[np.str_]
 
 
 def write_files(out: Path, page: ServingPage, trace: bytes | None = None) -> None:
-    """All files of a run, or none; Parquet where pyarrow is installed."""
+    """Write all files of a run, or none; Parquet where pyarrow is installed."""
     from wse_sim.report.serving import draw_serving
     from wse_sim.report.serving_page import write_serving_page
 
@@ -51,7 +51,7 @@ def write_files(out: Path, page: ServingPage, trace: bytes | None = None) -> Non
 
 
 def request_columns(serving: Serving) -> dict[str, Column]:
-    """A row for each completed request, in order of arrival."""
+    """Return a row for each completed request, in order of arrival."""
     served, load = serving.served, serving.load
     done, times = served.completed, request_times(load, served)
     return {
@@ -73,7 +73,7 @@ def request_columns(serving: Serving) -> dict[str, Column]:
 
 
 def series_columns(serving: Serving) -> dict[str, Column]:
-    """The run over time: `replica` is "all", or the number of one."""
+    """Return the run over time: `replica` is "all", or the number of one."""
     sampled, rules, power = serving.sampled, serving.replica.rules, serving.replica.power
     count = serving.replicas
     tables = [("all", columns_of(sampled, sampled.total, blocks=rules.blocks * count, draw=power))]

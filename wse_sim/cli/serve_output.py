@@ -21,7 +21,7 @@ def heading(model: str, options: ServingOptions, answer: ServiceAnswer) -> str:
 
 
 def as_text(model: str, options: ServingOptions, answer: ServiceAnswer, data: Values) -> str:
-    """The main figures of a serving run, as text."""
+    """Return the main figures of a serving run, as text."""
     own = data["wse_sim"]
     rows = [
         ("completed", f"{data['completed']:,} in {number(data['duration'])} s, {data['failed']:,} failed"),

@@ -35,7 +35,7 @@ def show_wafer(
     part: PartArgument = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Constants of a wafer with unit, source and evidence: all, or those whose name has PART in it."""
+    """Print the constants of a wafer with unit, source and evidence: all, or those whose name contains PART."""
     from wse_sim.hardware import load_wafer, wafer_names
 
     wafer = load_wafer(name)
@@ -48,7 +48,7 @@ def show_cluster(
     part: PartArgument = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Constants of a cluster with unit, source and evidence: all, or those whose name has PART in it."""
+    """Print the constants of a cluster with unit, source and evidence: all, or those whose name contains PART."""
     from wse_sim.hardware import cluster_names, load_cluster
 
     cluster = load_cluster(name)
@@ -63,7 +63,7 @@ def show_chip(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Area, power and yield of a wafer, and the constants that they follow from."""
+    """Print area, power and yield of a wafer, and the constants that they follow from."""
     from wse_sim.hardware import load_wafer
     from wse_sim.hardware.chip import chip_names, chip_of, load_chip, silicon_of
 
@@ -128,7 +128,7 @@ def _constants(title: str, item: Wafer | Cluster | Chip, as_json: bool, part: st
 
 @app.command("models")
 def show_models(as_json: JsonOption = False) -> None:
-    """The models that can be named."""
+    """List the models that can be named."""
     from wse_sim.frontend import model_names
 
     names = model_names()
@@ -140,7 +140,7 @@ def show_models(as_json: JsonOption = False) -> None:
 
 @app.command("kernels")
 def show_kernels(as_json: JsonOption = False) -> None:
-    """The kernel families of the library."""
+    """List the kernel families of the library."""
     from wse_sim.kernels import REGISTRY, load_families
 
     load_families()
@@ -178,7 +178,7 @@ def show_model(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Parameters, FLOPs and kernels of a model."""
+    """Print parameters, FLOPs and kernels of a model."""
     with said_timings() if timings else nullcontext():
         _show_model(name, batch, seq, table, graph, as_json)
 
@@ -232,7 +232,7 @@ def _show_model(
 
 
 def _kernel_rows(graph: KernelGraph) -> list[dict[str, Any]]:
-    """Distinct kernels with their counts."""
+    """Return the distinct kernels with their counts."""
     rows: dict[Any, dict[str, Any]] = {}
     for kernel in graph.kernels:
         row = rows.setdefault(

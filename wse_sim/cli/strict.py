@@ -1,4 +1,4 @@
-"""Groups of commands that refuse what the parser would pass over: an option given twice, a number in odd digits."""
+"""Groups of commands that refuse input that the parser would ignore: an option given twice, a number in unusual digits."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _NUMBERS = ("integer", "float")  # names of types of earlier parsers begin so
 
 
 class StrictGroup(TyperGroup):
-    """Looks at the words of each of its commands before the command reads them."""
+    """Checks the arguments of each of its commands before the command reads them."""
 
     def resolve_command(self, ctx: Context, args: list[str]) -> tuple[str | None, Command | None, list[str]]:
-        """The command that is named, and its words.
+        """Find the named command and its arguments.
 
         Raises
         ------
@@ -52,7 +52,7 @@ def _check(command: Command, name: str | None, ctx: Context, words: list[str]) -
 
 
 def _is_number(parameter: Any) -> bool:
-    """Whether an option takes numbers; versions of the parser state it in different places."""
+    """Return whether an option takes numbers; versions of the parser state it in different places."""
     stated = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
     if stated is not None:
         return bool({stated, *get_args(stated)} & {int, float})
@@ -60,7 +60,7 @@ def _is_number(parameter: Any) -> bool:
 
 
 def _texts(value: object) -> list[str]:
-    """The words that were given for a parameter."""
+    """Return the words that were given for a parameter."""
     if isinstance(value, list | tuple):
         return [text for item in value for text in _texts(item)]
     return [value] if isinstance(value, str) else []

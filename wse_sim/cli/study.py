@@ -32,7 +32,7 @@ class StudyGroup(StrictGroup):
     """``wse-sim study FILE`` is short for ``wse-sim study run FILE``."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        """Take the first word for a file unless it names a command."""
+        """Interpret the first word as a file unless it names a command."""
         if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
             args = [RUN, *args]
         return super().parse_args(ctx, args)
@@ -117,7 +117,7 @@ def run_command(
 
 
 class ProgressLine:
-    """Progress on one line of a terminal; in a pipe, a line now and then."""
+    """Progress on one line of a terminal; in a pipe, a line at intervals."""
 
     EVERY_S = 10.0
 
@@ -152,7 +152,7 @@ class ProgressLine:
 
 
 def _dry_run(spec: StudySpec, options: StudyCommand, screen: Screen) -> None:
-    """Number of runs and of captures, what the store has, an estimate of the time."""
+    """Print the number of runs and of captures, what the store has, and an estimate of the time."""
     from wse_sim.studies.planned import estimate_s, planned_sweep
     from wse_sim.studies.store import FILE, Store
 
@@ -274,7 +274,7 @@ class PlotCommand(Declared):
 
 
 def _idle_axes(options: PlotCommand, pictures: set[str]) -> list[str]:
-    """Options of a picture that this study does not have."""
+    """Return the options of a picture that this study does not have."""
     found = []
     if not pictures & {"lines", "map", "axes"}:
         found += unused(options, ("x", "y", "by"), "on this study: it has no picture with axes")
@@ -286,7 +286,7 @@ def _idle_axes(options: PlotCommand, pictures: set[str]) -> list[str]:
 @app.command("plot")
 @command
 def plot_command(folder: OutArgument, options: PlotCommand, screen: Screen) -> None:
-    """Pictures and one page of a study that ran."""
+    """Draw the pictures and the page of a completed study."""
     from wse_sim.studies.data import shown
     from wse_sim.studies.folder import Folder
     from wse_sim.studies.page import write_page
@@ -325,7 +325,7 @@ def result_command(
         ),
     ] = False,
 ) -> None:
-    """The full result of one run: run it again and write files, pictures and report into the study's folder."""
+    """Run one setting of a study again and write its result, files, pictures and report to the study's folder."""
     from wse_sim import api
     from wse_sim.cli.outputs import TraceChoice, write_all
     from wse_sim.studies.folder import Folder

@@ -1,4 +1,4 @@
-"""``wse-sim validate``: predictions against published measurements, or against those of a machine of one's own."""
+"""``wse-sim validate``: compares predictions with published measurements, or with those of your own machine."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def validate_command(options: ValidateCommand, screen: Screen, certainty: Certai
 
 
 def _suite(options: ValidateCommand) -> Suite:
-    """The points that are requested; without --run-code none of them runs Python that its file names."""
+    """Return the requested points; without --run-code none of them runs Python that its file names."""
     suite = _stated(options)
     if options.run_code:
         return suite
@@ -112,7 +112,7 @@ def _without_code(point: Point) -> Point:
 
 
 def _stated(options: ValidateCommand) -> Suite:
-    """The points as their files state them."""
+    """Return the points as their files state them."""
     from wse_sim.validation.mine import load_mine
     from wse_sim.validation.suite import Suite, load_suite
 
@@ -131,7 +131,7 @@ def _refits(answer: Validation, say: Callable[[str], None]) -> Sequence[Refit]:
 
 
 def _passed_on(suite: Suite, refits: Sequence[Refit], options: ValidateCommand, folder: Path) -> list[Path]:
-    """Files for others, in `folder`: the runs as a suite, the refitted wafers and clusters."""
+    """Write files for others to `folder`: the runs as a suite, the refitted wafers and clusters."""
     from wse_sim.validation.refit import write_refits
     from wse_sim.validation.suite import write_suite
 

@@ -62,7 +62,7 @@ def is_cbfloat() -> bool:
 
 
 def is_cbfloat16_tensor(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is stored in cbfloat16: of the type that stands for it, while that is the half type."""
+    """Return whether a tensor is stored in cbfloat16: of the type that stands for it, while that is the half type."""
     return is_cbfloat() and tensor.dtype is torch.float16
 
 
@@ -77,7 +77,7 @@ def get_init_params() -> dict[str, Any]:
 
 
 def use_bfloat(enable: bool = True) -> None:
-    """Older releases: bfloat16 instead of float16."""
+    """Select bfloat16 instead of float16, as older releases do."""
     set_half_dtype("bfloat16" if enable else "float16")
 
 
@@ -132,7 +132,8 @@ def disable_casts() -> Iterator[None]:
 
 
 class pol:  # noqa: N801
-    """Precision level of what a callable captures: ``pol(bwd_level=0)(layer)(x)``, a decorator, or a ``with`` block.
+    """Set the precision level of what a callable captures: ``pol(bwd_level=0)(layer)(x)``, a decorator, or a ``with``
+    block.
 
     Args:
         level: 0 sums in float32 everywhere, 1 products mixed and attention float32, 2 the fastest.
@@ -357,7 +358,7 @@ class GradScaler:
         return {"scale": self.constant}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a saved scale and its counters."""
+        """Restore a saved scale and its counters."""
         if "scale" not in state_dict:
             raise faults.program_error(
                 f"GradScaler: the saved state has no 'scale'; it holds {sorted(state_dict)}"

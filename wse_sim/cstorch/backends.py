@@ -45,7 +45,7 @@ class _Group:
 
 
 def check_level(value: object) -> int:
-    """A precision level.
+    """Return a precision level.
 
     Raises
     ------
@@ -58,7 +58,7 @@ def check_level(value: object) -> int:
 
 
 def check_micro_batch(value: object) -> MicroBatch:
-    """A micro-batch size: "auto", "explore", "disable", a number, or limits to explore.
+    """Return a micro-batch size: "auto", "explore", "disable", a number, or limits to explore.
 
     Raises
     ------

@@ -68,7 +68,7 @@ def _hdf5() -> ModuleType:
 
 
 def _key(key: object) -> Plain:
-    """A dictionary key as JSON keeps it."""
+    """Return a dictionary key as JSON keeps it."""
     if isinstance(key, str | int | float | bool) or key is None:
         return key
     raise faults.program_error(
@@ -352,7 +352,7 @@ def _elsewhere(path: str, *state: int) -> str | None:
 
 
 def _dtype_named(name: object) -> torch.dtype | None:
-    """The type of elements that a file names; None where torch has none of the name."""
+    """Return the type of elements that a file names; None where torch has none of the name."""
     found = getattr(torch, name, None) if isinstance(name, str) else None
     return found if isinstance(found, torch.dtype) else None
 
@@ -385,7 +385,7 @@ class _Source:
 
 
 class LazyTensor(torch.Tensor):
-    """A tensor in a file: it knows shape and type, and reads its values when something is done with it."""
+    """A tensor in a file: it has shape and type, and reads its values when it is used."""
 
     _source: _Source
     _name: str
@@ -398,7 +398,7 @@ class LazyTensor(torch.Tensor):
         return made  # type: ignore[no-any-return]
 
     def read(self) -> torch.Tensor:
-        """The values, from the file."""
+        """Return the values, from the file."""
         return self._source.read(self._name)
 
     def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]

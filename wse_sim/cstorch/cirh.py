@@ -1,4 +1,4 @@
-"""Operators of the compiler's own intermediate form: not part of the simulator; each name says so when it is used."""
+"""Operators of the compiler's intermediate form, which the simulator does not have; using one raises an error."""
 
 from __future__ import annotations
 

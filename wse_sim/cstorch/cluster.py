@@ -13,7 +13,7 @@ class Client:
     """The management's client."""
 
     def list_workflow_jobs(self, *_: object, **__: object) -> list[object]:
-        """Jobs of a workflow: none, since this process is all there is."""
+        """Return the jobs of a workflow: none, since this process is all there is."""
         return []
 
 
@@ -26,7 +26,7 @@ class Cluster:
         self.workflow_id: str | None = None
 
     def start_workflow(self, lock_resources: bool = True) -> bool:
-        """Name the runs that belong together; whether there is a name now."""
+        """Name the runs that belong together; return whether there is a name now."""
         if self.workflow_id is None:
             self.workflow_id = f"wflow-{next(_workflows)}"
         return True
@@ -36,8 +36,8 @@ class Cluster:
         self.workflow_id = None
 
     def check_storage_connectivity(self) -> None:
-        """Files of this machine need no connection."""
+        """Do nothing: files of this machine need no connection."""
 
     def active_resources(self) -> int:
-        """Systems of the cluster."""
+        """Return the systems of the cluster."""
         return runtime.options().systems or runtime.settings().num_csx

@@ -1,4 +1,4 @@
-"""``distributed.cluster_resolver``: the task of a worker and its cluster."""
+"""``distributed.cluster_resolver``: resolves the task of a worker and its cluster."""
 
 from wse_sim.cstorch.distributed import ClusterResolver, ClusterSpec, TaskSpec
 

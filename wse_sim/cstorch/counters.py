@@ -60,22 +60,22 @@ def timed(name: str, seconds: float) -> None:
 
 
 def counter_names() -> list[str]:
-    """Names of the counters that are not zero."""
+    """Return the names of the counters that are not zero."""
     return sorted(_counters)
 
 
 def counter_value(name: str) -> int | None:
-    """A counter, or None."""
+    """Return a counter, or None."""
     return _counters.get(name)
 
 
 def metric_names() -> list[str]:
-    """Names of the metrics that have samples."""
+    """Return the names of the metrics that have samples."""
     return sorted(_metrics)
 
 
 def metric_data(name: str) -> tuple[int, float, list[tuple[float, float]]] | None:
-    """(number of samples, their sum, the last samples as (time, value)), or None."""
+    """Return (number of samples, their sum, the last samples as (time, value)), or None."""
     metric = _metrics.get(name)
     return None if metric is None else (metric.total, metric.accumulator, list(metric.samples))
 
@@ -118,7 +118,7 @@ def _value(name: str, value: float) -> str:
 
 
 def percentile(values: list[float], fraction: float) -> float:
-    """The value below which a fraction (0 to 100) of sorted values lies: the nearest rank."""
+    """Return the value below which a fraction (0 to 100) of sorted values lies: the nearest rank."""
     return values[min(len(values) - 1, int(fraction / 100 * len(values)))]
 
 
@@ -152,7 +152,7 @@ def _report(metrics: list[str], counters: list[str]) -> str:
 
 
 def metrics_report() -> str:
-    """All metrics and counters, as text."""
+    """Return all metrics and counters, as text."""
     return _report(metric_names(), counter_names())
 
 

@@ -42,7 +42,7 @@ def _half_types() -> list[torch.dtype]:
 
 
 def is_wafer_device(device: object) -> bool:
-    """Whether a device (or its name) is the wafer."""
+    """Return whether a device (or its name) is the wafer."""
     if isinstance(device, torch.device):
         return device.type in NAMES
     return isinstance(device, str) and device.partition(":")[0] in NAMES

@@ -40,7 +40,7 @@ class ClusterConfig:
     fabric_type_blacklist: list[str] | None = None
 
     def __hash__(self) -> int:
-        """Trainers keep backends by their settings."""
+        """Hash the settings, by which trainers look backends up."""
         return hash(repr(self))
 
     def __post_init__(self) -> None:
@@ -111,7 +111,7 @@ def get_worker_state() -> WorkerState | None:
 
 @contextlib.contextmanager
 def as_worker(state: WorkerState) -> Iterator[None]:
-    """Be that worker for a block."""
+    """Act as that worker within the block."""
     global _state
     held, _state = _state, state
     try:
@@ -121,7 +121,7 @@ def as_worker(state: WorkerState) -> Iterator[None]:
 
 
 def become_worker(state: WorkerState) -> None:
-    """Be that worker from now on (first thing in a worker process)."""
+    """Act as that worker for the rest of the process (the first call in a worker process)."""
     global _state
     _state = state
 
@@ -159,7 +159,7 @@ def is_master_ordinal(local: bool = False) -> bool:
 
 
 def enable_distributed() -> bool:
-    """Whether several training processes run (never: one client drives the wafer)."""
+    """Return whether several training processes run (never: one client drives the wafer)."""
     return False
 
 
@@ -172,7 +172,7 @@ def get_rank() -> int:
 
 
 def rendezvous(tag: str = "") -> None:
-    """A barrier between training processes; there is one, so it is passed."""
+    """Pass a barrier between training processes at once, because there is one process."""
 
 
 def get_streaming_batch_size(effective_batch_size: int, global_rank: int | None = None) -> int:
@@ -198,7 +198,7 @@ WORKER_CACHE_ROOT = "/n0/cache"
 
 
 def get_world_size() -> int:
-    """Processes of torch's own distributed runs; one on the client."""
+    """Return the processes of torch's own distributed runs; one on the client."""
     return 1
 
 
@@ -222,11 +222,11 @@ class ClusterSpec:
     num_workers_per_csx: int
 
     def task(self, rank: int | None = None) -> TaskSpec:
-        """The task of a rank (this worker's by default)."""
+        """Return the task of a rank (this worker's by default)."""
         return self.tasks[self.rank if rank is None else rank]
 
     def num_tasks(self) -> int:
-        """Input workers."""
+        """Return the number of input workers."""
         return len(self.tasks)
 
 
@@ -235,7 +235,7 @@ class ClusterResolver:
 
     @property
     def cluster_spec(self) -> ClusterSpec:
-        """The cluster as this worker sees it."""
+        """Return the cluster as this worker sees it."""
         systems = runtime.options().systems or runtime.settings().num_csx
         workers = runtime.settings().num_workers_per_csx
         tasks = [TaskSpec(i, i % workers, i // workers) for i in range(systems * workers)]
@@ -244,10 +244,10 @@ class ClusterResolver:
 
 
 def service_resolver() -> ClusterResolver:
-    """The resolver of this worker's place in the cluster."""
+    """Return the resolver of this worker's place in the cluster."""
     return ClusterResolver()
 
 
 def hit_worker_cache_limit(source: str, target: str) -> tuple[bool, float, float]:
-    """Whether a copy would overfill a worker's cache (never), bytes of the copy and of the cache."""
+    """Return whether a copy would overfill a worker's cache (never), bytes of the copy and of the cache."""
     return False, 0.0, 0.0

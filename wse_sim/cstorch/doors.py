@@ -1,4 +1,4 @@
-"""Doors: the names under which public scripts import the interface, opened on request only.
+"""Aliases: the names under which public scripts import the interface; they exist only on request.
 
 A door is a proxy of a module of this package. It provides the names that exist; any other name raises an
 ``AttributeError`` that refers to the list of supported names.  Nothing is installed by importing this file:
@@ -50,7 +50,9 @@ _NAMESPACE = "cerebras"
 
 @cache
 def behind(name: str) -> str | None:
-    """The module of this package that a door's name shows; an older door shows the present one behind its own."""
+    """Return the module of this package that an alias shows; an older alias offers the current one under the older
+    name.
+    """
     for door in sorted(DOORS, key=len, reverse=True):
         if name == door:
             return DOORS[door]
@@ -75,7 +77,7 @@ def _found(module: str) -> bool:
 
 
 class Door(ModuleType):
-    """A proxy of a module: its names, under another one."""
+    """A proxy of a module that offers its names under another name."""
 
     def __init__(self, name: str, target: ModuleType) -> None:
         super().__init__(name, target.__doc__)
@@ -152,7 +154,7 @@ class _Namespace(importlib.abc.Loader):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds doors before anything else, and the namespace after everything else."""
+    """Finds aliases before all other finders, and the namespace after them."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None

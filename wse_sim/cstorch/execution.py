@@ -82,7 +82,7 @@ class Execution:
             run.boundary()
 
     def _watch(self, listeners: Iterable[Watcher] | None) -> list[RemovableHandle]:
-        """Hang listeners on the compiled modules."""
+        """Attach listeners to the compiled modules."""
         hooks: list[RemovableHandle] = []
         for listener in listeners or ():
             if not hasattr(listener, "watch"):
@@ -100,7 +100,7 @@ class Execution:
 
     @property
     def only_one(self) -> bool:
-        """Whether nothing executes, so that exactly one batch is yielded."""
+        """True if nothing executes, so that exactly one batch is yielded."""
         return not self.run.executes
 
     @property
@@ -176,7 +176,7 @@ class Execution:
         return out
 
     def stepped_eagerly(self, args: object, kwargs: object) -> None:
-        """A step on another backend."""
+        """Run a step on another backend."""
         self.executed = True
 
     def enqueue(self, values: object, callback: Callable[[Any], None]) -> None:
@@ -186,7 +186,7 @@ class Execution:
             runtime.count("ClosuresPending")
 
     def end_step(self, final: bool = False) -> None:
-        """The loop asks for the next batch: advance the clock, then run the closures of the step."""
+        """Advance the clock when the loop requests the next batch, then run the closures of the step."""
         run = self.run
         if run.stop_requested:
             self.num_steps = self.iteration

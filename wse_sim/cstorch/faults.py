@@ -100,7 +100,7 @@ _said: set[object] = of_run(set())
 
 
 def note(text: str) -> None:
-    """A line of progress, to the logger ``wse_sim.cstorch``."""
+    """Write a line of progress to the logger ``wse_sim.cstorch``."""
     LOG.info(text)
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def current_backend(raise_exception: bool = True, **_: object) -> BackendRole | None:
-    """The backend of this process.
+    """Return the backend of this process.
 
     Raises
     ------
@@ -26,13 +26,13 @@ def current_backend(raise_exception: bool = True, **_: object) -> BackendRole | 
 
 
 def current_torch_device() -> torch.device:
-    """The device on which tensors of this backend live."""
+    """Return the device on which tensors of this backend live."""
     found = runtime.current_backend()
     return torch.device("cpu") if found is None else found.torch_device
 
 
 def current_executor() -> object:
-    """The executor whose loop is at work, or None."""
+    """Return the executor whose loop is running, or None."""
     execution = runtime.current_execution()
     return None if execution is None else execution.executor
 
@@ -45,12 +45,12 @@ def make_constant(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def from_numpy(array: np.ndarray) -> torch.Tensor:
-    """A tensor with the values of an array."""
+    """Return a tensor with the values of an array."""
     return torch.from_numpy(np.asarray(array))
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """The values of a tensor, where they may be read.
+    """Return the values of a tensor, where they may be read.
 
     Raises
     ------
@@ -69,7 +69,7 @@ _scope = ""
 
 
 def set_debug_scope(name: str) -> None:
-    """Prefix of names given later."""
+    """Set the prefix of names that are given later."""
     global _scope
     _scope = name or ""
 
@@ -82,7 +82,7 @@ def add_debug_name(module: torch.nn.Module, root_name: str | None = None) -> Non
 
 
 def get_debug_name(module: torch.nn.Module) -> str:
-    """The name that :func:`add_debug_name` gave."""
+    """Return the name that :func:`add_debug_name` gave."""
     return module.__dict__.get("_debug_name", type(module).__name__)
 
 

@@ -18,14 +18,14 @@ MicroBatch = str | int | dict[str, Any]
 
 
 class Watcher(Protocol):
-    """A listener: hangs hooks on a model."""
+    """A listener, which attaches hooks to a model."""
 
     def watch(self, model: torch.nn.Module) -> Iterable[RemovableHandle]:
-        """Hooks that the end of the execution removes."""
+        """Attach hooks, which the end of the execution removes."""
 
 
 class StepSchedule(Protocol):
-    """A schedule: which steps are meant."""
+    """A schedule of steps."""
 
     def match(self, step: int) -> bool:
         """Return whether a step is one of them."""
@@ -35,7 +35,7 @@ class Writer(Protocol):
     """Receives summaries: TensorBoard's writer, or one with the same methods."""
 
     def add_scalar(self, tag: str, scalar_value: Any, global_step: int | None = None) -> object:
-        """Keep a number under a name."""
+        """Store a number under a name."""
 
 
 Location = Union[str, "torch.device", dict[str, str], Callable[..., Any]]

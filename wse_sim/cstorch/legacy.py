@@ -20,7 +20,7 @@ __all__ = ["Environment", "State", "Tracker", "env", "state"]
 
 
 class Environment:
-    """Settings of the older door: the folders, and whether weights stream."""
+    """Settings of the older interface: the folders, and whether weights stream."""
 
     def __init__(self) -> None:
         self.service_workdir: str | None = None
@@ -43,15 +43,15 @@ class Tracker:
 
     @contextmanager
     def entry(self, name: str) -> Iterator[None]:
-        """A part of the client's work."""
+        """Begin a part of the client's work."""
         with runtime.span("client", name):
             yield
 
     def start(self, name: str) -> None:
-        """The beginning of a part; a span of the capture comes from the step itself."""
+        """Mark the beginning of a part; the span in the capture comes from the step itself."""
 
     def stop(self, name: str = "") -> None:
-        """The end of a part."""
+        """Mark the end of a part."""
 
 
 class Batches(Protocol):
@@ -81,7 +81,7 @@ class State:
 
     @property
     def is_inside_execution_loop(self) -> bool:
-        """Whether a step is at work."""
+        """True if a step is running."""
         return runtime.current_execution() is not None
 
     @property
@@ -121,7 +121,7 @@ class State:
         return found
 
     def run_pending(self) -> None:
-        """Closures from before the loop run when it starts."""
+        """Run closures from before the loop when it starts."""
         for values, callback in self.pending:
             callback(values)
         self.pending.clear()
@@ -133,7 +133,7 @@ class State:
 
 
 def env() -> Environment:
-    """The environment of the older door."""
+    """Return the environment of the older interface."""
     run = runtime.run()
     held = run.legacy_env
     if not isinstance(held, Environment):
@@ -142,7 +142,7 @@ def env() -> Environment:
 
 
 def state() -> State:
-    """The state of the older door."""
+    """Return the state of the older interface."""
     run = runtime.run()
     held = run.legacy_state
     if not isinstance(held, State):

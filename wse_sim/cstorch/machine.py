@@ -164,12 +164,12 @@ class Backend:
 
     @property
     def is_e2e_execution(self) -> bool:
-        """Whether steps are executed."""
+        """True if steps are executed."""
         return not (self.compile_only or self.validate_only)
 
     @property
     def is_tracing(self) -> bool:
-        """Whether tensors have no values now: in a step, and in the loop around it, but not in closures."""
+        """True if tensors have no values now: in a step, and in the loop around it, but not in closures."""
         run = runtime.run()
         return runtime.is_tracing() or (self.is_csx and run.execution is not None and not run.in_closure)
 
@@ -227,7 +227,7 @@ _ACCEPTED = {
 
 
 def get_backend_args(backend_type: object) -> dict[str, object]:
-    """Keywords that :func:`backend` takes for a kind, with their defaults.
+    """Return the keywords that :func:`backend` takes for a kind, with their defaults.
 
     Raises
     ------
@@ -242,7 +242,7 @@ def get_backend_args(backend_type: object) -> dict[str, object]:
 
 
 def use_cs() -> bool:
-    """Whether the backend of this process is the simulated wafer."""
+    """Return whether the backend of this process is the simulated wafer."""
     return runtime.use_cs()
 
 
@@ -444,7 +444,7 @@ def configure(model_dir: str = "./", compile_dir: str | None = None, **how: Unpa
 
 
 def as_device_tensor(tensor: torch.Tensor, role: str = "plain", name: str = "") -> torch.Tensor:
-    """A tensor on the current device."""
+    """Return a tensor on the current device."""
     found = runtime.current_backend()
     if found is None or isinstance(tensor, WaferTensor):
         return tensor

@@ -88,7 +88,7 @@ ROUNDED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 # -- the rewrite --------------------------------------------------------------------------------------
 class _Mixed:
-    """Copies a recorded graph and puts roundings into it."""
+    """Copies a recorded graph and inserts roundings."""
 
     def __init__(self, program: StepProgram, half: str, level: int) -> None:
         self.program, self.round = program, ROUNDED[half]
@@ -188,8 +188,7 @@ def _is_view(node: Node) -> bool:
 
 # -- checks -------------------------------------------------------------------------------------------
 class Checks:
-    """Checks every result of a replay; names the first operator that makes an infinity or a NaN from finite
-    operands."""
+    """Checks every result of a replay; names the first operator that returns an infinity or a NaN for finite operands."""
 
     def __init__(self, sources: list[str]) -> None:
         self.sources = sources
@@ -244,7 +243,7 @@ _CHECKS: dict[int, Checks] = of_run({})
 
 
 def checks_key(checks: Checks) -> int:
-    """A number by which generated code finds its checks."""
+    """Return a number by which generated code finds its checks."""
     _CHECKS[id(checks)] = checks
     return id(checks)
 
@@ -267,7 +266,7 @@ def runnable(program: StepProgram, run: runtime.Run) -> Callable[..., Any]:
 
 
 def by_inductor(graph: Graph, name: str) -> Callable[..., Any]:
-    """The graph compiled by Inductor at its first call; random numbers are those of eager PyTorch.
+    """Return the graph compiled by Inductor at its first call; random numbers are those of eager PyTorch.
 
     Raises
     ------

@@ -49,12 +49,12 @@ class OnTop:
 
 
 def on_top(program: StepProgram, result: Result) -> list[OnTop]:
-    """The kernels that clipping, loss scaling and the schedule add to a simulated step."""
+    """Return the kernels that clipping, loss scaling and the schedule add to a simulated step."""
     return [_priced(*kernel, result) for kernel in wanted(program)]
 
 
 def wanted(program: StepProgram) -> list[tuple[str, str, dict[str, int], dict[str, Any]]]:
-    """(name, family, dims, attributes) of the kernels of a step."""
+    """Return (name, family, dims, attributes) of the kernels of a step."""
     numbers = Numbers(program)
     out: list[tuple[str, str, dict[str, int], dict[str, Any]]] = []
     all_gradients = {"elements": sum(t.numel() for t in _trained(program))}
@@ -141,7 +141,9 @@ class Numbers:
             self._judge(node)
 
     def _count(self, node: Node, target: str, given: list[Node]) -> None:
-        """Chains begin at state that is a number; an operator in place continues from what it writes."""
+        """Record the length of a node's chain; chains begin at state that is a number, and an operator in place
+        continues from what it writes.
+        """
         before = [
             self.depth.get(n, 0)
             for n in given

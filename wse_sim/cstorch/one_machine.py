@@ -16,7 +16,7 @@ _DIVIDERS: dict[type[torch.nn.Module], Any] = {
 
 
 def _saved(obj: object, *args: Any, **kwargs: Any) -> None:
-    """``torch.save``, but for whole models on the wafer."""
+    """Call ``torch.save``, but refuse complete models on the wafer."""
     if isinstance(obj, torch.nn.Module) and any(isinstance(p, WaferTensor) for p in obj.parameters()):
         raise faults.program_error(
             "torch.save of a whole model writes the wafer's tensors with it; "

@@ -54,7 +54,7 @@ def after_optimizer(optimizer: torch.optim.Optimizer, args: object, kwargs: obje
 
 
 def numbers_of(optimizer: torch.optim.Optimizer) -> dict[tuple[int, str], object]:
-    """Plain numbers of the groups of an optimizer: constants of the step that it is called in."""
+    """Return the plain numbers of the groups of an optimizer; they are constants of the step that calls it."""
     return {
         (i, key): value
         for i, group in enumerate(optimizer.param_groups)
@@ -77,7 +77,7 @@ _checks = False
 
 
 def install() -> None:
-    """From now on, watch every ``step`` of torch optimizers and schedulers."""
+    """Watch every ``step`` of torch optimizers and schedulers from now on."""
     global _checks
     if _checks:
         return

@@ -1,4 +1,4 @@
-"""The command line of the runner: options before the script are ours, everything after it is the script's."""
+"""The command line of the runner: options before the script belong to the runner, everything after it to the script."""
 
 from __future__ import annotations
 

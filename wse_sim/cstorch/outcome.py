@@ -49,7 +49,7 @@ def _write_compile(folder: Path, compiled: Compiled) -> Path:
 
 
 def on_top_lines(compiled: Compiled) -> list[str]:
-    """A line for each kernel on top of the simulated step."""
+    """Return a line for each kernel on top of the simulated step."""
     lines = []
     for item in compiled.on_top:
         size = ", ".join(f"{name} {value:,}" for name, value in item.dims.items())
@@ -66,7 +66,7 @@ def _json(path: Path, data: object) -> None:
 
 
 def record(run: runtime.Run) -> dict[str, Any]:
-    """Settings of the run: those with an effect, those without."""
+    """Return the settings of the run: those with an effect, those without."""
     options, settings = run.options, run.settings
     with_effect = {
         key: getattr(settings, key)
@@ -100,7 +100,7 @@ def record(run: runtime.Run) -> dict[str, Any]:
 
 
 def performance(run: runtime.Run, execution: ExecutionRole) -> dict[str, Any]:
-    """Rates in wafer time, in the keys of trainers, and ours."""
+    """Return the rates in wafer time, in the keys of trainers, and ours."""
     tracker = execution.profiler.rate_tracker
     rate = run.total_samples / run.clock_s if run.clock_s else 0.0
     return {
@@ -117,7 +117,7 @@ def performance(run: runtime.Run, execution: ExecutionRole) -> dict[str, Any]:
 
 
 def finish(run: runtime.Run, status: int) -> None:
-    """The end of the script: the summary, and the report where one is requested.
+    """End the script: write the summary, and the report if it is requested.
 
     The report of an interrupted script has only its first steps, so it does not replace an earlier report.
     """
@@ -160,7 +160,7 @@ def _say_input(run: runtime.Run) -> None:
 
 
 def _report(run: runtime.Run, folder: Path) -> Path:
-    """The page, maps and traces of every compile, and the loss against wafer time."""
+    """Return the page, maps and traces of every compile, and the loss against wafer time."""
     claim_folder(folder, "--report")
     with together(folder) as part:
         _write_report(run, part)
@@ -188,7 +188,7 @@ def _write_report(run: runtime.Run, folder: Path) -> None:
 
 
 def _loss_page(run: runtime.Run, folder: Path, page: Path) -> None:
-    """``loss.csv``, and a section of the page: loss against wafer time."""
+    """Write ``loss.csv`` and a section of the page that shows the loss against wafer time."""
     lines = ["step,wafer_s,loss", *(f"{step},{seconds:.9g},{loss:.9g}" for step, seconds, loss in run.losses)]
     (folder / "loss.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     text = page.read_text(encoding="utf-8")
@@ -196,7 +196,7 @@ def _loss_page(run: runtime.Run, folder: Path, page: Path) -> None:
 
 
 def _curve(points: list[tuple[int, float, float]]) -> str:
-    """The losses that closures fetched, as an inline picture."""
+    """Return the losses that closures fetched, as an inline picture."""
     width, height, edge = 720.0, 240.0, 40.0
     times, losses = [p[1] for p in points], [p[2] for p in points]
     low, high = min(losses), max(losses)

@@ -23,7 +23,7 @@ class Schedule:
 
     @property
     def off(self) -> bool:
-        """Whether no step is captured, which trainers express as -1 to -1."""
+        """True if no step is captured, which trainers express as -1 to -1."""
         return self.start_step == -1 and self.end_step == -1
 
     def __post_init__(self) -> None:
@@ -44,7 +44,9 @@ def schedule(
     active: int | None = None,
     **_: object,
 ) -> Schedule:
-    """The steps to capture: ``start_step`` to ``end_step``, or, as in torch, ``active`` ones after ``wait`` and ``warmup``."""
+    """Return the steps to capture: ``start_step`` to ``end_step``, or, as in torch, ``active`` ones after ``wait`` and
+    ``warmup``.
+    """
     if start_step is None:
         start_step = wait + warmup + 1
         end_step = None if active is None else start_step + active - 1
@@ -116,16 +118,18 @@ class profile:  # noqa: N801
 
     @property
     def op_profiler_json(self) -> str:
-        """The vendor's own form of a capture, which is not made here: export_chrome_trace() writes one."""
+        """Return an empty text: the vendor's own form of a capture is not supported; export_chrome_trace() writes a
+        trace.
+        """
         return ""
 
     @property
     def appliance_response(self) -> bool:
-        """Whether anything was captured."""
+        """True if anything was captured."""
         return self._capture is not None and self._capture.whole_steps > 0
 
     def data(self) -> dict[str, Any]:
-        """The capture as plain data."""
+        """Return the capture as plain data."""
         return capture.as_data(self._held())
 
     def export_chrome_trace(self, path: str | os.PathLike[str]) -> Path:
@@ -140,7 +144,7 @@ class profile:  # noqa: N801
         return timeline.write_hta(self.data(), Path(folder))
 
     def get_summary(self) -> str:
-        """Seconds by kind, of the wafer and of the client."""
+        """Return the seconds by kind, of the wafer and of the client."""
         data = self.data()
         totals: dict[str, float] = {}
         for kind, _, _, length in data["client"]:

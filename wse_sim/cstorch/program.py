@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class Output:
-    """A pytree that the step hands out: its leaves are positions of the graph's results, tensors, or values."""
+    """A pytree that the step returns: its leaves are indices into the graph's results, tensors, or values."""
 
     spec: pytree.TreeSpec
     leaves: list[Any]  # ("result", i), ("same", tensor), ("batch", i) or ("value", x)
 
     def filled(self, results: Sequence[torch.Tensor], batch: Sequence[torch.Tensor]) -> object:
-        """The pytree for one step."""
+        """Return the pytree for one step."""
         out = []
         for kind, what in self.leaves:
             if kind == "result":
@@ -69,7 +69,7 @@ class StepProgram:
 
     @property
     def state(self) -> list[torch.Tensor]:
-        """Tensors from before the step that it writes: carried from step to step."""
+        """Tensors that existed before the step and that it writes; they are carried from step to step."""
         return self.written
 
     @property
@@ -78,7 +78,7 @@ class StepProgram:
         return str(next(n for n in reversed(self.graph.nodes) if n.op == "output").args)
 
     def fingerprint(self) -> str:
-        """Equal for steps that execute the same operators on the same shapes."""
+        """A hash that is equal for steps that execute the same operators on the same shapes."""
         text = "\n".join(
             f"{n.op} {n.target} {n.args} {n.kwargs}" for n in self.graph.nodes if n.op != "output"
         )
@@ -115,7 +115,7 @@ class StepProgram:
 
 
 def compiled_graph(graph: torch.fx.Graph) -> Callable[..., Any]:
-    """The graph as a Python function (fx frees every tensor after its last use)."""
+    """Return the graph as a Python function (fx frees every tensor after its last use)."""
     module = torch.fx.GraphModule(torch.nn.Module(), graph)
     return module.forward
 

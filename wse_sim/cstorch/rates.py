@@ -22,7 +22,7 @@ run_clock: Callable[[], tuple[bool, float]] = _own_clock
 
 
 class Rate(float):
-    """A number that may also be called: older programs call ``tracker.rate()``, later ones read ``tracker.rate``."""
+    """A number that can also be called: older programs call ``tracker.rate()``, later ones read ``tracker.rate``."""
 
     def __call__(self) -> float:
         return float(self)
@@ -68,7 +68,7 @@ class RateTracker:
 
     @property
     def rate(self) -> Rate:
-        """Samples per second since the last look, smoothed with the rate before."""
+        """Return the samples per second since the last call, smoothed with the previous rate."""
         now, samples = self._clock(), self._samples - self._last_samples
         elapsed = now - self._last_s
         if elapsed > 0 and samples > 0:

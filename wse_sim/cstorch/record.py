@@ -1,4 +1,4 @@
-"""Recording of one step: every operator once, on fakes; and the calls of its forward pass, for lowering.
+"""Records one step: every operator once, on fakes, and the calls of its forward pass for lowering.
 
 Two recordings are made in one run of the user's Python:
 
@@ -123,7 +123,7 @@ class Recorder:
         return fake
 
     def shown_by(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor from before the step whose memory a tensor shows; itself if there is none."""
+        """Return the tensor from before the step whose memory a tensor shows; itself if there is none."""
         if not isinstance(tensor, WaferTensor):
             return tensor
         with _disable_current_modes():  # this is looked up for the program, it is no operator of it
@@ -200,7 +200,9 @@ class Recorder:
         return isinstance(target, WaferTensor) and target._role == "trace" and not moves
 
     def _turned(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
-        """``squeeze_`` and its like: the same tensor in another shape, for torch, for its fake and in the graph."""
+        """Record ``squeeze_`` and similar operators, which give the same tensor another shape, for torch, for its fake
+        and in the graph.
+        """
         tensor = args[0]
         with self.fake_mode:
             func(self.fake_of(tensor), *args[1:], **kwargs)
@@ -260,7 +262,7 @@ class Recorder:
         given: list[torch.Tensor],
         consts: list[torch.Tensor | None],
     ) -> object:
-        """The result's shape where known integers alone decide it (lengths, masks); None for other operators."""
+        """Return the result's shape where known integers alone decide it (lengths, masks); None for other operators."""
         unknown = [t for t, c in zip(given, consts, strict=True) if c is None]
         if len(unknown) == len(given) or not all(t.is_floating_point() for t in unknown):
             return None
@@ -276,7 +278,7 @@ class Recorder:
     def _on_constants(
         self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], out: object
     ) -> object:
-        """The real result of constants, or None where it is large."""
+        """Return the real result of constants, or None where it is large."""
         for one in out if isinstance(out, tuple | list) else (out,):
             if not isinstance(one, torch.Tensor) or one.numel() > MAX_CONST_ELEMENTS:
                 return None
@@ -337,7 +339,7 @@ class Recorder:
         raise self._refused(tensor=given[0])
 
     def read(self, tensor: WaferTensor, branch: bool = False) -> torch.Tensor:
-        """The value of a constant of the step; anything else is a fault."""
+        """Return the value of a constant of the step; anything else is a fault."""
         if tensor._const is not None:
             return tensor._const
         if branch and tensor.numel() == 1:
@@ -384,7 +386,7 @@ class Recorder:
 
     # -- gradients ---------------------------------------------------------------------------------
     def cleared(self, parameter: torch.Tensor) -> None:
-        """A gradient was set to None (or found None by zero_grad) in the step."""
+        """Record that a gradient was set to None (or found None by zero_grad) in the step."""
         if gradient_of(parameter) is None or id(parameter) not in self.cleared_grads:
             self.cleared_grads.add(id(parameter))
 
@@ -406,7 +408,7 @@ def _parameter_name(function: str, position: int) -> str:
 
 
 class _Operators(TorchDispatchMode):
-    """Brings every operator of the step to the recorder, those without device tensors too."""
+    """Passes every operator of the step to the recorder, including those without device tensors."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
@@ -423,7 +425,7 @@ class _Operators(TorchDispatchMode):
 
 
 class _Calls(TorchFunctionMode):
-    """Notes the torch function at work (for sentences) and writes the tape of the forward pass."""
+    """Records the current torch function (for error sentences) and writes the tape of the forward pass."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
@@ -466,7 +468,9 @@ _CONVOLUTIONS = frozenset(
 
 
 def _of_one_type(arguments: _Arguments) -> _Arguments:
-    """Half-typed inputs of a convolution in fp32 where its weight or bias is: what `autocast` does elsewhere."""
+    """Convert half-precision inputs of a convolution to fp32 if its weight or bias is fp32, as `autocast` does for
+    other operators.
+    """
     args, kwargs = arguments
     given = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)]
     if len({v.dtype for v in given}) == 1 or not any(v.dtype is torch.float32 for v in given):

@@ -1,4 +1,4 @@
-"""Protocols through which the run of a process names the machine and the current execution.
+"""Protocols through which the runtime of a process refers to the machine and the current execution.
 
 Both are in higher layers that import the run.
 """
@@ -47,7 +47,7 @@ class BackendRole(Protocol):
 
 
 class LegacyRole(Protocol):
-    """What older trainers track; see :class:`wse_sim.cstorch.older.State`."""
+    """What older trainers track; see :class:`wse_sim.cstorch.legacy.State`."""
 
     pending: list[tuple[Any, Callable[[Any], None]]]
 

@@ -123,7 +123,7 @@ def _say(fault: BaseException, show_traceback: bool) -> None:
 
 
 def _own_fault(fault: Exception, show_traceback: bool) -> int:
-    """A fault of the script: a fault of the program (cause), or Python's own report of the script's frames."""
+    """Return a fault of the script: a fault of the program (cause), or Python's own report of the script's frames."""
     cause: BaseException | None = fault
     while cause is not None:
         if isinstance(cause, WseError):

@@ -1,4 +1,4 @@
-"""The one run of a process: its options, its state, its clock; what both halves of the package ask for.
+"""The single run of a process: its options, state and clock, which the rest of the package reads.
 
 A process has one :class:`Run`.  It knows the backend, whether a step is being recorded or executed, which
 tensors are state, and when values may be read.
@@ -73,7 +73,7 @@ class ClientSpan:
 
 
 class Run:
-    """Everything that is one per process."""
+    """The state that exists once per process."""
 
     def __init__(self) -> None:
         self.options = RunnerOptions()
@@ -119,11 +119,11 @@ class Run:
         return self.backend is None or not (self.backend.compile_only or self.backend.validate_only)
 
     def request_stop(self) -> None:
-        """End after the step at work, with its checkpoint."""
+        """End after the current step, with its checkpoint."""
         self.stop_requested = True
 
     def titles(self) -> list[str]:
-        """A name for each compiled model, no two alike: its class, with a number where several have that."""
+        """Return a name for each compiled model, no two alike: its class, with a number where several have that."""
         plain = [type(model).__name__.lower() for model, _ in self.modules]
         return [
             f"{name}_{1 + plain[:i].count(name)}" if plain.count(name) > 1 else name
@@ -131,7 +131,9 @@ class Run:
         ]
 
     def names(self) -> dict[int, str]:
-        """Names of parameters and buffers of compiled models by id; with that of the model before them where there are several."""
+        """Return the names of parameters and buffers of compiled models by id; with that of the model before them where
+        there are several.
+        """
         out: dict[int, str] = {}
         several = len(self.modules) > 1
         for title, (_, known) in zip(self.titles(), self.modules, strict=True):
@@ -162,12 +164,12 @@ _RUN = Run()
 
 
 def run() -> Run:
-    """The run of this process."""
+    """Return the run of this process."""
     return _RUN
 
 
 def reset() -> None:
-    """Forget the run and all that its modules kept of it (for tests and notebooks: one process, one configuration)."""
+    """Discard the run and everything that its modules stored of it (for tests and notebooks)."""
     global _RUN
     if _RUN.leave_device is not None:
         _RUN.leave_device()
@@ -179,27 +181,27 @@ def reset() -> None:
 
 
 def options() -> RunnerOptions:
-    """Options of the runner."""
+    """Return the options of the runner."""
     return _RUN.options
 
 
 def settings() -> Settings:
-    """Settings of the script."""
+    """Return the settings of the script."""
     return _RUN.settings
 
 
 def is_tracing() -> bool:
-    """Whether a step is being recorded."""
+    """Return whether a step is being recorded."""
     return tensors.recorder is not None
 
 
 def executes() -> bool:
-    """Whether steps are executed (not under compile_only and validate_only)."""
+    """Return whether steps are executed (not under compile_only and validate_only)."""
     return _RUN.executes
 
 
 def current_backend(required: bool = False) -> BackendRole | None:
-    """The backend of this process.
+    """Return the backend of this process.
 
     Raises
     ------
@@ -212,23 +214,23 @@ def current_backend(required: bool = False) -> BackendRole | None:
 
 
 def use_cs() -> bool:
-    """Whether the backend is the simulated wafer."""
+    """Return whether the backend is the simulated wafer."""
     return _RUN.backend is not None and _RUN.backend.is_csx
 
 
 def current_execution() -> ExecutionRole | None:
-    """The execution at work."""
+    """Return the execution at work."""
     return _RUN.execution
 
 
 def clock() -> float:
-    """Seconds of the wafer since the program was loaded; of the client on other backends."""
+    """Return the seconds of the wafer since the program was loaded; of the client on other backends."""
     return _RUN.clock_s if use_cs() else time.perf_counter() - _RUN.client_start_s
 
 
 # -- state and values ---------------------------------------------------------------------------------
 def state_tensor(value: torch.Tensor, name: str = "", metric: bool = False) -> torch.Tensor:
-    """A tensor that steps carry: on the wafer under CSX, the tensor itself elsewhere."""
+    """Return a tensor that steps carry: on the wafer under CSX, the tensor itself elsewhere."""
     if not use_cs() or isinstance(value, WaferTensor):
         return value
     with internal(), torch.no_grad():
@@ -242,7 +244,7 @@ def state_tensor(value: torch.Tensor, name: str = "", metric: bool = False) -> t
 
 @contextmanager
 def internal() -> Iterator[None]:
-    """Changes of state inside are ours (loading, resetting metrics), not the user's."""
+    """Mark changes of state within the block as internal (loading, resetting metrics), not the user's."""
     _RUN.internal += 1
     try:
         yield
@@ -257,7 +259,7 @@ def assign(target: torch.Tensor, source: object) -> None:
 
 
 def host_value(tensor: torch.Tensor, metric: bool = False) -> torch.Tensor:
-    """The values of a tensor on the CPU, where they may be read.
+    """Return the values of a tensor on the CPU, where they may be read.
 
     Raises
     ------
@@ -301,7 +303,7 @@ def _host_value(tensor: WaferTensor, branch: bool = False, metric: bool = False)
 
 
 def may_fetch() -> bool:
-    """Whether weights may be fetched now: a checkpoint step, or before the first execution."""
+    """Return whether weights may be fetched now: a checkpoint step, or before the first execution."""
     execution = _RUN.execution or _RUN.last_execution
     if execution is not None and _RUN.execution is None and not execution.wrote_state:
         return True  # an evaluation leaves the weights as they were when they could be fetched
@@ -309,7 +311,7 @@ def may_fetch() -> bool:
 
 
 def is_checkpoint_step() -> bool:
-    """Whether the step at work (or the last one) is a checkpoint step."""
+    """Return whether the step at work (or the last one) is a checkpoint step."""
     return may_fetch()
 
 
@@ -335,7 +337,7 @@ def check_fetch() -> None:
 
 
 def _guard(tensor: WaferTensor, operator: str) -> None:
-    """Weights change outside a step only before the first execution or after a checkpoint."""
+    """Refuse changes of weights outside a step, except before the first execution or after a checkpoint."""
     owner = owner_of(tensor)
     if owner._role != "state" or _RUN.internal or _RUN.executions == 0:
         return
@@ -374,13 +376,13 @@ def step_output(values: object, callback: Callable[[Any], None]) -> None:
 
 
 def set_density(fraction: float, name: str = "weights") -> None:
-    """Fraction of non-zero weights for the simulation."""
+    """Set the fraction of non-zero weights for the simulation."""
     _RUN.settings.density[name] = fraction
 
 
 @contextmanager
 def kernel_precision(level: object = None, bwd_level: object = None) -> Iterator[None]:
-    """Kernels captured inside have this precision level (forward, backward)."""
+    """Give kernels captured within the block this precision level (forward, backward)."""
     if tensors.recorder is None:
         yield
         return
@@ -400,7 +402,7 @@ def mark_scaled(loss: torch.Tensor, scaled: torch.Tensor) -> None:
 
 # -- cluster ------------------------------------------------------------------------------------------
 def apply_cluster(config: object) -> None:
-    """Take over the fields of a CSConfig or ClusterConfig.
+    """Apply the fields of a CSConfig or ClusterConfig.
 
     Raises
     ------
@@ -436,7 +438,7 @@ def set_cluster(given: dict[str, Any]) -> None:
 
 
 def lock_cluster() -> None:
-    """The first compile keeps the cluster as it is."""
+    """Fix the cluster at the first compile."""
     if _RUN.locked is None:
         _RUN.locked = {key: getattr(_RUN.settings, key) for key in CLUSTER_KEYS}
 
@@ -463,7 +465,7 @@ def random_state() -> torch.Tensor:
 
 @contextmanager
 def random_kept() -> Iterator[None]:
-    """Random numbers of torch continue after the block as if it had drawn none."""
+    """Restore torch's random state after the block, as if the block had drawn nothing."""
     before = torch.get_rng_state()
     try:
         yield
@@ -477,6 +479,6 @@ def set_random_state(state: torch.Tensor) -> None:
 
 
 def note(text: str) -> None:
-    """A line of progress on standard error and in the run's log."""
+    """Write a line of progress to standard error and to the run's log."""
     _RUN.log_lines.append(text)
     faults.note(text)

@@ -1,4 +1,4 @@
-"""Types of constructors' arguments as objects, for trainers that make their configurations of signatures.
+"""Provides types of constructors' arguments as objects, for trainers that build their configurations from signatures.
 
 Annotations of this package are text until someone evaluates them.  Public trainers read them from ``inspect.signature`` and
 know the types of :mod:`typing` (``List``, ``Optional``); :func:`evaluate` puts these in the place of the text.

@@ -1,4 +1,4 @@
-"""Program -> kernel graph, plan, result; and the time that each step takes on the wafer.
+"""Simulates a program: its kernel graph, plan and result, and the time that each step takes on the wafer.
 
 Symbols: r the simulated result, b samples of a batch, i samples/s of the input, c bytes of a checkpoint,
 s bytes/s of storage::
@@ -112,13 +112,13 @@ def compile_program(run: runtime.Run, program: StepProgram, trace_s: float) -> C
 
 
 def is_training(program: StepProgram) -> bool:
-    """Whether the step runs a backward pass."""
+    """Return whether the step runs a backward pass."""
     return program.recorder.has_backward
 
 
 # -- lowering -----------------------------------------------------------------------------------------
 def lowered(run: runtime.Run, program: StepProgram, batch: int, training: bool) -> KernelGraph:
-    """The kernel graph of the captured forward pass, with gradients and update where it trains."""
+    """Return the kernel graph of the captured forward pass, with gradients and update where it trains."""
     recorder = program.recorder
     tape = recorder.tape
     roots = [_unscaled(recorder, r) for r in tape.roots or tape.inner_roots]
@@ -155,7 +155,7 @@ def _lowered_calls(
     training: bool,
     whole: bool = True,
 ) -> tuple[KernelGraph, list[TracedCall]]:
-    """The kernel graph of calls, and the calls with the names of modules that its layers have."""
+    """Return the kernel graph of calls, and the calls with the names of modules that its layers have."""
     from wse_sim.frontend.calls import lower_calls
 
     recorder = program.recorder
@@ -179,7 +179,7 @@ def _lowered_calls(
 
 
 def _with_pins(run: runtime.Run, graph: KernelGraph) -> KernelGraph:
-    """The graph with the pins and shardings that the script set on modules of its compiled models."""
+    """Return the graph with the pins and shardings that the script set on modules of its compiled models."""
     from wse_sim.frontend.hints import marked_pins, pin_kernels
 
     at_work = {k.layer for k in graph.kernels}
@@ -198,7 +198,9 @@ def _within(path: str, owner: str) -> bool:
 
 
 def _of_models_at_work(run: runtime.Run, calls: list[TracedCall]) -> tuple[dict[int, str], list[TracedCall]]:
-    """Names of parameters, and the calls; where one of several compiled models is at work, without its name before them."""
+    """Return the names of parameters, and the calls; where one of several compiled models is at work, without its name
+    before them.
+    """
     names = run.names()
     if len(run.modules) < 2:
         return names, calls
@@ -237,7 +239,7 @@ _SCALINGS = frozenset({"mul", "__mul__", "__rmul__", "multiply", "div", "__trued
 
 
 def _unscaled(recorder: Recorder, root: torch.Tensor) -> torch.Tensor:
-    """The loss before its scale: multiplied by a state tensor of one element it is still the loss."""
+    """Return the loss before its scale: multiplied by a state tensor of one element it is still the loss."""
     marked = recorder.scaled.get(id(root))
     if marked is not None:
         return marked
@@ -256,7 +258,7 @@ def _unscaled(recorder: Recorder, root: torch.Tensor) -> torch.Tensor:
 
 
 def optimizer_name(program: StepProgram) -> str:
-    """The algorithm with as many moments per parameter as the step keeps, by counting its state."""
+    """Return the algorithm with as many moments per parameter as the step keeps, by counting its state."""
     parameters = {id(t): t for t in program.written if isinstance(t, WaferTensor) and t.requires_grad}
     elements = sum(t.numel() for t in parameters.values())
     shapes = {tuple(t.shape) for t in parameters.values()}
@@ -270,7 +272,7 @@ def optimizer_name(program: StepProgram) -> str:
 
 
 def precision_name(settings: runtime.Settings) -> str:
-    """The project's name of the script's precision."""
+    """Return the project's name of the script's precision."""
     if not settings.mixed_precision:
         return "fp32"
     half = {"float16": "fp16", "bfloat16": "bf16", "cbfloat16": "cbfloat16"}[settings.half_dtype]
@@ -279,7 +281,7 @@ def precision_name(settings: runtime.Settings) -> str:
 
 # -- simulation ---------------------------------------------------------------------------------------
 def cluster_of(run: runtime.Run) -> Cluster:
-    """The cluster with the script's counts of workers and servers."""
+    """Return the cluster with the script's counts of workers and servers."""
     cluster = load_cluster(run.options.cluster)
     settings = run.settings
     changes: dict[str, Any] = {}
@@ -320,7 +322,7 @@ def simulated(run: runtime.Run, graph: KernelGraph, batch: int) -> tuple[Any, fl
 
 
 def _streaming(run: runtime.Run, batch: int) -> dict[str, Any]:
-    """Options of weight streaming that the script settles."""
+    """Return the options of weight streaming that the script settles."""
     settings = run.settings
     micro = settings.micro_batch_size
     chosen: dict[str, Any] = {}
@@ -342,7 +344,7 @@ def _streaming(run: runtime.Run, batch: int) -> dict[str, Any]:
 
 # -- clock --------------------------------------------------------------------------------------------
 def step_seconds(run: runtime.Run, execution: ExecutionRole) -> tuple[float, float]:
-    """(seconds of this step on the wafer, of which seconds that the loader made it wait)."""
+    """Return (seconds of this step on the wafer, of which seconds that the loader made it wait)."""
     compiled = execution.compiled
     assert compiled is not None
     seconds = compiled.step_s
@@ -441,7 +443,7 @@ def _say_plan(compiled: Compiled, result: Result, graph: KernelGraph) -> None:
 
 
 def _say_kernels(graph: KernelGraph) -> None:
-    """The table of matched kernels."""
+    """Log the table of matched kernels."""
     counts: dict[tuple[str, str], int] = {}
     for kernel in graph.kernels:
         key = (kernel.family, str(kernel.phase))

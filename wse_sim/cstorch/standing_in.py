@@ -34,7 +34,9 @@ _unruled.register_fake(_unruled._init_fn)
 def made_or_moved(
     func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorded: object
 ) -> object:
-    """The result of an operator under capture; where torch refuses it, a mark of the shapes that were `recorded`."""
+    """Return the result of an operator under capture; where torch refuses it, a mark of the shapes that were
+    `recorded`.
+    """
     try:
         return func(*args, **kwargs)
     except Exception:  # of any type: the recording shows that the operator runs
@@ -49,7 +51,7 @@ def made_or_moved(
 
 
 def without_values(func: OpOverload, args: Sequence[Any]) -> object:
-    """A result of the longest sizes that the arguments allow; None for operators that are not known here."""
+    """Return a result of the longest sizes that the arguments allow; None for operators that are not known here."""
     if func in (_aten._ctc_loss.default, _aten._ctc_loss.Tensor):
         scores, targets = args[:2]
         steps, samples = scores.shape[:2]

@@ -1,4 +1,4 @@
-"""Steps and closures: when the user's Python runs, and with which values.
+"""Steps and closures: they determine when the user's Python runs, and with which values.
 
 A function under :func:`trace` is recorded at its first call and replayed at every call.  Closures are
 queued and run at the next step boundary, on the client's thread, with plain CPU tensors.
@@ -28,7 +28,7 @@ Key = tuple[object, bool, torch.dtype | str, int, str, tuple[tuple[tuple[int, ..
 
 
 class Traced:
-    """A step: recorded once per mode of its modules, replayed at every call."""
+    """A step, which is recorded once per mode of its modules and replayed at every call."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         functools.update_wrapper(self, function)
@@ -152,7 +152,7 @@ class Traced:
 
 
 class Graphs:
-    """The different graphs of one step: a known one reuses its compile and its replay."""
+    """The different graphs of one step; a known graph reuses its compile and its replay."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -208,7 +208,7 @@ def prepare(run: runtime.Run, program: StepProgram, trace_s: float) -> None:
 
 # -- decorators ---------------------------------------------------------------------------------------
 def trace(function: Callable[..., Any] | None = None) -> Any:
-    """The step of a training or evaluation loop: captured whole at its first call, replayed later."""
+    """Return the step of a training or evaluation loop: captured whole at its first call, replayed later."""
     if function is None:
         return trace
     return function if isinstance(function, Traced) else Traced(function)
@@ -217,7 +217,7 @@ def trace(function: Callable[..., Any] | None = None) -> Any:
 def step_closure(
     function: Callable[..., Any] | None = None, *, background: bool = False, **other: object
 ) -> Callable[..., Any]:
-    """A function whose tensors are fetched: it runs at the next step boundary, with CPU tensors.
+    """Decorate a function whose tensors are fetched: it runs at the next step boundary, with CPU tensors.
 
     Called in a step it runs at every step, called in the loop at that step.
     """
@@ -236,7 +236,7 @@ def step_closure(
 
 
 def checkpoint_closure(function: Callable[..., object]) -> Callable[..., None]:
-    """A step closure that runs on checkpoint steps and on the last one only."""
+    """Decorate a step closure that runs only on checkpoint steps and on the last one."""
 
     @functools.wraps(function)
     def queued(*args: object, **kwargs: object) -> None:

@@ -10,7 +10,7 @@ _RESTORES: list[Callable[[], None]] = []
 
 
 def of_run(store: Store) -> Store:
-    """A dictionary, list or set that lasts as long as the run; returns it."""
+    """Return a dictionary, list or set that lasts as long as the run; returns it."""
     first = store.copy()
 
     def restore() -> None:
@@ -25,6 +25,6 @@ def of_run(store: Store) -> Store:
 
 
 def restore_all() -> None:
-    """Every store as it was when its module was imported."""
+    """Restore every store to its content when its module was imported."""
     for restore in _RESTORES:
         restore()

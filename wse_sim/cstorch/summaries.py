@@ -1,4 +1,4 @@
-"""Values that a step reports: outputs with a name, given to the writer of the run.
+"""Reports named values of a step through the writer of the run.
 
 A summary inside a captured step is reported at every step; its name is prefixed by the open scopes
 (:func:`name_scope`).
@@ -26,7 +26,7 @@ _latest: dict[str, torch.Tensor] = of_run({})
 
 @contextlib.contextmanager
 def name_scope(name: str) -> Iterator[str]:
-    """A prefix of names in a block; the full scope."""
+    """Set a prefix of names within a block; yields the full scope."""
     _scopes.append(str(name))
     try:
         yield "/".join(_scopes)
@@ -72,7 +72,7 @@ def _summarize(name: str, value: object, how: str) -> None:
 
 
 def _is_activation_step(execution: ExecutionRole) -> bool:
-    """Outputs are fetched only so often, if the program states this."""
+    """Return whether outputs are fetched in this step, if the program limits them to some steps."""
     every = execution.activation_steps or 1
     return bool(execution.iteration % every == 0 or execution.on_final_iteration)
 

@@ -1,4 +1,4 @@
-"""The tape: calls of torch's functions in the forward pass, whole, and a module that makes them again.
+"""The tape: the calls of torch's functions in the forward pass, and a module that repeats them.
 
 A tape is written while the user's step runs once; :class:`TapeModule` repeats its calls under
 ``torch.export``, so the kernel graph is lowered without running the user's Python a second time and
@@ -58,7 +58,7 @@ class StepTape:
     def note(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: object
     ) -> None:
-        """Keep a call that makes or changes a device tensor."""
+        """Record a call that makes or changes a device tensor."""
         if self.paused or _is_look(func):
             return
         name = getattr(func, "__name__", "")
@@ -76,7 +76,7 @@ class StepTape:
     def note_operator(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: object
     ) -> None:
-        """Keep an operator of the forward pass."""
+        """Record an operator of the forward pass."""
         if not self.paused:
             module, kind = self.stack[-1] if self.stack else ("", "")
             copied, copied_kwargs = pytree.tree_map(_same, (args, kwargs))
@@ -95,13 +95,13 @@ class StepTape:
             )
 
     def end(self, roots: Sequence[torch.Tensor], inner: bool = False) -> None:
-        """A backward pass begins at `roots`; `inner`: its gradients are part of a later loss."""
+        """Record that a backward pass begins at `roots`; `inner`: its gradients are part of a later loss."""
         found = self.inner_roots if inner else self.roots
         found.extend(r for r in roots if isinstance(r, torch.Tensor) and all(r is not f for f in found))
 
     @property
     def ended(self) -> bool:
-        """Whether a backward pass has begun."""
+        """True if a backward pass has begun."""
         return bool(self.roots or self.inner_roots)
 
     @contextmanager
@@ -123,7 +123,7 @@ class StepTape:
 
     @contextmanager
     def modules(self) -> Iterator[None]:
-        """Follow which module is at work."""
+        """Track the module that is executing."""
 
         def enter(module: torch.nn.Module, inputs: object) -> None:
             path = self.paths.get(id(module))
@@ -207,7 +207,7 @@ def _snake(name: str) -> str:
 
 
 class _Branch(torch.nn.Module):
-    """Replaces the user's module of that path: has its parameters, makes its calls."""
+    """Replaces the user's module of a path: it has the module's parameters and makes its calls."""
 
     def forward(self, call: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         return call(*args, **kwargs)
@@ -215,14 +215,14 @@ class _Branch(torch.nn.Module):
 
 @cache
 def _branch_type(kind: str) -> type[_Branch]:
-    """A branch under the name of the user's class."""
+    """Return a branch under the name of the user's class."""
     module, _, name = kind.rpartition(".")
     return type(name or "_Branch", (_Branch,), {"__module__": module, "__qualname__": name or "_Branch"})
 
 
 @cache
 def _at_line(source: str) -> Callable[..., Any]:
-    """A function that makes a call from the user's line, so that torch's stack traces show it."""
+    """Make a function that calls from the user's line, so that torch's stack traces show that line."""
     path, _, line = source.rpartition(":")
     if not path:
         return lambda func, args, kwargs: func(*args, **kwargs)

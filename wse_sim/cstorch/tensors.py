@@ -1,4 +1,4 @@
-"""Device tensors: tensors of the simulated wafer, whose values Python does not see.
+"""Device tensors: tensors of the simulated wafer, whose values Python cannot read.
 
 A :class:`WaferTensor` wraps a CPU tensor (`_value`), a fake one where nothing executes, or nothing at all
 for results inside a step that is being recorded.  For torch's C++ it lives on "cpu": the same kernels are
@@ -52,7 +52,7 @@ _INPLACE: dict[OpOverload, tuple[bool, tuple[int, ...]]] = {}
 
 
 def schema_facts(func: OpOverload) -> tuple[bool, tuple[int, ...]]:
-    """(whether the operator writes, positions of the arguments that it writes)."""
+    """Return (whether the operator writes, positions of the arguments that it writes)."""
     facts = _INPLACE.get(func)
     if facts is None:
         written = tuple(
@@ -68,7 +68,7 @@ _GRAD: Any = torch.Tensor.grad  # the descriptor, not a gradient
 
 
 def gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:
-    """``tensor.grad`` as torch keeps it, without a note to the recorder."""
+    """Return ``tensor.grad`` as torch stores it, without a note to the recorder."""
     return _GRAD.__get__(tensor)
 
 
@@ -100,7 +100,7 @@ def mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> object:
 
 
 class WaferTensor(torch.Tensor):
-    """A tensor on the simulated wafer; see the module."""
+    """A tensor on the simulated wafer, whose values Python cannot read; the module's docstring has the rules."""
 
     _value: torch.Tensor | None
     _const: torch.Tensor | None
@@ -253,19 +253,19 @@ def _read(tensor: WaferTensor, branch: bool = False) -> torch.Tensor:
 
 
 def is_wafer(value: object) -> bool:
-    """Whether a value is a device tensor."""
+    """Return whether a value is a device tensor."""
     return isinstance(value, WaferTensor)
 
 
 def owner_of(tensor: WaferTensor) -> WaferTensor:
-    """The tensor whose memory a view shows."""
+    """Return the tensor whose memory a view shows."""
     while tensor._owner is not None and tensor._owner is not tensor:
         tensor = tensor._owner
     return tensor
 
 
 def wrap(value: torch.Tensor, role: str = "plain", name: str = "") -> WaferTensor:
-    """A CPU (or fake) tensor as a device tensor."""
+    """Return a CPU (or fake) tensor as a device tensor."""
     return WaferTensor(value, value.detach(), role=role, name=name)
 
 
@@ -285,7 +285,7 @@ _READS = frozenset(
 
 
 def run_at_once(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
-    """An operator outside a step: on the values, at once (initialisation, loading, changes between runs)."""
+    """Return an operator outside a step: on the values, at once (initialisation, loading, changes between runs)."""
     name = func._schema.name
     if name in _READS:
         first = next(a for a in args if isinstance(a, WaferTensor))
@@ -340,7 +340,7 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 def mixed_floats(func: OpOverload, args: tuple[Any, ...]) -> tuple[int, ...]:
-    """Positions of half-typed arguments of a product that has fp32 arguments too."""
+    """Return the positions of half-typed arguments of a product that has fp32 arguments too."""
     if func._schema.name not in _PRODUCTS:
         return ()
     halves = tuple(i for i, a in enumerate(args) if isinstance(a, torch.Tensor) and a.dtype in _HALF)
@@ -350,7 +350,7 @@ def mixed_floats(func: OpOverload, args: tuple[Any, ...]) -> tuple[int, ...]:
 
 
 def counted_floats(func: OpOverload, args: tuple[Any, ...]) -> tuple[int, ...]:
-    """Positions of integers that other devices count, and torch's CPU kernel takes as floats alone."""
+    """Return the positions of integers that other devices count, and torch's CPU kernel takes as floats alone."""
     if func._schema.name != "aten::histc" or not args or args[0].is_floating_point():
         return ()
     return (0,)
@@ -386,7 +386,7 @@ def wide_positions(func: OpOverload) -> tuple[int, ...]:
 def integers_widened(
     func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments as the CPU's kernel wants them: indices as int64, mixed float types as fp32."""
+    """Convert arguments to the types that the CPU's kernel needs: indices to int64, mixed float types to fp32."""
     positions, halves = wide_positions(func), (*mixed_floats(func, args), *counted_floats(func, args))
     if not positions and not halves:
         return args, kwargs

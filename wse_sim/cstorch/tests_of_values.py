@@ -1,4 +1,5 @@
-"""Tests of values that do not decide the graph: checks that only raise, and what libraries ask before they look at values.
+"""Finds tests of values that do not determine the graph: checks that only raise, and queries of libraries before they
+read values.
 
 A step knows no values while it is recorded.  A branch on one is refused, for the graph would depend on it.  Two kinds do not:
 
@@ -27,7 +28,9 @@ from wse_sim.cstorch import faults
 
 
 def passing(frame: FrameType | None) -> bool | None:
-    """The truth value with which the test at work in a frame does not raise; None in the script itself, or if no side only raises."""
+    """Return the truth value with which the test at work in a frame does not raise; None in the script itself, or if no
+    side only raises.
+    """
     if frame is None or frame.f_globals.get("__name__") == "__main__":
         return None
     found = _passing(frame.f_code, frame.f_lasti)
@@ -64,7 +67,7 @@ def _raises(body: list[ast.stmt]) -> bool:
 
 @lru_cache(maxsize=1024)
 def _passing(code: CodeType, place: int) -> bool | None:
-    """The truth value with which the jump at a place of a program leaves a check without raising."""
+    """Return the truth value with which the jump at a place of a program leaves a check without raising."""
     found = list(dis.get_instructions(code))
     at = next((i for i, instruction in enumerate(found) if instruction.offset == place), None)
     if at is None or at + 1 >= len(found) or not found[at].opname.startswith(("POP_JUMP", "JUMP_IF")):
@@ -102,7 +105,7 @@ def _side(check: ast.If | ast.Assert, to: dis.Instruction) -> int:
 
 @contextmanager
 def believed() -> Iterator[None]:
-    """Tell libraries that ask torch whether they are traced that they are."""
+    """Let torch answer libraries that they are traced."""
     names = "is_compiling", "is_exporting", "_is_compiling_flag"
     before = [getattr(torch.compiler, name) for name in names]
     asked: list[object] = []
@@ -136,7 +139,7 @@ def _asking(frame: FrameType) -> tuple[int, int]:
 
 @lru_cache(maxsize=64)
 def _tests(path: str) -> tuple[tuple[int, int], ...]:
-    """First and last lines of the tests of a file."""
+    """Return the first and last lines of the tests of a file."""
     try:
         tree = ast.parse("".join(linecache.getlines(path)))
     except (SyntaxError, ValueError):

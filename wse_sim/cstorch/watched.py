@@ -1,5 +1,4 @@
-"""Python state that a step reads and would not see again: it is captured once, and later steps repeat that
-capture.
+"""Python state that a step reads: it is captured once, and later steps repeat that capture.
 
 Before and after the capture, and at every later call, these are compared:
 
@@ -52,7 +51,7 @@ class Watched:
         self.optimizers: dict[int, tuple[torch.optim.Optimizer, dict[tuple[int, str], object]]] = {}
 
     def _values(self, whole: bool = True) -> Values:
-        """Names and marks of values; `whole`: the attributes of models too."""
+        """Yield names and fingerprints of values; `whole`: the attributes of models too."""
         found: Values = {}
         for function in self.functions:
             for name, value in _named(function):
@@ -112,7 +111,7 @@ class Watched:
 
 
 def _functions(function: object) -> tuple[list[FunctionType], object]:
-    """The function and those of the user's files that it calls by name; and the object whose method it is."""
+    """Return the function and those of the user's files that it calls by name; and the object whose method it is."""
     owner = None
     while not isinstance(function, FunctionType):
         if isinstance(function, functools.partial):
@@ -137,7 +136,7 @@ def _functions(function: object) -> tuple[list[FunctionType], object]:
 
 
 def _named(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Globals and closure cells that a function reads."""
+    """Yield the globals and closure cells that a function reads."""
     space = function.__globals__
     for name in _globals_of(function.__code__):
         if name in space:
@@ -197,7 +196,7 @@ def _marks(name: str, value: object) -> Values:
 
 
 def _is_own(value: object) -> bool:
-    """Whether a value is an object of a class of the user's files, and no model."""
+    """Return whether a value is an object of a class of the user's files, and no model."""
     kind = type(value)
     if isinstance(value, SimpleNamespace):
         return True
@@ -233,7 +232,7 @@ def _of_module(path: str, module: torch.nn.Module) -> Values:
 
 
 def _drawn() -> tuple[object, object]:
-    """States of the random numbers of Python and of numpy."""
+    """Return the states of the random numbers of Python and of numpy."""
     numpy = sys.modules.get("numpy.random")
     state = numpy.get_state() if numpy is not None else None
     return hash(random.getstate()), None if state is None else (state[1].tobytes(), state[2])
@@ -241,7 +240,7 @@ def _drawn() -> tuple[object, object]:
 
 # -- lines ----------------------------------------------------------------------------------------------------
 def _line_of(name: str, functions: list[FunctionType]) -> str:
-    """The line of these functions that changes a name; "" where none is seen."""
+    """Return the line of these functions that changes a name; "" where none is seen."""
     base, _, last = name.rpartition(".")
     words = {name.partition(".")[0].partition("[")[0], last} if base else {name}
     words.discard("self")
@@ -264,7 +263,7 @@ def _statements(function: Callable[..., Any]) -> tuple[ast.stmt, ...]:
 
 
 def _changes(node: ast.AST, words: set[str]) -> bool:
-    """Whether a part of a program assigns one of the names, or calls a method of it."""
+    """Return whether a part of a program assigns one of the names, or calls a method of it."""
     targets: list[ast.expr] = []
     if isinstance(node, ast.Assign):
         targets = node.targets

@@ -1,4 +1,4 @@
-"""Accounting of core time, and the SRAM accesses of an operation, for all modes."""
+"""Accounts for core time, and for the SRAM accesses of an operation, in all modes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A number with bounds, as results carry it; :mod:`wse_sim.uncertainty` makes them."""
+"""A number with bounds, as results store it; :mod:`wse_sim.uncertainty` computes the bounds."""
 
 from __future__ import annotations
 

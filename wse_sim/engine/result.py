@@ -59,7 +59,7 @@ class KernelUse:
     parts: Mapping[str, float]
     memory: CoreMemory
     region: Region | None = None
-    block: str = ""  # name that equal kernels of all repeated blocks share; "" if it stands for itself
+    block: str = ""  # name that equal kernels of all repeated blocks share; "" if no other kernel equals it
     replica: int = 0  # copy of the model that it belongs to
 
 
@@ -117,7 +117,7 @@ class Area:
     track: str
     times_s: tuple[float, float, float, float]  # busy, stalled on input, stalled on output, idle
     memory: CoreMemory
-    kernel: int = -1  # index into the result's kernels; -1 if all of them run here in turn
+    kernel: int = -1  # index into the result's kernels; -1 if all of them run here one after the other
     queue_samples: int = 0  # most samples that waited in a stream into it
 
     @property
@@ -198,7 +198,7 @@ class Result(Compressed, Displayed):
         default_factory=frozen
     )  # further numbers of the mode, units in the names
     queues: tuple[QueueUse, ...] = ()  # one per area that streams lead to
-    intervals: Mapping[str, Interval] = field(default_factory=frozen)  # where they were asked for, by name
+    intervals: Mapping[str, Interval] = field(default_factory=frozen)  # if they were requested, by name
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Result) and same(self, other)

@@ -1,4 +1,4 @@
-"""Systems that share a step and differ: a collective over them waits for the slowest.
+"""Models systems of different speed in one step: a collective over them waits for the slowest.
 
 Symbols: S systems, a the spread that a user states (no source states how large it is, the default is 0)::
 

@@ -1,4 +1,4 @@
-"""The steady state of a pipeline: when it is reached, and what a skipped sample adds.
+"""Detects the steady state of a pipeline, and what a skipped sample adds.
 
 A pipeline with fixed times, bounded streams and in-order samples has finite memory.  Two tests:
 

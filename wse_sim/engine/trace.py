@@ -29,7 +29,7 @@ class CountingEnvironment(simpy.Environment):
 
 
 class Alarm(simpy.Event):
-    """An event for which a process waits, and which others trigger once, now or later."""
+    """An event that a process waits for and that others trigger once, now or later."""
 
     def ring(self, delay: float = 0.0) -> None:
         """Trigger the event after `delay`; later calls have no effect."""

@@ -54,7 +54,7 @@ class FabricResult:
     _memory: Memory = dataclasses.field(repr=False)
 
     def read(self, name: str) -> Array:
-        """Values of a buffer at the end: (rows, cols, length) of its rectangle, float32 or float16.
+        """Return the values of a buffer at the end: (rows, cols, length) of its rectangle, float32 or float16.
 
         Raises
         ------
@@ -68,7 +68,7 @@ class FabricResult:
 def result_of(
     program: Program, executor: str, run: Run, wall_s: float, cpu_s: float, timings_s: Mapping[str, float]
 ) -> FabricResult:
-    """The report of one run of `program`."""
+    """Return the report of one run of `program`."""
     shape = (program.rows, program.cols)
     user = slice(program.west, program.cols - program.east)
 

@@ -1,4 +1,5 @@
-"""The doors of the frontend: a name, a file, a factory, a module or an exported program -> kernel graph.
+"""Entry points of the frontend: they turn a name, a file, a factory, a module or an exported program into a kernel
+graph.
 
 One file, because every door ends in the same few steps.
 """
@@ -65,7 +66,7 @@ Model = str | Path | Mapping[str, Any] | KernelGraph | object
 
 
 def _torch_part(name: str) -> ModuleType:
-    """A module of the frontend that needs torch.
+    """Import a module of the frontend that needs torch.
 
     Raises
     ------
@@ -91,7 +92,7 @@ def load_model(
     seq: int | None = None,
     **how: Unpack[LoweringOptions],
 ) -> KernelGraph:
-    """The kernel graph of a model.
+    """Return the kernel graph of a model.
 
     Parameters
     ----------
@@ -141,7 +142,7 @@ def load_model(
 
 
 def takes_sequence(spec: str) -> bool:
-    """Whether a length of the sequence can be chosen for a model; True where only building it would tell.
+    """Return whether a length of the sequence can be chosen for a model; True where only building it would tell.
 
     Raises
     ------
@@ -183,7 +184,8 @@ def diagnose(
     training: bool = False,
     wafer: str = "wse2",
 ) -> Diagnosis:
-    """All obstacles of a model, as :func:`load_model` takes it; `args` and `kwargs` are a module's example arguments.
+    """Return all obstacles of a model, as :func:`load_model` takes it; `args` and `kwargs` are a module's example
+    arguments.
 
     Raises
     ------
@@ -225,7 +227,8 @@ def _without_numbers(text: str) -> str:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Without Python's garbage collection: importing torch and tracing make a million lasting objects.
+    """Turn off Python's garbage collection in the block, because importing torch and tracing make a million lasting
+    objects.
 
     A quarter of the CPU time of a first capture went into looking through them.
     """
@@ -299,7 +302,7 @@ def _from_configuration(path: str, seq: int | None, options: Lowering) -> tuple[
 def _from_parameters(
     name: str, p: ModelParameters, batch: int | None, seq: int | None, options: Lowering
 ) -> tuple[KernelGraph, LoweredModel]:
-    """A model of the zoo: captured for one sample, restated for `batch`."""
+    """Return a model of the zoo: captured for one sample, restated for `batch`."""
     if p.is_sequence and p.mlm_positions and seq and p.mlm_positions > seq:
         raise ModelError(
             f"mlm_positions {p.mlm_positions} exceeds seq {seq}; lower it or give a longer sequence"
@@ -430,7 +433,8 @@ def _from_object(
 
 
 def load_module(spec: str) -> Made:
-    """(module, args, kwargs) of a factory, ``package.module:factory`` or ``FILE.py:factory``, with the weights that it gives.
+    """Return (module, args, kwargs) of a factory, ``package.module:factory`` or ``FILE.py:factory``, with the weights
+    that it gives.
 
     Raises
     ------
@@ -453,7 +457,8 @@ def lower(
     kwargs: Mapping[str, Any] | None = None,
     **how: Unpack[LoweringOptions],
 ) -> KernelGraph:
-    """The kernel graph of a ``torch.nn.Module`` for example arguments; samples are the first dimension of the first.
+    """Return the kernel graph of a ``torch.nn.Module`` for example arguments; samples are the first dimension of the
+    first.
 
     It takes whatever :func:`load_model` takes.  `how`: :class:`~wse_sim.frontend.lowering.LoweringOptions`.
 
@@ -480,7 +485,7 @@ def lower_exported(
     recompute: str = "none",
     precision: str | int = "mixed",
 ) -> KernelGraph:
-    """The kernel graph of a ``torch.export.ExportedProgram``."""
+    """Return the kernel graph of a ``torch.export.ExportedProgram``."""
     options = Lowering(training, optimizer, recompute, precision_of(precision))
     return _load(program, None, None, options)[0]
 
@@ -494,6 +499,6 @@ def lower_fx(
     recompute: str = "none",
     precision: str | int = "mixed",
 ) -> KernelGraph:
-    """The kernel graph of a ``torch.fx.GraphModule`` for example arguments."""
+    """Return the kernel graph of a ``torch.fx.GraphModule`` for example arguments."""
     options = Lowering(training, optimizer, recompute, precision_of(precision))
     return _load((graph_module, args), None, None, options)[0]

@@ -1,4 +1,4 @@
-"""Files of ``torch.export.save`` from strangers, read without running anything that they hold.
+"""Reads files of ``torch.export.save`` from untrusted sources without executing anything in them.
 
 ``torch.export.load`` is made for one's own files: it unpickles sample inputs, tensors and custom objects, evaluates
 symbolic sizes as Python text, looks functions up by any name in ``torch``, imports the modules that trees of inputs
@@ -120,7 +120,7 @@ def _document(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: str) -> d
 
 
 def _checked(data: dict[str, Any], path: str) -> dict[str, Any]:
-    """The description of a program without the parts that are not needed; everything else is checked."""
+    """Return the description of a program without the parts that are not needed; everything else is checked."""
     data["guards_code"] = []
     graph = data["graph_module"]
     graph["metadata"], graph["treespec_namedtuple_fields"] = {}, {}
@@ -136,7 +136,7 @@ def _checked(data: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 def _texts(value: object, key: str) -> Iterator[tuple[str, str]]:
-    """Every text of a document with the key that it is under; keys stand under "key"."""
+    """Yield every text of a document with its key; a key itself has the key "key"."""
     if isinstance(value, str):
         yield key, value
     elif isinstance(value, list):
@@ -168,7 +168,9 @@ def _fault(key: str, text: str) -> str:
 
 
 def _is_plain_tree(tree: object, names: bool) -> bool:
-    """Whether a tree of values has tuples, lists and dictionaries alone; `names`: keys must be names of arguments."""
+    """Return whether a tree of values has tuples, lists and dictionaries alone; `names`: keys must be names of
+    arguments.
+    """
     if not isinstance(tree, list) or len(tree) != 2 or not isinstance(tree[0], int):
         return False
     left = [tree[1]]
@@ -190,7 +192,7 @@ def _is_plain_tree(tree: object, names: bool) -> bool:
 def _tensors(
     data: dict[str, Any], folder: str, members: dict[str, zipfile.ZipInfo], path: str
 ) -> Iterator[tuple[str, bool]]:
-    """Members that a list of tensors needs, each once, and whether zeros of its shape may stand for its values."""
+    """Yield each member that a list of tensors needs once, and whether zeros of its shape can replace its values."""
     uses: dict[str, list[dict[str, Any]]] = {}
     prefix = "weight_" if folder == "data/weights/" else "tensor_"
     for entry in data["config"].values():

@@ -1,4 +1,4 @@
-"""Attributes of attention on its operands and scores: layout and factor.
+"""Attributes of attention that describe its operands and scores: their layout and their factor.
 
 Views cost nothing on the machine, so a graph leaves them out. Code that computes values has to know the
 position of each feature. Here the views are applied to the element numbers. With B samples of T tokens, H
@@ -37,7 +37,7 @@ _CUT = frozenset(["split", "split_with_sizes", "chunk", "unbind"])
 
 
 def stated(trace: Trace, node: Node, dims: dict[str, int]) -> dict[str, Attr]:
-    """Attributes of a kernel of attention, without those that are as usual; `dims` are its dimensions."""
+    """Return the attributes of a kernel of attention, without those that are as usual; `dims` are its dimensions."""
     scale, usual = node.kwargs.get("scale"), 1 / sqrt(dims["d"])
     attrs: dict[str, Attr] = {}
     if isinstance(scale, (int, float)) and not isclose(scale, usual, rel_tol=1e-6):
@@ -55,7 +55,7 @@ def stated(trace: Trace, node: Node, dims: dict[str, int]) -> dict[str, Attr]:
 
 
 def _lies(trace: Trace, node: Node, dims: dict[str, int], parts: int) -> bool | None:
-    """Whether queries, keys and values lie as usual; None where that is not looked at."""
+    """Return whether queries, keys and values lie as usual; None where that is not looked at."""
     b, heads, t, d = (dims[name] for name in ("b", "heads", "q", "d"))
     row, size = parts * heads * d, parts * b * t * heads * d
     if dims["kv"] != t or dims.get("kv_heads", heads) != heads or size > MOST_ELEMENTS:
@@ -78,7 +78,9 @@ def _lies(trace: Trace, node: Node, dims: dict[str, int], parts: int) -> bool | 
 
 
 def elements_of(trace: Trace, ref: Argument) -> Elements | None:
-    """The numbers of the elements of a value within the tensor that it is a view of; None if a view is not known here."""
+    """Return the numbers of the elements of a value within the tensor that it is a view of; None if a view is not known
+    here.
+    """
     node = trace.node(ref)
     views: list[tuple[Node, int]] = []  # a view, and which of its pieces
     while node is not None and node.kind == "call" and node.op in VIEWS:
@@ -109,7 +111,7 @@ def _pieces(seen: Elements, node: Node) -> list[Elements]:
 
 
 def _viewed(seen: Elements, node: Node) -> Elements | None:
-    """One view of a value."""
+    """Apply one view to the element numbers of a value."""
     args: tuple[Any, ...] = node.args
     if node.op in _SAME:
         return seen

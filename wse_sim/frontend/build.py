@@ -1,4 +1,4 @@
-"""From a cleaned trace to the kernel graph: names, tensors, types."""
+"""Builds the kernel graph from a cleaned trace: names, tensors, types."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def lower_trace(
 
 
 class _Builder:
-    """Names kernels and tensors of one trace."""
+    """Names the kernels and tensors of one trace."""
 
     def __init__(self, trace: Trace, precision: Precision, training: bool, samples: int = 1) -> None:
         self.trace, self.precision, self.training, self.samples = trace, precision, training, samples
@@ -122,7 +122,7 @@ class _Builder:
         self.names: set[str] = set()
 
     def draft(self) -> DraftGraph:
-        """Kernels and tensors before fusion."""
+        """Classify the nodes into kernels and tensors that are not fused yet."""
         read = {ref.name for node in self.trace for ref in node.refs()}
         for node in self.trace:
             if node.kind != "call" and (node.kind != "input" or node.name in read or node.shape):
@@ -148,7 +148,7 @@ class _Builder:
         return DraftGraph(kernels, self.tensors, outputs, self.training, covers=covers)
 
     def _classified(self, node: Node) -> Draft:
-        """The kernel of a node; where obstacles are collected, one that has no kernel moves its elements."""
+        """Return the kernel of a node; where obstacles are collected, one that has no kernel moves its elements."""
         try:
             found = as_pairs(classify(node, self.trace), node, self.trace)
             if not node.elements:  # an empty slice: a kernel works on one element at least
@@ -159,7 +159,9 @@ class _Builder:
             return opaque(node)
 
     def viewed(self, kernel: Kernel, nodes: tuple[Node, ...], turned: set[str]) -> Kernel:
-        """The kernel with what it reads through views; results in `turned` leave the model through one."""
+        """Fold the views between a kernel and its operands into the kernel; results in `turned` leave the model through
+        a view.
+        """
         names = reordered(self.trace, nodes, self.tensor_of, self.samples)
         parts = parts_taken(self.trace, nodes) if names else ()
         names += tuple(name for name in kernel.outputs if name in turned)
@@ -181,7 +183,9 @@ class _Builder:
         return dataclasses.replace(kernel, access=access)
 
     def _steps(self, kernel: Kernel, nodes: tuple[Node, ...]) -> tuple[Step, ...]:
-        """Elementwise work, of the kernel or behind its product, spelled out where its operators do not say all."""
+        """List the elementwise steps of a kernel, or of the epilogue of a product, where its operators do not state all
+        of them.
+        """
         if any(
             node.dtype in COMPLEX or any(is_complex(self.trace, r) for r in node.refs()) for node in nodes
         ):
@@ -235,7 +239,7 @@ class _Builder:
         self.tensor_of[node.name] = node.name
 
     def _name(self, node: Node, found: Family) -> str:
-        """A kernel is named after its module and, where that says too little, its operator."""
+        """Name a kernel after its module and, where that is not enough, its operator."""
         operator = found.name if node.op in found.named_for else node.op.removeprefix("wse.")
         leaf = (
             node.module.startswith("torch.nn.modules.")
@@ -301,7 +305,7 @@ class _Builder:
         )
 
     def _growing(self, draft: Draft) -> str | None:
-        """The dimension that grows with the batch; a sum over all samples (a loss) has none."""
+        """Return the dimension that grows with the batch; a sum over all samples (a loss) has none."""
         grows = draft.sample_dim is not None and draft.dims[draft.sample_dim] % self.samples == 0
         return draft.sample_dim if grows else None
 

@@ -1,4 +1,4 @@
-"""Lowering of recorded calls: a module whose ``forward`` repeats them (:mod:`wse_sim.cstorch.tape`).
+"""Lowers recorded calls with a module whose ``forward`` repeats them (:mod:`wse_sim.cstorch.tape`).
 
 A script trains everything that the CPU can train, so no operator is rejected for lack of a rule. An operator
 without a rule is decomposed by torch's own decompositions, as far as they go; the rest moves its operands and
@@ -41,7 +41,7 @@ def lower_calls(
     precision: str = "mixed",
     recompute: str = "none",
 ) -> KernelGraph:
-    """The kernel graph of recorded calls for `samples` samples.
+    """Return the kernel graph of recorded calls for `samples` samples.
 
     Raises
     ------
@@ -82,7 +82,9 @@ def lower_calls(
 
 
 def _steady(graph: KernelGraph) -> KernelGraph:
-    """The graph; a kernel whose size is not a multiple of the samples does not grow with them (features against features)."""
+    """Return the graph; a kernel whose size is not a multiple of the samples does not grow with them (features against
+    features).
+    """
     odd = [k for k in graph.kernels if k.sample_dim is not None and k.dims[k.sample_dim] % graph.samples]
     if not odd:
         return graph
@@ -91,7 +93,7 @@ def _steady(graph: KernelGraph) -> KernelGraph:
 
 
 def _without_rule(trace: Trace, how: Lowering, samples: int) -> set[str]:
-    """Names of a trace's nodes that no handler takes."""
+    """Return the names of a trace's nodes that no handler takes."""
     with collecting() as found:
         _finish(trace, how, samples)
     return {obstacle.node for obstacle in found if obstacle.kind == "operator"}

@@ -1,4 +1,4 @@
-"""From a PyTorch module to a :class:`~wse_sim.frontend.trace.Trace`: all private torch API lives here.
+"""Converts a PyTorch module to a :class:`~wse_sim.frontend.trace.Trace`; only this module uses torch's private API.
 
 The way: weights as fake tensors on the device "cpu" (built on "meta"), ``torch.export`` without strict
 mode, then decomposition with an EMPTY table, which makes the program functional and keeps linear,
@@ -104,7 +104,7 @@ def export(
     has_gradients: bool = False,
     once: list[Layers] | None = None,
 ) -> torch.export.ExportedProgram:
-    """Export a module; the mode (train or eval) is set for the capture and restored after it.
+    """Export a module; its mode (train or eval) is set for the capture and restored after it.
 
     `notes` takes what a reader of the graph should know about the capture, `once` the equal layers that are captured once: then
     the program has marks, which :func:`trace_exported` replaces.  A result with a cache of transformers is
@@ -168,7 +168,7 @@ def _settled(
     once: list[Layers] | None,
     has_gradients: bool,
 ) -> tuple[torch.export.ExportedProgram, list[str], dict[str, Any]]:
-    """The program of a module, notes, and the attributes that its first call switches.
+    """Return the program of a module, notes, and the attributes that its first call switches.
 
     torch puts plain attributes back after the capture; only the end of forward() sees what changed.  Where it changed
     texts, truth values or numbers, the module is captured once more with them changed.  It must then leave them alone, or
@@ -217,7 +217,9 @@ def _watched(
     once: list[Layers] | None,
     has_gradients: bool,
 ) -> tuple[Any, ...]:
-    """One capture: the program, plain attributes at its end, its caches, torch's warnings, folded tests, containers."""
+    """Capture once; return the program, the plain attributes at its end, caches, torch's warnings, folded tests and
+    containers.
+    """
     after, caches, tests, containers = (
         dict[str, Any](),
         Caches(),
@@ -424,7 +426,7 @@ def _kinds_of(program: torch.export.ExportedProgram) -> dict[str, str]:
 
 
 def _is_counter(node: torch.fx.Node, kinds: Mapping[str, str]) -> bool:
-    """Whether a node changes a buffer that nothing else reads, as batch norms count their batches."""
+    """Return whether a node changes a buffer that nothing else reads, as batch norms count their batches."""
     target, changed = node.target, node.args[0] if node.args else None
     if not isinstance(target, torch._ops.OpOverload) or not isinstance(changed, torch.fx.Node):
         return False
@@ -524,7 +526,7 @@ class _Reader:
         )
 
     def _evaluate(self, name: str) -> np.ndarray | None:
-        """Value of a constant node as a numpy array; None if it needs weights or is too large."""
+        """Return the value of a constant node as a numpy array; None if it needs weights or is too large."""
         value = self._value(self.fx_nodes.get(self.names.get(name, "")))
         return value.numpy() if isinstance(value, torch.Tensor) else None
 
@@ -554,7 +556,7 @@ class _Reader:
         return self.values[fx.name]
 
     def _leaf_value(self, fx: torch.fx.Node | None) -> torch.Tensor | None:
-        """Values of constants written in the program; weights and buffers on fakes have none."""
+        """Return the values of constants written in the program; weights and buffers on fakes have none."""
         if fx is None:
             return None
         for spec in self.program.graph_signature.input_specs:
@@ -623,7 +625,7 @@ _sources: dict[str, str] = {}
 
 
 def _source(fx: torch.fx.Node) -> str:
-    """The user's line of a node: the innermost frame outside torch."""
+    """Return the user's line of a node: the innermost frame outside torch."""
     text = fx.meta.get("stack_trace") or ""
     if text not in _sources:
         if len(_sources) > 65536:

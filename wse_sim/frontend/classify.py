@@ -1,4 +1,4 @@
-"""From operators to kernel families: one small function per group of ATen operators.
+"""Maps operators to kernel families, with one small function per group of ATen operators.
 
 Each handler states family, true dimensions and attributes of one node.  An operator without handler is
 an :class:`~wse_sim.errors.UnsupportedOpError` that names it and the user's line.
@@ -22,7 +22,7 @@ from wse_sim.kernels.blocks.windows import surround
 
 @dataclass
 class Draft:
-    """Family, dimensions and attributes of a kernel, before it has a name and tensors."""
+    """The family, dimensions and attributes of a kernel that has no name and no tensors yet."""
 
     family: str
     dims: dict[str, int]
@@ -48,7 +48,7 @@ def handles(*operators: str) -> Callable[[Handler], Handler]:
 
 
 def classify(node: Node, trace: Trace) -> Draft:
-    """The kernel that a node becomes.
+    """Return the kernel for a node.
 
     Raises
     ------
@@ -84,7 +84,7 @@ PRODUCTS = frozenset(
 
 
 def opaque(node: Node) -> Draft:
-    """A kernel instead of one that does not exist: it moves the elements of the result."""
+    """Substitute a kernel that moves the elements of the result for a kernel that does not exist."""
     return Draft(
         "layout", {"elements": max(1, node.elements)}, "elements" if node.dynamic else None, {"op": "unknown"}
     )
@@ -115,7 +115,7 @@ _STEMS: tuple[tuple[str, str], ...] = (
 
 
 def unsupported(node: Node, why: str = "has no kernel and no rule", remedy: str = "") -> UnsupportedOpError:
-    """The fault for a node, with the user's line."""
+    """Return the fault for a node, with the user's line."""
     place = node.source or f"module {node.layer or '(top)'}"
     if node.op in _REMEDIES:
         why, remedy = _REMEDIES[node.op]
@@ -125,13 +125,13 @@ def unsupported(node: Node, why: str = "has no kernel and no rule", remedy: str 
 
 
 def shape_of(trace: Trace, value: Argument) -> tuple[int, ...]:
-    """Shape of an argument; scalars have ()."""
+    """Return the shape of an argument; scalars have ()."""
     node = trace.node(value)
     return node.shape if node is not None else ()
 
 
 def batch_of(trace: Trace, *values: Argument) -> bool:
-    """Whether any of the values depends on the user's inputs."""
+    """Return whether any of the values depends on the user's inputs."""
     return any((node := trace.node(v)) is not None and node.dynamic for v in values)
 
 
@@ -141,7 +141,7 @@ def batch_of(trace: Trace, *values: Argument) -> bool:
 def product(
     node: Node, trace: Trace, x: Argument, weight: Argument, k: int, n: int, bias: Argument = None
 ) -> Draft:
-    """x (m, k) times weight (k, n): a gemm if the weight is one, else a product of activations."""
+    """Multiply x (m, k) by a weight (k, n): a gemm if the second operand is a weight, else a product of activations."""
     m = max(1, node.elements // n)
     sample = "m" if batch_of(trace, x) else None
     if trace.is_parameter(weight) or not batch_of(trace, weight):
@@ -202,13 +202,13 @@ def _matmul(node: Node, trace: Trace) -> Draft:
 
 
 def batched(node: Node, trace: Trace, x: Argument, y: Argument, b: int, m: int, k: int, n: int) -> Draft:
-    """b products; b grows with the batch."""
+    """Multiply b pairs of matrices; b grows with the batch."""
     sample = "b" if batch_of(trace, x, y) else None
     return Draft("batch_gemm", {"b": b, "m": m, "k": k, "n": n}, sample, {}, [x, y])
 
 
 def spelled_out(names: Sequence[str], right: str, shapes: Sequence[tuple[int, ...]]) -> tuple[list[str], str]:
-    """Letters instead of '...': the last ones of as many as the longest '...' has dimensions."""
+    """Return letters for '...': the last ones of those that the longest '...' needs."""
     free = [c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if c not in "".join(names)]
     ranks = [len(shape) - len(name.replace("...", "")) for name, shape in zip(names, shapes, strict=True)]
     most = max(rank for rank, name in zip(ranks, names, strict=True) if "..." in name)
@@ -291,7 +291,7 @@ _TAPS = ("t", "r", "s")
 
 
 def _sides(rank: int, names: tuple[str, ...], sizes: Sequence[int], least: int = 2) -> dict[str, int]:
-    """Sizes of the last `rank` dimensions under their names; those of an image that has fewer are 1."""
+    """Return the sizes of the last `rank` dimensions under their names; those of an image that has fewer are 1."""
     values = [1] * (max(rank, least) - rank) + [*sizes]
     return dict(zip(names[-max(rank, least) :], values, strict=True))
 
@@ -440,7 +440,7 @@ def _attention(node: Node, trace: Trace) -> Draft:
 
 
 def _distinct_heads(trace: Trace, key: Argument, heads: int) -> int:
-    """Heads of k before a view repeated them for grouped queries."""
+    """Return the heads of k before a view repeated them for grouped queries."""
     node, seen = trace.node(key), heads
     while node is not None and (node.op == "repeat_interleave" or (node.kind == "call" and node.refs())):
         source = trace.node(node.refs()[0])
@@ -538,7 +538,7 @@ def _offset(node: Node, place: int) -> dict[str, float]:
 
 @handles("_weight_norm", "_weight_norm_interface")
 def _weight_norm(node: Node, trace: Trace) -> Draft:
-    """A weight as length times direction: each row is divided by its length, as a norm does it."""
+    """Normalize a weight: each row is divided by its length and multiplied by a learned length, as a norm does it."""
     rows = max(1, prod(shape_of(trace, node.args[1])))
     dims = {"rows": rows, "cols": max(1, node.elements // rows)}
     return Draft("norm", dims, None, {"kind": "rms"}, list(node.args[:2]))

@@ -102,7 +102,7 @@ def _moved(node: Node, how: str) -> Draft:
 
 @handles("index", "gather", "index_select", "take_along_dim")
 def _taken(node: Node, trace: Trace) -> Draft:
-    """Rows of a weight are looked up; vectors of activations are taken from their places."""
+    """Look up rows of a weight, or gather vectors of activations."""
     source = trace.base(node.args[0])
     if source is not None and source.kind == "parameter":
         rows = node.elements // max(1, source.shape[-1])
@@ -126,7 +126,7 @@ _MEETS = {"sum": "add", "amax": "max", "amin": "min", "prod": "mul", "mean": "ad
     "index_put", "_index_put_impl", "index_add", "index_copy", "scatter", "scatter_add", "scatter_reduce"
 )
 def _brought(node: Node, trace: Trace) -> Draft:
-    """Vectors are brought to places of a table, and added or put there."""
+    """Scatter vectors to rows of a table, where they are added or stored."""
     target = node.args[0]
     put = node.op in ("index_put", "_index_put_impl")
     value = node.args[2] if put else node.args[3]
@@ -164,7 +164,7 @@ def _places(
 
 
 def _tables(node: Node, dims: dict[str, int]) -> str | None:
-    """The dimension of the samples: each has its own tables."""
+    """Return the dimension of the samples: each has its own tables."""
     return "tables" if node.dynamic and "tables" in dims else None
 
 
@@ -173,7 +173,7 @@ _ELEMENTWISE = frozenset(["gather", "take_along_dim", "scatter", "scatter_add", 
 
 
 def _is_repeated(trace: Trace, index: Argument) -> bool:
-    """Whether an index has one entry per vector, repeated over its features."""
+    """Return whether an index has one entry per vector, repeated over its features."""
     node = trace.node(index)
     source = trace.node(node.args[0]) if node is not None and node.op in ("expand", "expand_as") else None
     return source is not None and bool(source.shape) and source.shape[-1] == 1
@@ -265,5 +265,5 @@ def _created(node: Node, trace: Trace) -> Draft:
 
 
 def known_operators() -> list[str]:
-    """All operators that become kernels, by name."""
+    """Return all operators that become kernels, by name."""
     return sorted(HANDLERS)

@@ -1,4 +1,4 @@
-"""Clean-up of a trace: operators without cost on the machine are removed before kernels are matched.
+"""Cleans a trace up: operators that cost nothing on the machine are removed before kernels are matched.
 
 In order: arguments that only state a shape, disabled dropout, casts (the precision level decides types),
 operators whose result nobody reads, and the same operator applied twice in one module to the same values
@@ -59,7 +59,7 @@ def clean(trace: Trace) -> Trace:
 
 
 def _undo_broadcasts(trace: Trace) -> None:
-    """`broadcast_tensors(a, b)[i]` is a view of its i-th operand."""
+    """Replace `broadcast_tensors(a, b)[i]` by a view of its i-th operand."""
     for node in trace:
         source = trace.node(node.args[0]) if node.op == "getitem" else None
         if source is not None and source.op in ("broadcast_tensors", "meshgrid", "atleast_1d"):
@@ -68,7 +68,7 @@ def _undo_broadcasts(trace: Trace) -> None:
 
 
 def _forget_shapes(trace: Trace) -> None:
-    """Drop operands that only state a shape: `zeros_like(x)` needs no element of x."""
+    """Drop operands that only provide a shape: `zeros_like(x)` needs no element of x."""
     found = False
     for node in trace:
         place = shape_operand(node.op) if node.kind == "call" else None
@@ -95,7 +95,7 @@ def _leave_out_nothing(trace: Trace) -> None:
 
 
 def is_active_dropout(node: Node) -> bool:
-    """Whether a dropout node drops anything."""
+    """Return whether a dropout node drops anything."""
     p, train = node.arg(1, "p", 0.5), node.arg(2, "train", True)
     return bool(train) and isinstance(p, (int, float)) and p > 0
 

@@ -1,4 +1,4 @@
-"""Tensors in lists, tuples and dictionaries that a module keeps in plain attributes.
+"""Handles tensors in lists, tuples and dictionaries that a module keeps in plain attributes.
 
 torch.export includes parameters and buffers in the program, but not the content of containers. So each tensor
 of a container gets a buffer, and while forward() runs the container has torch's versions of these buffers.
@@ -20,21 +20,23 @@ _ABSENT = object()
 
 @dataclass(frozen=True)
 class _Slot:
-    """Instead of a tensor of a container: the buffer that has it."""
+    """A placeholder for a tensor of a container: it names the buffer that has the tensor."""
 
     buffer: str
 
 
 @dataclass(frozen=True)
 class _Size:
-    """Replaces a tensor: the data needed to make another one like it."""
+    """The data needed to make another tensor like one that a container had."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
 
 
 def hold(part: torch.nn.Module, key: str, container: object) -> None:
-    """Put the tensors of a container, an attribute of a module, into buffers; :class:`Containers` fills it with them."""
+    """Move the tensors of a container, an attribute of a module, into buffers; :class:`Containers` puts them back
+    during a call.
+    """
     leaves, spec = pytree.tree_flatten(container)
     for number, leaf in enumerate(leaves):
         if isinstance(leaf, torch.Tensor):
@@ -56,7 +58,7 @@ def release(part: torch.nn.Module, key: str) -> None:
 
 
 class Containers:
-    """Hooks before and after forward(): containers have the program's own tensors while it runs.
+    """Hooks around forward() that fill containers with the tensors of the program while it runs.
 
     After a run, `sizes` has the tensors of each attribute at its end.
     """
@@ -77,7 +79,7 @@ class Containers:
                 setattr(part, key, now)
 
     def leave(self, module: torch.nn.Module, *_: object) -> None:
-        """Put back the containers that forward() left as they were; keep the sizes of all."""
+        """Restore the containers that forward() did not change; record the sizes of all."""
         for part, key, before, now in self.filled:
             if getattr(part, key, None) is now and _leaves_are(now, self.given[id(now)]):
                 setattr(part, key, before)
@@ -92,7 +94,9 @@ class Containers:
     def left_behind(
         self, module: torch.nn.Module, names: Collection[str], mode: AbstractContextManager[object]
     ) -> Iterator[None]:
-        """Within the block the attributes `names` hold other tensors, made in `mode`, of the sizes that a run left there."""
+        """Replace the tensors in the attributes `names` within the block by others, made in `mode`, of the sizes that a
+        run left there.
+        """
         roots = {root_of(name) for name in names}
         done: list[tuple[torch.nn.Module, str, Any]] = []
         for (path, key), sizes in self.sizes.items():
@@ -120,7 +124,9 @@ class Containers:
 
 
 def unread(program: torch.export.ExportedProgram, names: Collection[str]) -> set[str]:
-    """Attributes (``a.b`` for a tensor ``self.a.b[0]``) of whose tensors, held before it, a program reads none."""
+    """Return the attributes whose tensors were held before the program and are not read by it (``a.b`` for
+    ``self.a.b[0]``).
+    """
     nodes = {node.name: node for node in program.graph.nodes}
     read = [s.target for s in program.graph_signature.input_specs if s.target and nodes[s.arg.name].users]
     found = set()
@@ -133,7 +139,7 @@ def unread(program: torch.export.ExportedProgram, names: Collection[str]) -> set
 
 
 def root_of(name: str) -> str:
-    """The attribute to which a name of a tensor belongs: ``a.b`` of ``self.a.b[0]``."""
+    """Return the attribute to which a name of a tensor belongs: ``a.b`` of ``self.a.b[0]``."""
     return name.removeprefix("self.").partition("[")[0]
 
 

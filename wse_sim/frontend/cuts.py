@@ -1,4 +1,4 @@
-"""Where gradients stop inside a model: ``detach()``, what runs under ``torch.no_grad()``, casts to integers.
+"""Finds where gradients stop inside a model: at ``detach()``, under ``torch.no_grad()``, at casts to integers.
 
 An operator of a training step has a gradient if one of its operands has, unless it detaches or ran under no_grad; a
 gradient arrives there if it reaches a result of the model over such operators alone.  That is torch's own rule.
@@ -16,14 +16,14 @@ _FLOAT = frozenset(["fp64", "fp32", "fp16", "bf16", "complex64", "complex128"])
 
 @dataclass(frozen=True)
 class Cuts:
-    """Cuts of a program's backward pass: nodes that lose their gradient, and nodes that get one."""
+    """Cuts of the backward pass of a program: nodes that lose their gradient, and nodes that get one."""
 
     off: Collection[str] = frozenset()
     reached: Collection[str] = frozenset()
     through: Mapping[str, bool] = field(default_factory=dict)
 
     def stops(self, node: Node, trace: Trace) -> list[str]:
-        """Nodes that get a gradient, but not by this reader: it takes them detached."""
+        """Return the nodes that get a gradient, but not by this reader: it takes them detached."""
         if node.name not in self.reached:
             return []
         passes: dict[str, bool] = {}
@@ -35,7 +35,7 @@ class Cuts:
 
 
 def cuts_of(trace: Trace) -> Cuts:
-    """The cuts of a captured training step."""
+    """Return the cuts of a captured training step."""
     calls = [node for node in trace if node.kind == "call"]
     if not any(_cuts(node) for node in calls):
         return Cuts()

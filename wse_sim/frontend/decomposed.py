@@ -1,4 +1,4 @@
-"""Decomposition of operators without a kernel, by torch's rules.
+"""Decomposes operators without a kernel by torch's rules.
 
 An ATen operator that no handler, view or pattern knows is replaced by torch's decomposition, until all are
 known or none can be decomposed. Operators with a handler are not decomposed. Torch has no decompositions of linear
@@ -56,7 +56,7 @@ _aten = torch.ops.aten
 
 
 def _distances(x: Tensor, y: Tensor, p: float, mode: int | None = None) -> Tensor:
-    """|x_i - y_j| by the p-norm, for all pairs of rows."""
+    """Compute the p-norm of x_i - y_j for all pairs of rows."""
     apart = (x.unsqueeze(-2) - y.unsqueeze(-3)).abs()
     if p == 0:
         return (apart != 0).to(x.dtype).sum(-1)
@@ -80,7 +80,7 @@ def _places(boundaries: Tensor, values: Tensor, *, out_int32: bool = False, righ
 
 
 def _drawn(weights: Tensor, samples: int, replacement: bool = False, *, generator: object = None) -> Tensor:
-    """Places drawn by weight: the largest of weights over exponential numbers, as torch draws them."""
+    """Draw indices by weight as torch does: those with the largest ratio of a weight to an exponential random number."""
     if replacement and samples > 1:
         return NotImplemented
     scored = weights / -torch.rand_like(weights).log()
@@ -92,7 +92,7 @@ def _summed_products(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha:
 
 
 def _on_diagonal(x: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
-    """Put src on a diagonal of x."""
+    """Write src to a diagonal of x."""
     if x.shape[dim1] != x.shape[dim2] or offset:
         return NotImplemented
     places = torch.ones_like(src, dtype=torch.bool)
@@ -199,8 +199,9 @@ def decomposed(program: ExportedProgram, name_of: Callable[[OpOverload], str]) -
 
 
 def _taken_apart(program: ExportedProgram, table: Table, *, is_all: bool) -> ExportedProgram:
-    """Return the program without the operators of `table`; unless these are all unknown ones, torch traces it
-    again, which also decomposes operators without an entry that consist of others (``real``)."""
+    """Return the program with the operators of `table` decomposed; unless all of them are unknown, torch traces it
+    again, which also decomposes operators without an entry that consist of others (``real``).
+    """
     if is_all:
         with contextlib.suppress(NotBySortError):
             return by_sort(program, table)
@@ -210,7 +211,7 @@ def _taken_apart(program: ExportedProgram, table: Table, *, is_all: bool) -> Exp
 def _unknown(
     program: ExportedProgram, known: set[str], name_of: Callable[[OpOverload], str]
 ) -> list[OpOverload]:
-    """Operators of ATen without a handler, among those that work on inputs or weights."""
+    """Return the operators of ATen without a handler, among those that work on inputs or weights."""
     kinds = {spec.arg.name: spec.kind.name for spec in program.graph_signature.input_specs}
     live: set[torch.fx.Node] = set()
     found: dict[OpOverload, None] = {}

@@ -1,4 +1,4 @@
-"""Devices that forward() names: a capture has one, and what runs on a wafer is decided by the plan."""
+"""Handles devices that forward() names: a capture has one device, and the plan decides where work runs on a wafer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOVES = (torch.Tensor.cuda, torch.Tensor.xpu)
 def on_one_device(
     func: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object], here: torch.device
 ) -> tuple[tuple[object, ...], dict[str, object]] | None:
-    """Arguments of a call in which every accelerator is the device `here`; None where it names none.
+    """Replace every accelerator in the arguments of a call by the device `here`; return None if the call names none.
 
     Example
     -------
@@ -32,7 +32,7 @@ def on_one_device(
 
 
 def is_move(func: Callable[..., object]) -> bool:
-    """Whether a method moves a tensor to an accelerator and does nothing else."""
+    """Return whether a method moves a tensor to an accelerator and does nothing else."""
     return func in _MOVES
 
 

@@ -1,4 +1,5 @@
-"""All obstacles of a model at once: what refuses it, and what is slow; each with line, reason, remedy, fraction of FLOPs.
+"""Finds all obstacles of a model in one pass: what is refused and what is slow, each with line, reason, remedy and
+fraction of the FLOPs.
 
 The model is lowered as ever, but what would be raised is noted and passed over: a value that Python reads is taken as
 false or one, an operator without a kernel moves its elements, a changed attribute is left changed.  Where torch itself
@@ -34,7 +35,7 @@ FUSE = "write it so that it fuses with the product before it, or make the tensor
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Obstacles of a model in the order of the program, slow work last; `graph` is None if it was not reached.
+    """The obstacles of a model in program order, slow lines last; `graph` is None if the capture did not reach it.
 
     `check` says whether the FLOPs of a training step are those that torch counts; "" if nothing was compared.
     """
@@ -51,7 +52,7 @@ class Diagnosis:
         return any(obstacle.refuses for obstacle in self.obstacles)
 
     def lines(self) -> list[str]:
-        """The diagnosis as text."""
+        """Return the diagnosis as text."""
         refusing = [o for o in self.obstacles if o.refuses]
         slow = len(self.obstacles) - len(refusing)
         found = [
@@ -66,7 +67,7 @@ class Diagnosis:
         return [*found, self.check] if self.check else found
 
     def as_data(self) -> dict[str, object]:
-        """The diagnosis as plain values."""
+        """Return the diagnosis as plain values."""
         rows = [
             {"kind": o.kind, "line": o.line, "reason": o.reason, "remedy": o.remedy, "fraction": o.fraction}
             for o in self.obstacles
@@ -102,12 +103,12 @@ def examine(load: Callable[[], tuple[object, LoweredModel]], model: str, wafer: 
 
 
 def examine_graph(graph: KernelGraph, wafer: Wafer) -> Diagnosis:
-    """The diagnosis of a kernel graph: nothing refuses it, lines may be slow."""
+    """Return the diagnosis of a kernel graph: nothing refuses it, lines may be slow."""
     return Diagnosis(graph.name, tuple(_slow(graph, wafer)), graph.forward_flops, graph, _check(graph))
 
 
 def _check(graph: KernelGraph) -> str:
-    """Whether the FLOPs of a training step are those that torch counts, and what differs."""
+    """Return whether the FLOPs of a training step are those that torch counts, and what differs."""
     verdict = graph.facts.get(FLOPS_CHECKED)
     notes = [note for note in graph.notes if note.startswith(FLOPS_NOTE)]
     return notes[-1] if notes else f"{FLOPS_NOTE}: {verdict}" if verdict else ""
@@ -157,7 +158,7 @@ def _share(obstacle: Obstacle, lowered: LoweredModel) -> float | None:
 
 
 def _before(name: str, kernels: Sequence[Kernel]) -> int:
-    """FLOPs of the kernels whose results a kernel depends on."""
+    """Return the FLOPs of the kernels on which a kernel depends."""
     needed: set[str] = set()
     flops = 0
     for kernel in reversed(kernels):
@@ -168,7 +169,7 @@ def _before(name: str, kernels: Sequence[Kernel]) -> int:
 
 
 def _slow(graph: KernelGraph, wafer: Wafer) -> Iterable[Obstacle]:
-    """Lines without products that take more than their fraction of the cycles."""
+    """Yield the lines without products that take a large fraction of the cycles."""
     tiling = Tiling(wafer.rows, wafer.cols, "streamed")
     cycles: dict[str, float] = {}
     example: dict[str, Kernel] = {}

@@ -1,4 +1,4 @@
-"""The kernel graph as SVG: one box per kernel, repeated blocks once in a frame with their count.
+"""Draws the kernel graph as SVG: one box per kernel; a repeated block appears once, in a frame with its count.
 
 Kernels run down a column in their order, forward at the left and gradients at the right of it.  Streams
 between neighbours are straight; longer ones bow out at the side.
@@ -20,7 +20,7 @@ _BOX_WIDTH, _BOX_HEIGHT, _GAP, _MARGIN, _COLUMN = 330, 38, 22, 40, 520
 
 @dataclass
 class _Column:
-    """Kernels that are drawn below each other, and the frames around repeated ones."""
+    """A column of kernels below each other, with frames around repeated ones."""
 
     kernels: list[Kernel]
     x: int
@@ -44,7 +44,7 @@ def draw_graph(graph: KernelGraph, path: Path | str, phases: Iterable[Phase] = t
 
 
 def svg_of(graph: KernelGraph, phases: Iterable[Phase] = tuple(Phase)) -> str:
-    """The picture as text."""
+    """Return the picture as text."""
     wanted = set(phases)
     shown, representative, counts = _fold(graph)
     columns = []
@@ -74,7 +74,7 @@ def svg_of(graph: KernelGraph, phases: Iterable[Phase] = tuple(Phase)) -> str:
 
 
 def _fold(graph: KernelGraph) -> tuple[list[Kernel], dict[str, str], dict[str, str]]:
-    """(kernels to draw, drawn kernel for each kernel, frame label of each drawn repeated kernel)."""
+    """Return (kernels to draw, drawn kernel for each kernel, frame label of each drawn repeated kernel)."""
     representative: dict[str, str] = {}
     counts: dict[str, str] = {}
     for repeat in graph.repeats:

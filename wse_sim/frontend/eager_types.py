@@ -1,4 +1,4 @@
-"""``type(x) is torch.Tensor`` in a user's file is true during a capture too.
+"""Makes ``type(x) is torch.Tensor`` in a user's file true during a capture.
 
 Captured tensors are of classes of torch's own, which ``isinstance`` knows as tensors, and ``type()`` does not.  While a
 module is captured, the files of its classes see a `type` that answers as in eager mode.
@@ -29,7 +29,7 @@ class _AsEager(type):
 
 
 class EagerType(type, metaclass=_AsEager):
-    """The builtin ``type``, to which captured tensors are tensors."""
+    """A replacement of the builtin ``type`` that reports captured tensors as tensors."""
 
 
 def _is_torch(name: str) -> bool:

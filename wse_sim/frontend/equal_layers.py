@@ -1,4 +1,4 @@
-"""Equal layers are captured once: the first call is traced, calls of layers that are equal to it become copies.
+"""Captures equal layers once: the first call is traced, and calls of equal layers become copies of it.
 
 While a program is captured, the first call of a layer is between two marks (``begin``, ``end``).  A later call of an equal
 layer, or of the same one, with equal arguments is one operator (``again``) with results like those of the first.  When the
@@ -64,15 +64,14 @@ def _again(mark: Tensor, given: list[Tensor], key: int) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class _Passed:
-    """A result that is an argument."""
+    """A result that is one of the arguments."""
 
     place: int
 
 
 @dataclass(eq=False)
 class _First:
-    """The first call of a layer: the mark before it, its arguments, the loose attributes that it read, and
-    its results."""
+    """The first call of a layer: the mark before it, its arguments, the loose attributes that it read, and its results."""
 
     layer: nn.Module
     mark: Tensor
@@ -85,7 +84,7 @@ class _First:
 
 
 class Layers:
-    """The equal layers of a module while it is captured; `used` says whether a call became a copy."""
+    """The equal layers of a module during a capture; `used` is true if a call became a copy."""
 
     def __init__(self, module: nn.Module) -> None:
         found = _Found(module)
@@ -97,12 +96,12 @@ class Layers:
 
     @property
     def used(self) -> bool:
-        """Whether a call became a copy."""
+        """True if a call became a copy."""
         return bool(self.pairs)
 
     @contextmanager
     def once(self) -> Iterator[None]:
-        """In the block equal layers are traced once."""
+        """Trace equal layers only once within the block."""
         placed = [(kind, name, vars(kind).get(name, _MISSING)) for kind, name in self.loose]
         for kind, name in self.loose:
             setattr(kind, name, _Watched(name, self.reads))
@@ -122,7 +121,7 @@ class Layers:
             self.firsts.clear()  # tensors of the capture
 
     def forget(self) -> None:
-        """Drop what the operators of this capture's copies need."""
+        """Drop the state that the operators of this capture's copies need."""
         for key in self.pairs:
             _results.pop(key, None)
 
@@ -177,7 +176,7 @@ _MISSING, _MADE = object(), object()
 
 
 def _rebuilt(first: _First, given: Sequence[object], made: Sequence[Tensor]) -> object:
-    """The result of a call, of its arguments and of the tensors that it made."""
+    """Return the result of a call, of its arguments and of the tensors that it made."""
     left = iter(made)
     leaves = [
         given[x.place] if isinstance(x, _Passed) else next(left) if x is _MADE else x for x in first.results
@@ -186,7 +185,7 @@ def _rebuilt(first: _First, given: Sequence[object], made: Sequence[Tensor]) -> 
 
 
 def _can_be_copied(made: Sequence[Tensor], leaves: Sequence[object], given: Sequence[Tensor]) -> bool:
-    """Whether the results of a call are new tensors of numbers that no argument shares, and plain values."""
+    """Return whether the results of a call are new tensors of numbers that no argument shares, and plain values."""
     storages = {x.untyped_storage()._cdata for x in given}
     return (
         bool(made)
@@ -197,7 +196,7 @@ def _can_be_copied(made: Sequence[Tensor], leaves: Sequence[object], given: Sequ
 
 
 def _read_the_same(first: _First, layer: nn.Module) -> bool:
-    """Whether what differs between two layers of a group was not read by the first."""
+    """Return whether what differs between two layers of a group was not read by the first."""
     return all(
         vars(first.layer.get_submodule(path)).get(name) == vars(layer.get_submodule(path)).get(name)
         for path, name in first.read
@@ -230,7 +229,7 @@ def _like(given: Sequence[object], spec: pytree.TreeSpec) -> Hashable:
 
 
 class _Watched:
-    """In the place of an attribute, in a class: notes who reads it."""
+    """A class attribute that records which layers read the attribute it replaces."""
 
     def __init__(self, name: str, reads: list[tuple[int, str]]) -> None:
         self.name, self.reads = name, reads
@@ -259,7 +258,7 @@ _NO_STATE = frozenset(["_parameters", "_buffers", "_modules", "training", "_non_
 
 
 class _Found:
-    """Groups of equal layers within a module, the outermost first; attributes that differ within a group."""
+    """The groups of equal layers within a module, outermost first, with the attributes that differ within a group."""
 
     def __init__(self, module: nn.Module) -> None:
         self.numbers: dict[Hashable, int] = {}
@@ -282,7 +281,7 @@ class _Found:
         self.loose = [one for one in found if not hasattr(one[0], one[1])]
 
     def _sign(self, part: nn.Module) -> int:
-        """The number of a module's sort."""
+        """Return the number of a module's sort."""
         inside = tuple(
             (name, None if child is None else self._sign(child)) for name, child in part._modules.items()
         )
@@ -304,14 +303,14 @@ def _is_compiled(part: nn.Module) -> bool:
 
 
 def _known(x: Tensor) -> Hashable:
-    """Values of a buffer of integers, which Python may read; None for others."""
+    """Return the values of a buffer of integers, which Python may read; None for others."""
     if x.is_floating_point() or x.is_complex() or type(x) is not Tensor or x.device.type == "meta":
         return None
     return tuple(x.flatten().tolist()) if x.numel() <= 4096 else id(x)
 
 
 def _sign_of(value: object, part: nn.Module) -> Hashable:
-    """An attribute in the sign of a module: plain values by value but for loose ones, others by identity."""
+    """Return an attribute in the sign of a module: plain values by value but for loose ones, others by identity."""
     if isinstance(value, _LOOSE) and not isinstance(value, bool):
         return "loose"
     if isinstance(value, _PLAIN):
@@ -342,7 +341,7 @@ def _strict(value: object) -> Hashable:
 
 
 def _differing(parts: Sequence[nn.Module]) -> list[str]:
-    """Loose attributes in which modules of one sort differ."""
+    """Return the loose attributes that differ between modules of one sort."""
     first = vars(parts[0])
     return [
         name

@@ -1,4 +1,4 @@
-"""Example arguments of a transformers model: one sample, chosen by the arguments of forward() and the
+"""Makes example arguments of a transformers model: one sample, chosen by the arguments of forward() and the
 configuration.
 
 Each argument has a rule by its name. A model of several inputs (text with images, text with sound) gets all
@@ -29,7 +29,7 @@ DEFAULT_LENGTH = 512
 SOUND = 16_000  # values: one second
 FRAMES = 3_000  # of a spectrum: as many as 30 seconds have
 MOST_TRIED = 12
-MOST_VALUES = 2**20  # tokens that have values: of a longer text nobody looks at them
+MOST_VALUES = 2**20  # tokens that have values; values of a longer text are not read
 OF_VALUES = ("image_grid_thw", "spatial_shapes", "image_sizes", "target_sizes")
 """Arguments that say how large something is: models read their values."""
 MARKS = {
@@ -42,7 +42,7 @@ Arguments = dict[str, Any]
 
 
 def text_length(config: Any, seq: int | None) -> int:
-    """Tokens of one sample: `seq`, else what the configuration of the text allows, at most 512."""
+    """Return the tokens of one sample: `seq`, else what the configuration of the text allows, at most 512."""
     if seq is not None:
         return seq
     parts = [config, *filter(None, (getattr(config, name, None) for name in ("text_config", "decoder")))]
@@ -51,7 +51,8 @@ def text_length(config: Any, seq: int | None) -> int:
 
 
 def examples_of(module: Any, config: Any, seq: int | None) -> list[Arguments]:
-    """Named arguments of one sample: all inputs of a model, all with a mask and sizes, and those that it cannot do without.
+    """Yield named arguments of one sample: all inputs of a model, all with a mask and sizes, and only the required
+    ones.
 
     Raises
     ------
@@ -108,12 +109,12 @@ class _Rules:
         return list(dict.fromkeys((tuple(wanted), (*wanted, *more), tuple(needed))))
 
     def candidates(self, names: Sequence[str]) -> Iterator[Arguments]:
-        """Arguments of these names in each order of dimensions, the likeliest first."""
+        """Yield arguments of these names in each order of dimensions, the likeliest first."""
         for shapes in itertools.product(*map(self._shapes, names)):
             yield self._filled(dict(zip(names, shapes, strict=True)))
 
     def _needed(self) -> list[str]:
-        """The main input, and arguments without a default."""
+        """Return the main input, and arguments without a default."""
         kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
         found = [name for name, p in self.takes.items() if p.default is p.empty and p.kind not in kinds]
         main = [self.main] if self.main in self.takes or not found else []
@@ -121,7 +122,7 @@ class _Rules:
         return list(dict.fromkeys([*main, *found, *(["decoder_input_ids"] if tokens else [])]))
 
     def _further(self) -> list[str]:
-        """Inputs of the model's other senses."""
+        """Return the inputs of the model's other senses."""
         found = []
         if "input_ids" in self.takes:
             found.append("input_ids")
@@ -143,7 +144,7 @@ class _Rules:
         return "image_grid_thw" in self.takes or "spatial_shapes" in self.takes
 
     def _shapes(self, name: str) -> Sequence[tuple[int, ...]]:
-        """Shapes that an input may have, the likeliest first.
+        """Return the shapes that an input may have, the likeliest first.
 
         Raises
         ------
@@ -244,7 +245,9 @@ class _Rules:
         return found
 
     def _settle_text(self, found: Arguments) -> None:
-        """Places in the text for what is made of images and sounds, its end, and arguments that go along with it."""
+        """Insert placeholders for the features of images and sounds, an end token, and the arguments that belong to
+        them into the text.
+        """
         text = found.get("input_ids")
         if text is None or text.is_meta:
             return
@@ -268,7 +271,9 @@ class _Rules:
         return next((value for value in ids if isinstance(value, int) and value >= 0), -1)
 
     def _with_places(self, given: Arguments, text: torch.Tensor, kind: str) -> torch.Tensor:
-        """The text with a place for each feature of the image or sound before it, where the model puts them there."""
+        """Return the text with a place for each feature of the image or sound before it, where the model puts them
+        there.
+        """
         mark, name = self._mark(kind), f"get_{kind}_features"
         features = getattr(self.module, name, None) or getattr(
             getattr(self.module, "model", None), name, None
@@ -278,13 +283,13 @@ class _Rules:
         takes = inspect.signature(features).parameters
         named = {k: v for k, v in given.items() if k in takes and k != "input_ids"}
         shapes = _shapes_made(_Part(self.module, features), named)
-        count = sum(prod(shape[:-1]) for shape in shapes)  # none are known: the text stands alone
+        count = sum(prod(shape[:-1]) for shape in shapes)  # none are known: the text is used alone
         places = torch.full((1, count), mark, dtype=torch.long)
         return torch.cat([places, torch.where(text == mark, mark + 1, text)], dim=1)
 
 
 class _Part(torch.nn.Module):
-    """The features that a model computes from one of its inputs, as a module."""
+    """A module that computes the features of one input of a model."""
 
     def __init__(self, model: torch.nn.Module, features: MethodType) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Functions of torch that stand for several operators, spelled out while a program is captured.
+"""Expands functions of torch that represent several operators while a program is captured.
 
 A cell of a recurrent layer becomes two products and what follows them, so that it has products, epilogues and gradients
 like any other module.  The products are those that torch's counter counts.  A sum over several operands (``einsum``) takes
@@ -19,7 +19,7 @@ from wse_sim.frontend.classify import spelled_out
 
 
 def _gates(x: Tensor, h: Tensor, weights: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor]:
-    """The products of the input and of the state: (batch, gates x units) each."""
+    """Return the products of the input and of the state: (batch, gates x units) each."""
     w_x, w_h, b_x, b_h = (*weights, None, None)[:4]
     if w_x is None or w_h is None:
         raise TypeError("a recurrent cell takes two weights")
@@ -60,7 +60,7 @@ def _bilinear(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None = None) 
 
 
 def _einsum(equation: Any, *operands: Any) -> Tensor:
-    """A sum over more than two operands, two at a time in the order that torch takes them."""
+    """Return a sum over more than two operands, two at a time in the order that torch takes them."""
     if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
         operands = tuple(operands[0])
     if not isinstance(equation, str) or len(operands) < 3:
@@ -92,7 +92,7 @@ def _path(equation: str, operands: tuple[Tensor, ...]) -> list[tuple[int, ...]]:
 
 
 def _letters(equation: str, operands: tuple[Tensor, ...]) -> tuple[list[str], str]:
-    """Letters of each operand and of the result; an ellipsis becomes letters of its own."""
+    """Return the letters of each operand and of the result; an ellipsis becomes letters of its own."""
     left, arrow, out = equation.partition("->")
     if not arrow:  # letters that occur once, in the order of the alphabet
         letters = left.replace(",", "").replace("...", "")

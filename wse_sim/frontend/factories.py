@@ -1,4 +1,4 @@
-"""Factories that a file of Python offers, found without running it."""
+"""Finds the factories in a Python file without executing it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from wse_sim.files import is_file, read_text
 
 
 def names_file(spec: str) -> bool:
-    """Whether a model is named by a file of Python alone, without a factory."""
+    """Return whether a model is named by a file of Python alone, without a factory."""
     return spec.endswith(".py")
 
 
 def factories_of(path: str | Path) -> list[str]:
-    """Names of the functions of a file that can be called without arguments and return something, in order.
+    """Return the names of the functions of a file that can be called without arguments and return something, in order.
 
     Raises
     ------
@@ -47,14 +47,14 @@ def factories_of(path: str | Path) -> list[str]:
 
 
 def _is_factory(item: ast.FunctionDef) -> bool:
-    """Whether a function needs no argument and returns a value."""
+    """Return whether a function needs no argument and returns a value."""
     needed = len(item.args.posonlyargs) + len(item.args.args) - len(item.args.defaults)
     needed += sum(default is None for default in item.args.kw_defaults)
     return not needed and any(isinstance(x, ast.Return) and x.value is not None for x in ast.walk(item))
 
 
 def unnamed(path: str | Path) -> ModelError:
-    """The fault of naming a file without a factory: what it offers.
+    """Return the fault of naming a file without a factory: what it offers.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def unnamed(path: str | Path) -> ModelError:
 
 
 def _classes(path: str | Path) -> list[str]:
-    """Names of the modules of PyTorch that a file defines, by the look of their bases."""
+    """Return the names of the modules of PyTorch that a file defines, by the look of their bases."""
     return [
         item.name
         for item in ast.parse(read_text(path)).body
@@ -85,7 +85,7 @@ def _classes(path: str | Path) -> list[str]:
 
 
 def named_models(spec: str) -> list[str]:
-    """The models that a name stands for: itself, or all factories of a file of Python.
+    """Return the models that a name stands for: itself, or all factories of a file of Python.
 
     Raises
     ------

@@ -1,4 +1,6 @@
-"""Modules and arguments for a capture: tensors with shapes and without memory, each input its own tensor."""
+"""Prepares modules and arguments for a capture: tensors have shapes and no memory, and every input is a separate
+tensor.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ T = TypeVar("T")
 def as_fake(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
-    """A module on "meta" as one of fake tensors on "cpu", weights that were tied tied again.
+    """Return a module on "meta" as one of fake tensors on "cpu", weights that were tied tied again.
 
     A module with real weights is left alone.  The user's module is never changed.
     """
@@ -55,7 +57,7 @@ def as_fake(
 
 
 def told_apart(values: T) -> T:
-    """Arguments in which no tensor occurs twice: torch would take both for one input."""
+    """Return the arguments in which no tensor occurs twice: torch would take both for one input."""
     seen: set[int] = set()
 
     def once(x: object) -> object:

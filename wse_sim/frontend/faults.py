@@ -1,4 +1,4 @@
-"""Faults of captured programs as sentences: the user's own line, the reason, the remedy."""
+"""Turns faults of captured programs into sentences with the user's line, the reason and the remedy."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ _RULES: tuple[tuple[str, str, str], ...] = (
 
 
 def read_sentence(*, is_test: bool) -> str:
-    """Reason and remedy for a value that Python reads: tested, or taken as a number."""
+    """Return reason and remedy for a value that Python reads, in a test or as a number."""
     _, reason, remedy = _RULES[1 if is_test else 0]
     return f"{reason}; {remedy}"
 
@@ -118,7 +118,7 @@ _ASKED = (
 
 
 def holds_cache(fault: BaseException) -> bool:
-    """Whether torch stumbled over a cache object of transformers."""
+    """Return whether torch stumbled over a cache object of transformers."""
     return re.search(_RULES[3][0], str(fault)) is not None
 
 
@@ -126,7 +126,8 @@ _SLIPS = (ArithmeticError, AssertionError, AttributeError, LookupError, NameErro
 
 
 def raised_here(fault: BaseException) -> bool:
-    """Whether a fault is a slip of the front end itself: raised in one of its lines, which does not hand on a call of the model's.
+    """Return whether a fault is a slip of the front end itself: raised in one of its lines, which does not hand on a
+    call of the model's.
 
     What torch refuses from within (a RuntimeError) has the line of ours that called it, and is the model's.
     """
@@ -196,7 +197,7 @@ def _detail(pattern: str, text: str) -> str:
 
 
 def unwanted_operator(kind: str, operator: str, source: str) -> str:
-    """The sentence for an operator that a static machine cannot run."""
+    """Return the sentence for an operator that a static machine cannot run."""
     reason, remedy = _OPERATORS.get(
         kind,
         (
@@ -208,7 +209,8 @@ def unwanted_operator(kind: str, operator: str, source: str) -> str:
 
 
 def _user_frame(fault: BaseException) -> str:
-    """The innermost frame of the model, not torch's nor ours, of a fault or of what it came from; "" if there is none.
+    """Return the innermost frame of the model, not torch's nor ours, of a fault or of what it came from; "" if there is
+    none.
 
     Who called the front end is not the model: only frames below ours count.
     """
@@ -232,7 +234,7 @@ _HELPERS = ("contextlib", "functools.py", "inspect.py", "copyreg.py", "/copy.py"
 
 
 def _caused_by(text: str) -> str:
-    """The line that torch names in a message: where a node of the graph comes from, innermost last."""
+    """Return the line that torch names in a message: where a node of the graph comes from, innermost last."""
     match = re.search(r"Caused by: .*?\(([^()]+?:\d+)", text)
     if match:
         return match[1]

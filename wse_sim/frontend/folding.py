@@ -1,4 +1,4 @@
-"""Tests of masks in Python, folded: ``if mask.any():`` takes the branch that the example arguments take.
+"""Folds tests of masks in Python: ``if mask.any():`` takes the branch that the example arguments take.
 
 A truth value or an integer that Python reads (``mask.sum().tolist()``) is folded if it depends on integers and truth
 values among the arguments and on constants alone (masks, ids, lengths), and these arguments have values.  What is read of
@@ -63,13 +63,13 @@ MOST_SHOWN = 8  # numbers that a note prints
 
 
 def _is_captured(x: torch.Tensor) -> bool:
-    """Whether the program under capture makes a tensor."""
+    """Return whether the program under capture makes a tensor."""
     mode = get_proxy_mode()
     return mode is not None and made_by(x, mode.tracer) is not None
 
 
 class FoldedTests(TorchFunctionMode):
-    """While a program is captured: answers tests whose outcome the example decides; `notes` lists them."""
+    """Answers tests whose outcome the example decides, during a capture; `notes` lists them."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class FoldedTests(TorchFunctionMode):
         )
 
     def enter(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A hook before forward(): which node of the program stands for which argument or buffer."""
+        """Record, in a hook before forward(), which node of the program represents which argument or buffer."""
         mode = get_proxy_mode()
         leaves = pytree.tree_leaves((args, kwargs))
         if mode is None or len(leaves) != len(self.given):
@@ -152,7 +152,7 @@ class FoldedTests(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def _guessed(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
-        """The result of a call, or a guess where torch does not make it, with the obstacle noted."""
+        """Return the result of a call, or a guess where torch does not make it, with the obstacle noted."""
         if _shapes_by_values(func, args, kwargs):
             met(ModelError(unwanted_operator("dynamic", "", _caller())), "capture", products=products_seen())
             if func is torch.Tensor.__getitem__:
@@ -177,7 +177,7 @@ class FoldedTests(TorchFunctionMode):
             return guess
 
     def _all_places(self, index: object) -> object:
-        """An index in which masks pick every place."""
+        """Return an index in which masks pick every place."""
         parts: list[object] = []
         for part in index if isinstance(index, tuple) else (index,):
             if isinstance(part, torch.Tensor) and part.dtype is torch.bool:
@@ -189,7 +189,7 @@ class FoldedTests(TorchFunctionMode):
         return tuple(parts)
 
     def _number(self, x: object) -> object:
-        """A tensor of one integer as that number, if the example decides it."""
+        """Return a tensor of one integer as that number, if the example decides it."""
         value = self._value_of(x) if isinstance(x, torch.Tensor) and x.dim() == 0 else None
         if value is None:
             return x
@@ -197,7 +197,7 @@ class FoldedTests(TorchFunctionMode):
         return value.item()
 
     def _equal(self, a: torch.Tensor, b: torch.Tensor) -> bool | None:
-        """Whether two tensors of integers are equal; None if the example does not decide them."""
+        """Return whether two tensors of integers are equal; None if the example does not decide them."""
         known = self._value_of(a), self._value_of(b)
         if known[0] is None or known[1] is None:
             return None
@@ -213,7 +213,9 @@ class FoldedTests(TorchFunctionMode):
         device: torch.device | None = None,
         **how: bool,
     ) -> torch.Tensor:
-        """``torch.tensor`` of a list with tensors in it, which torch would read: known ones as numbers, others stacked."""
+        """Evaluate ``torch.tensor`` of a list with tensors, whose values torch would read: known ones become numbers,
+        others are stacked.
+        """
         if isinstance(data, torch.Tensor):
             return data.detach().clone().to(device, dtype=dtype)
         leaves, spec = pytree.tree_flatten(data)
@@ -227,7 +229,9 @@ class FoldedTests(TorchFunctionMode):
     def _shaped(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], Any]:
-        """Arguments and result of a call whose shape depends on values: computed, or None with masks as lists of places."""
+        """Compute arguments and result of a call whose shape depends on values; the result may be None, with masks as
+        index lists.
+        """
         known = [
             self._value_of(x) if isinstance(x, torch.Tensor) else x
             for x in pytree.tree_leaves((args, kwargs))
@@ -250,7 +254,7 @@ class FoldedTests(TorchFunctionMode):
     def _repeated(
         self, x: torch.Tensor, repeats: torch.Tensor, dim: int | None = None, **_: object
     ) -> torch.Tensor | None:
-        """Elements of x, repeated by counts, as a choice of places; None if the counts are not known."""
+        """Return the elements of x, repeated by counts, as a choice of places; None if the counts are not known."""
         counts = self._value_of(repeats)
         if counts is None:
             return None
@@ -261,7 +265,7 @@ class FoldedTests(TorchFunctionMode):
         return x.index_select(dim, _constant(places))
 
     def _places(self, index: object) -> object:
-        """An index in which known masks are lists of the places where they are true."""
+        """Replace known masks in an index by the lists of positions where they are true."""
         parts: list[object] = []
         for part in index if isinstance(index, tuple) else (index,):
             value = (
@@ -277,7 +281,7 @@ class FoldedTests(TorchFunctionMode):
         return tuple(parts)
 
     def _value_of(self, x: torch.Tensor) -> torch.Tensor | None:
-        """Integers and truth values that the example decides; None for others."""
+        """Return integers and truth values that the example decides; None for others."""
         mode = get_proxy_mode()
         if mode is None or _is_inexact(x):
             return None
@@ -305,7 +309,7 @@ class FoldedTests(TorchFunctionMode):
             self.notes.append(note)
 
     def _gone_on(self, func: Callable[..., Any], read: torch.Tensor) -> object:
-        """Note that a value is read, and continue as if it were false, or one."""
+        """Record that a value is read, and continue as if it were false or one."""
         test = func is torch.Tensor.__bool__ or read.dtype is torch.bool
         met(ModelError(read_sentence(is_test=test)), "capture", _caller(), products=products_seen())
         if func in (torch.Tensor.tolist, torch.Tensor.numpy):
@@ -350,7 +354,7 @@ def products_seen() -> int:
 
 
 def _shapes_by_values(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a call's result has a shape that depends on values."""
+    """Return whether a call's result has a shape that depends on values."""
     if func is torch.Tensor.__getitem__:
         parts = args[1] if isinstance(args[1], tuple) else (args[1],)
         return any(isinstance(x, torch.Tensor) and x.dtype is torch.bool for x in parts)
@@ -361,14 +365,14 @@ def _shapes_by_values(func: Callable[..., Any], args: tuple[Any, ...], kwargs: M
 
 
 def _stacked(data: object) -> torch.Tensor:
-    """Nested lists of tensors and numbers as one tensor."""
+    """Stack nested lists of tensors and numbers into one tensor."""
     if isinstance(data, (list, tuple)):
         return torch.stack([_stacked(item) for item in data])
     return data if isinstance(data, torch.Tensor) else torch.tensor(data)
 
 
 def _constant(value: torch.Tensor) -> torch.Tensor:
-    """A tensor of the program with these values."""
+    """Return a tensor of the program with these values."""
     return torch.tensor(value.tolist(), dtype=value.dtype).reshape(value.shape)
 
 
@@ -385,7 +389,7 @@ def _has_counted_values(x: object) -> bool:
 
 
 def _mean(node: torch.fx.Node) -> torch.Tensor | None:
-    """Random numbers at their mean, truth values at the likelier one; None for another node."""
+    """Replace random numbers by their mean, and random truth values by the likelier one; return None for another node."""
     name = str(node.target).removeprefix("aten.").partition(".")[0].removesuffix("_")
     made = node.meta.get("val")
     if name not in _DRAWS or not isinstance(made, torch.Tensor):
@@ -424,7 +428,8 @@ _DRAWS = frozenset(["rand", "rand_like", "uniform", "bernoulli", "randint", "ran
 def _worked_out(
     wanted: torch.fx.Node, known: Mapping[torch.fx.Node, Any], root: object, random: list[torch.fx.Node]
 ) -> object:
-    """The value of a node from known ones and means of random numbers (put into `random`); None if it depends on else.
+    """Return the value of a node from known ones and means of random numbers (put into `random`); None if it depends on
+    else.
 
     The program may still write in place: what writes to a tensor that is needed is carried out too, in order.
     """
@@ -479,12 +484,12 @@ def _needed(
 
 
 def _writes(node: torch.fx.Node) -> bool:
-    """Whether an operator writes to its first operand."""
+    """Return whether an operator writes to its first operand."""
     return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
 def _base(node: torch.fx.Node) -> torch.fx.Node:
-    """The node whose memory a node is, or is a part of."""
+    """Return the node whose memory a node shares."""
     while node.op == "call_function" and node.args:
         above = node.args[0]
         schema = getattr(node.target, "_schema", None)
@@ -498,20 +503,20 @@ def _base(node: torch.fx.Node) -> torch.fx.Node:
 
 
 def says_shape(node: torch.fx.Node, operand: torch.fx.Node) -> bool:
-    """Whether an operator takes shape or type of one of its operands alone."""
+    """Return whether an operator takes shape or type of one of its operands alone."""
     name = str(node.target).removeprefix("aten.").partition(".")[0]
     place = shape_operand(name)
     return place is not None and [a for a in node.args if a is operand] == list(node.args[place : place + 1])
 
 
 def placeholder(node: torch.fx.Node) -> torch.Tensor:
-    """A tensor of the shape and type of a node's result, without memory for its elements."""
+    """Return a tensor of the shape and type of a node's result, without memory for its elements."""
     made = node.meta["val"]
     return torch.zeros((), dtype=made.dtype).expand(made.shape)
 
 
 def _caller() -> str:
-    """The user's line at work: the innermost frame outside torch and the front end."""
+    """Return the user's line at work: the innermost frame outside torch and the front end."""
     here = str(Path(__file__).parent)
     for frame in reversed(traceback.extract_stack()):
         if not frame.filename.startswith((here, "<")) and "/torch/" not in frame.filename:

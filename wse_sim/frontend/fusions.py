@@ -1,4 +1,4 @@
-"""Fusions of kernels: what a kernel can do to its result before it leaves the core.
+"""Fuses kernels: the operations that a kernel can apply to its result before the result leaves the core.
 
 Each rule is one small class with `apply(draft, kernel)`: it looks at one kernel and the only reader of
 its result and either merges them and tells so, or gives None.
@@ -19,7 +19,7 @@ from wse_sim.kernels.contract.family import STRAIGHT_PARTS, Link
 
 @dataclass
 class DraftGraph:
-    """Kernels that are still being merged: an ordered table, and the readers of each tensor."""
+    """The kernels during fusion, in an ordered table, with the readers of each tensor."""
 
     kernels: dict[str, Kernel]
     tensors: dict[str, Tensor]
@@ -40,7 +40,7 @@ class DraftGraph:
                 self.makers[tensor] = kernel.name
 
     def only_reader(self, kernel: Kernel) -> Kernel | None:
-        """The only reader of the only result of `kernel`, if both train or neither does; else None."""
+        """Return the only reader of the only result of `kernel`, if both train or neither does; else None."""
         if len(kernel.outputs) != 1 or kernel.outputs[0] in self.outputs:
             return None
         names = self.readers.get(kernel.outputs[0], [])
@@ -51,16 +51,16 @@ class DraftGraph:
         return reader if same else None
 
     def maker(self, tensor: str) -> Kernel | None:
-        """The kernel that makes a tensor."""
+        """Return the kernel that makes a tensor."""
         name = self.makers.get(tensor)
         return self.kernels[name] if name is not None else None
 
     def elements(self, tensor: str) -> int:
-        """Elements of a tensor."""
+        """Return the elements of a tensor."""
         return self.tensors[tensor].elements
 
     def merge(self, first: Kernel, second: Kernel, merged: Kernel) -> None:
-        """Put `merged`, named as `first`, in the place of `second`; the tensor between them is gone."""
+        """Replace `second` by `merged`, which has the name `first`; the tensor between them is removed."""
         between = first.outputs[0]
         for kernel in (first, second):
             for tensor in kernel.inputs:
@@ -76,7 +76,7 @@ class DraftGraph:
             self.makers[tensor] = merged.name
 
     def in_order(self) -> tuple[Kernel, ...]:
-        """Kernels in topological order."""
+        """Return the kernels in topological order."""
         return tuple(sorted(self.kernels.values(), key=lambda k: self.order[k.name]))
 
 
@@ -86,7 +86,7 @@ class Fusion(Protocol):
     name: str
 
     def apply(self, draft: DraftGraph, kernel: Kernel) -> str | None:
-        """Merge, and return what was done, or None."""
+        """Merge, and return a description of the change, or None."""
 
 
 def _with_fused(kernel: Kernel, reader: Kernel, parts: list[str], extra: tuple[str, ...] = ()) -> Kernel:
@@ -106,7 +106,7 @@ def _link(kernel: Kernel | None) -> Link | None:
 
 
 class FoldBatchNorm:
-    """A batch norm with running statistics becomes weights and bias of the convolution before it."""
+    """Folds a batch norm with running statistics into weights and bias of the preceding convolution."""
 
     name = "convolution + batch norm"
 
@@ -122,7 +122,7 @@ class FoldBatchNorm:
 
 
 class GatedActivation:
-    """function(gate) * up (SwiGLU, GEGLU) is one pass over both."""
+    """Computes function(gate) * up (SwiGLU, GEGLU) in one pass over both operands."""
 
     name = "gated activation"
 
@@ -147,7 +147,7 @@ class GatedActivation:
 
 
 class Epilogue:
-    """Activation and residual addition in the kernel of the product that makes their operand."""
+    """Moves an activation and a residual addition into the kernel of the product that makes their operand."""
 
     name = "product epilogue"
 
@@ -188,7 +188,7 @@ def _has_one_operand(kernel: Kernel) -> bool:
 
 
 class ElementwiseChain:
-    """Elementwise work in a row becomes one generated kernel."""
+    """Merges consecutive elementwise operators into one generated kernel."""
 
     name = "elementwise chain"
 

@@ -1,4 +1,4 @@
-"""Models given as objects: whatever holds a module and its example arguments, taken apart.
+"""Accepts models as Python objects: finds the module and its example arguments in them.
 
 A module with arguments, a tuple of both, a function of tensors, a factory, a module of ``torch.fx`` whose inputs have shapes,
 an exported program.  Sentences name types and shapes, never values.
@@ -28,7 +28,7 @@ FORMS = (
 
 
 class Called(torch.nn.Module):
-    """A function of tensors, or a scripted module, as a module."""
+    """A module that wraps a function of tensors or a scripted module."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
@@ -121,7 +121,9 @@ def _called(factory: Callable[..., object], what: str) -> object:
 
 
 def _arguments(inputs: object, what: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Inputs as arguments by place and by name: a mapping is names, a tuple or list is places, everything else is one argument."""
+    """Return inputs as positional and named arguments: a mapping has names, a tuple or list has positions, anything
+    else is one argument.
+    """
     if isinstance(inputs, str | bytes):
         raise ModelError(f"{what} has text as its inputs; give tensors, or a dict of them by name")
     if isinstance(inputs, Mapping):
@@ -132,7 +134,7 @@ def _arguments(inputs: object, what: str) -> tuple[tuple[Any, ...], dict[str, An
 
 
 def _joined(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], what: str) -> Made | ExportedProgram:
-    """A model with its arguments, as a module that torch can capture."""
+    """Return a model with its arguments, as a module that torch can capture."""
     if isinstance(model, ExportedProgram):
         return model.module(), args, kwargs
     if isinstance(model, type):
@@ -169,7 +171,7 @@ def _own_arguments(module: torch.nn.Module) -> tuple[Any, ...] | None:
 
 
 def _shown(given: object) -> str:
-    """A value without its contents: its type, and the shape of a tensor."""
+    """Return a value without its contents: its type, and the shape of a tensor."""
     if isinstance(given, torch.Tensor):
         return f"a tensor of shape {tuple(given.shape)}"
     if isinstance(given, Mapping) and any(isinstance(x, torch.Tensor) for x in given.values()):
@@ -181,12 +183,12 @@ def _shown(given: object) -> str:
 
 
 def holds_tensors(given: Mapping[Any, Any]) -> bool:
-    """Whether a mapping is a state dict, not the sizes of a model."""
+    """Return whether a mapping is a state dict, not the sizes of a model."""
     return any(isinstance(x, torch.Tensor) for x in given.values())
 
 
 def of_dynamic_shapes(program: ExportedProgram) -> bool:
-    """Whether shapes of a program are open."""
+    """Return whether shapes of a program are open."""
     return any(
         isinstance(value := node.meta.get("val"), torch.Tensor)
         and any(not isinstance(size, int) for size in value.shape)

@@ -1,4 +1,4 @@
-"""Placement hints: kernels of a module pinned to a region, a rectangle or a number of replicas.
+"""Placement hints: they pin the kernels of a module to a region, a rectangle or a number of replicas.
 
 In Python, either on the module before it is lowered or on the graph afterwards::
 
@@ -47,7 +47,7 @@ Size = Annotated[Whole, Field(gt=0, le=MOST_CORES)]
 
 
 class Pin(BaseModel):
-    """Where the kernels of a module go; `module` is a path in which ``*`` stands for one name."""
+    """The place for the kernels of a module; `module` is a path in which ``*`` matches one name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -61,7 +61,7 @@ class Pin(BaseModel):
 
     @property
     def by_dimension(self) -> bool:
-        """Whether the weights' dimensions are sharded instead of a rectangle given."""
+        """True if the dimensions of weights are sharded instead of a rectangle being given."""
         return self.parts_in is not None or self.parts_out is not None
 
     @model_validator(mode="after")
@@ -81,7 +81,7 @@ class Pin(BaseModel):
         return self
 
     def covers(self, layer: str) -> bool:
-        """Whether a module path is the pinned one or inside it."""
+        """Return whether a module path is the pinned one or inside it."""
         pattern = r"\.".join("[^.]+" if part == "*" else re.escape(part) for part in self.module.split("."))
         return re.match(rf"{pattern}(?:\.|$)", layer) is not None
 
@@ -97,7 +97,7 @@ class _PinFile(BaseModel):
 
 
 def make_pin(module: str, **where: Any) -> Pin:
-    """A pin by keywords.
+    """Return a pin by keywords.
 
     Raises
     ------
@@ -164,7 +164,7 @@ def shard(module: M, mesh: Mapping[str, int], spec: Sequence[str | None]) -> M:
 
 
 def marked_pins(model: object) -> list[Pin]:
-    """Pins that were set on the modules of a model."""
+    """Return the pins that were set on the modules of a model."""
     named = model.named_modules() if hasattr(model, "named_modules") else ()
     return [make_pin(path, **getattr(part, _MARK)) for path, part in named if path and hasattr(part, _MARK)]
 
@@ -184,7 +184,7 @@ def read_pins(path: Path | str) -> list[Pin]:
 
 
 def pin_kernels(graph: KernelGraph, *pins: Pin) -> KernelGraph:
-    """The graph with its kernels pinned; a later pin overrides an earlier one.
+    """Return the graph with its kernels pinned; a later pin overrides an earlier one.
 
     Raises
     ------

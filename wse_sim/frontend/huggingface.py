@@ -1,4 +1,4 @@
-"""Models from a transformers ``config.json``: no weights, no network, the head from `architectures`."""
+"""Builds models from a transformers ``config.json``, without weights or network; the head comes from `architectures`."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _read(file: Path, transformers: ModuleType) -> PretrainedConfig:
 
 
 def _check_sizes(file: Path, config: PretrainedConfig) -> None:
-    """Refuse sizes that no model has before anything is built.
+    """Refuse impossible sizes before anything is built.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""FLOPs of a training step by torch itself, next to those of the kernel graph.
+"""Counts the FLOPs of a training step by torch and compares them with those of the kernel graph.
 
 The module runs forward and backward on the device "meta", where tensors have shapes and no values, and every product that
 torch's autograd asks for is counted by the formulas of ``torch.utils.flop_counter``.  Nothing of the capture or of the
@@ -57,7 +57,7 @@ Product = tuple[str, int]
 
 @dataclass
 class Counted:
-    """FLOPs of one step: forward, backward, and those of forward passes that checkpoints repeat in the backward pass."""
+    """The FLOPs of one step: forward, backward, and the forward passes that checkpoints repeat in the backward pass."""
 
     forward: int = 0
     backward: int = 0
@@ -72,7 +72,7 @@ class Counted:
 
 
 def _convolution_backward(args: Sequence[Any]) -> list[int]:
-    """FLOPs of the gradients of operand and weights, by the weights of a group (torch's own formula counts all channels)."""
+    """Count the gradients of operand and weights from the weights of a group (torch's own formula counts all channels)."""
     g, x, w, transposed, mask = args[0], args[1], args[2], args[7], args[10]
     each = 2 * x.shape[0] * prod((x if transposed else g).shape[2:]) * prod(w.shape)
     return [each for wanted in mask[:2] if wanted]
@@ -97,7 +97,9 @@ _OWN: dict[str, Callable[[Sequence[Any]], list[int]]] = {
 
 
 class _Counting(TorchDispatchMode):
-    """Counts products; results that operators of equal shapes gave before are made again without asking torch for their shape."""
+    """Counts products; results of operators with shapes that occurred before are made again without asking torch for
+    their shape.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -183,7 +185,7 @@ def _of_list(x: object) -> object:
 
 
 def _shapes(out: object) -> object:
-    """Shapes of results on "meta"; None if there is anything else among them."""
+    """Return the shapes of results on "meta"; None if there is anything else among them."""
     if isinstance(out, torch.Tensor):
         plain = type(out) is torch.Tensor and out.device.type == "meta" and not out.is_sparse
         return (tuple(out.shape), out.stride(), out.dtype) if plain else None
@@ -292,7 +294,7 @@ def counted_module(
     kwargs: Mapping[str, Any] | None = None,
     trains: Callable[[str], bool] = lambda name: True,
 ) -> Counted:
-    """FLOPs of a step of the module itself; a copy of it runs, with weights and arguments on "meta".
+    """Count the FLOPs of a step of the module; a copy of it runs, with weights and arguments on "meta".
 
     Raises whatever the module does where it cannot run without values.
     """
@@ -313,7 +315,7 @@ def counted_module(
 
 
 def counted_program(program: torch.export.ExportedProgram, trains: Callable[[str], bool]) -> Counted:
-    """FLOPs of a step of a captured program; what ran under no_grad does so again."""
+    """Count the FLOPs of a step of a captured program; parts that ran under no_grad run under it again."""
     signature = program.graph_signature
     values: list[object] = []
     placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
@@ -350,7 +352,7 @@ def _said_shape(node: torch.fx.Node) -> torch.fx.Node | None:
 
 
 class _OnMeta(torch.fx.Interpreter):
-    """A captured program on "meta": the operators that `results` follow from."""
+    """A captured program on "meta", reduced to the operators on which `results` depend."""
 
     def __init__(self, module: torch.fx.GraphModule, results: Sequence[torch.fx.Node]) -> None:
         super().__init__(module)
@@ -391,7 +393,8 @@ class _OnMeta(torch.fx.Interpreter):
 
 
 def compared(graph: KernelGraph, kept: KernelGraph, trace: Trace, chosen: bool) -> KernelGraph:
-    """The training graph with a fact that states whether torch counts the same FLOPs, and notes where it does not.
+    """Return the training graph with a fact that states whether torch counts the same FLOPs, and notes where it does
+    not.
 
     `kept` is the graph without recomputation of its own.  `chosen`: the trace says which parameters train, not the module.
     """
@@ -415,7 +418,7 @@ def compared(graph: KernelGraph, kept: KernelGraph, trace: Trace, chosen: bool) 
             f"recomputation of torch.utils.checkpoint, {first.again:,} FLOPs a step by torch, is not in the graph, which "
             "keeps what gradients need"
         )
-    # Products whose result nobody reads run in the module, and no captured program has them.
+    # Products with unused results run in the module, and no captured program has them.
     lacking = bool(first.strange) and first.strange <= _UNCOUNTED  # the program spells them out
     unread = first.forward > last.forward and first.backward == last.backward
     if _is_equal(kept, first) or ((unread or lacking) and _is_equal(kept, last)):
@@ -459,7 +462,7 @@ def _difference(graph: KernelGraph, module: Counted, program: Counted | None) ->
 
 
 def _parts(kernel: Kernel) -> list[int]:
-    """FLOPs of a kernel, product by product as torch has them."""
+    """Yield the FLOPs of a kernel, product by product as torch counts them."""
     if not kernel.flops:
         return []
     if kernel.family == "attention":

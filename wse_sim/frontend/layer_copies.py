@@ -1,4 +1,4 @@
-"""Copies of equal layers in a captured program: the operators of a first call in the place of each later one.
+"""Copies equal layers in a captured program: the operators of the first call replace each later call.
 
 :mod:`wse_sim.frontend.equal_layers` captures them and states which layer stands for which.
 """
@@ -22,7 +22,7 @@ class NotCopiedError(Exception):
 
 
 def copied(program: torch.export.ExportedProgram, layers: Layers) -> torch.export.ExportedProgram:
-    """The program with the operators of each first call instead of its copies, and without marks.
+    """Return the program with the operators of each first call instead of its copies, and without marks.
 
     Raises
     ------
@@ -65,7 +65,9 @@ def copied(program: torch.export.ExportedProgram, layers: Layers) -> torch.expor
 def _take_results(
     node: torch.fx.Node, made: Sequence[torch.fx.Node], named: dict[str, torch.fx.Node]
 ) -> None:
-    """Let readers of an operator with several results read these instead, and drop it; `named` takes the names of results."""
+    """Redirect the readers of an operator with several results to these results, and drop the operator; `named` takes
+    the names of results.
+    """
     for taken in list(node.users):
         place = cast("int", taken.args[1])
         if any(user.op == "output" for user in taken.users):

@@ -55,7 +55,7 @@ class Lowering:
 
     @classmethod
     def of(cls, how: LoweringOptions) -> Lowering:
-        """The keywords of a call.
+        """Return the keywords of a call.
 
         Raises
         ------

@@ -1,5 +1,6 @@
-"""Obstacles between a model and the machine: raised at the first one, or collected
-(:mod:`wse_sim.frontend.doctor`)."""
+"""Obstacles between a model and the machine: the first one is raised, or all are collected
+(:mod:`wse_sim.frontend.doctor`).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from wse_sim.frontend.faults import REASONS
 
 @dataclass
 class Obstacle:
-    """One obstacle: the user's line, the reason, the remedy, and the fraction of the forward FLOPs behind it.
+    """One obstacle: the user's line, the reason, the remedy, and the fraction of the forward FLOPs that depends on it.
 
     `kind` is "capture" (Python code that a compiled program cannot have), "operator" (no kernel), "gradient" (no rule of its family), "model" (the
     model as a whole) or "slow".  `node` is the operator of the trace that it is about; `products` the number of
@@ -32,7 +33,7 @@ class Obstacle:
 
     @property
     def refuses(self) -> bool:
-        """Whether the model is rejected because of it."""
+        """True if the model is rejected because of it."""
         return self.kind != "slow"
 
 
@@ -44,7 +45,7 @@ _guesses: ContextVar[bool] = ContextVar("guesses", default=False)
 
 @contextmanager
 def collecting(*, guess: bool = False) -> Iterator[list[Obstacle]]:
-    """Collect obstacles in the block, where the program can continue, instead of raising the first.
+    """Collect obstacles within the block, where the program can continue, instead of raising the first.
 
     `guess`: it also continues where torch stops, with a guess instead of the result (:mod:`wse_sim.frontend.substitutes`).
     """
@@ -58,12 +59,12 @@ def collecting(*, guess: bool = False) -> Iterator[list[Obstacle]]:
 
 
 def guesses() -> bool:
-    """Whether the capture continues where torch stops."""
+    """Return whether the capture continues where torch stops."""
     return _guesses.get()
 
 
 def is_collecting() -> bool:
-    """Whether obstacles are collected."""
+    """Return whether obstacles are collected."""
     return _found.get() is not None
 
 

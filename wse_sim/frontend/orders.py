@@ -1,4 +1,4 @@
-"""Kernels that read operands in an order other than the stored one, or only in part.
+"""Finds kernels that read operands in an order other than the stored one, or only in part.
 
 Views cost nothing on the machine, so a graph leaves them out. Code that computes values from a graph has to
 know where elements are not contiguous: such operands are named in the kernel. The expected orders are:
@@ -33,7 +33,7 @@ WEIGHT_OF = {"mm": 1, "matmul": 1, "addmm": 2, "bmm": 1, "baddbmm": 2}
 def reordered(
     trace: Trace, nodes: Iterable[Node], tensor_of: Mapping[str, str], samples: int
 ) -> tuple[str, ...]:
-    """Tensors that these operators read in another order than expected."""
+    """Return the tensors that these operators read in another order than expected."""
     found = []
     for node in nodes:
         if node.op in ATTENTION:
@@ -53,7 +53,7 @@ def reordered(
 
 
 def transposed_weight(trace: Trace, node: Node, tensor_of: Mapping[str, str]) -> str:
-    """The weight that a product takes as (K, N), by name; "" if there is none."""
+    """Return the name of the weight that a product reads as (K, N); "" if there is none."""
     weight = trace.node(node.args[WEIGHT_OF[node.op]]) if node.op in WEIGHT_OF else None
     is_plain = weight is not None and weight.kind == "parameter" and len(weight.shape) == 2
     return tensor_of.get(weight.name, "") if weight is not None and is_plain else ""
@@ -121,7 +121,7 @@ def view_taken(
 
 
 def rows_joined(trace: Trace, node: Node, tensor_of: Mapping[str, str]) -> tuple[str, ...]:
-    """Tensors whose rows follow each other in the result (samples, rows, features) of an operator that joins them, first ones first."""
+    """Return the tensors whose rows an operator concatenates in its result (samples, rows, features), in order."""
     rank = len(node.shape)
     if node.op != "cat" or rank != 3 or int(str(node.arg(1, "dim") or 0)) % rank != 1:
         return ()
@@ -131,7 +131,8 @@ def rows_joined(trace: Trace, node: Node, tensor_of: Mapping[str, str]) -> tuple
 
 
 def operand_order(trace: Trace, nodes: Sequence[Node], tensor_of: Mapping[str, str]) -> tuple[str, ...]:
-    """Tensors that operators in a row take, that of the first value first; none if one does not continue from the value so far.
+    """Return the tensors that operators in a row take, that of the first value first; none if one does not continue
+    from the value so far.
 
     An operator that has the value so far as its second operand counts only where operands may change places.
     """
@@ -152,7 +153,7 @@ def operand_order(trace: Trace, nodes: Sequence[Node], tensor_of: Mapping[str, s
 
 
 def _keeps_order(node: Node) -> bool:
-    """Whether an operator gives rows in the order in which it reads them; an einsum as a linear layer does.
+    """Return whether an operator gives rows in the order in which it reads them; an einsum as a linear layer does.
 
     A softmax along another dimension than the last works on columns.
     """
@@ -166,7 +167,9 @@ def _keeps_order(node: Node) -> bool:
 
 
 def is_straight(trace: Trace, ref: Argument, samples: int, *, turned: bool = False) -> bool:
-    """Whether the elements of a value come as they are in the tensor that it is a view of; `turned`: as its columns."""
+    """Return whether the elements of a value come as they are in the tensor that it is a view of; `turned`: as its
+    columns.
+    """
     node, base = trace.node(ref), trace.base(ref)
     if node is None or base is None:
         return True
@@ -189,7 +192,7 @@ def is_straight(trace: Trace, ref: Argument, samples: int, *, turned: bool = Fal
 
 
 def _is_reshaped(trace: Trace, node: Node) -> bool:
-    """Whether all views of a value keep all elements in their order."""
+    """Return whether all views of a value keep all elements in their order."""
     while node.kind == "call" and node.op in VIEWS:
         source = trace.node(node.args[0])
         if source is None:

@@ -1,4 +1,5 @@
-"""Modules whose forward() asks for a gradient itself (``torch.func.grad``, ``torch.autograd.grad``): their backward pass is captured.
+"""Captures the backward pass of modules whose forward() computes a gradient (``torch.func.grad``,
+``torch.autograd.grad``).
 
 Torch's capture above autograd has no operators for what autograd runs.  Such a module is captured below it, with autograd on
 while forward() runs: energies become forces, penalties meet gradients, and an inner step of training is part of the program.
@@ -55,7 +56,7 @@ def _off(_: torch.nn.Module, __: object, made: object) -> object:
 
 @contextlib.contextmanager
 def own_detach() -> Iterator[None]:
-    """Mark the operators of the block: the model itself detaches."""
+    """Mark the operators of the block as detached by the model itself."""
     marks = torch.fx.traceback.current_meta
     before = marks.get("custom")
     marks["custom"] = {**(before or {}), DETACHED: True}
@@ -69,7 +70,7 @@ def own_detach() -> Iterator[None]:
 
 
 def _without_saved(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """Take out the detach() of tensors that autograd saved: gradients go through them."""
+    """Remove the detach() of tensors that autograd saved, because gradients pass through them."""
     graph = program.graph
     for node in list(graph.nodes):
         if node.target is torch.ops.aten.detach.default and not (node.meta.get("custom") or {}).get(DETACHED):

@@ -1,4 +1,4 @@
-"""Complex numbers as pairs of real ones: kernels on pairs, and Fourier transforms.
+"""Represents complex numbers as pairs of real ones: kernels on pairs, and Fourier transforms.
 
 A trace keeps complex tensors as torch has them. A kernel of such a node works on pairs: its tensors have a
 last dimension of 2, a product becomes four real ones (twice as many columns on both sides of it), elementwise
@@ -29,18 +29,18 @@ FREE = frozenset(["resolve_conj", "resolve_neg"])
 
 
 def is_complex(trace: Trace, value: Argument) -> bool:
-    """Whether a value is a tensor of complex numbers."""
+    """Return whether a value is a tensor of complex numbers."""
     node = trace.node(value)
     return node is not None and node.dtype in COMPLEX
 
 
 def pair_shape(node: Node) -> tuple[int, ...]:
-    """The shape of a node's tensor on the machine."""
+    """Return the shape of a node's tensor on the machine."""
     return (*node.shape, 2) if node.dtype in COMPLEX else node.shape
 
 
 def as_pairs(draft: Draft, node: Node, trace: Trace) -> Draft:
-    """The kernel of a node with complex operands or a complex result, on pairs.
+    """Return the kernel of a node with complex operands or a complex result, on pairs.
 
     Raises
     ------
@@ -81,7 +81,7 @@ def as_pairs(draft: Draft, node: Node, trace: Trace) -> Draft:
 
 
 def _is_square(node: Node) -> bool:
-    """Whether both operands are the same tensor."""
+    """Return whether both operands are the same tensor."""
     return len(node.args) > 1 and isinstance(node.args[0], NodeRef) and node.args[0] == node.args[1]
 
 

@@ -181,7 +181,7 @@ class ModelFile(BaseModel):
 
 
 def model_names() -> list[str]:
-    """Names of the models shipped with the package."""
+    """Return the names of the models shipped with the package."""
     folder = resources.files("wse_sim.configs").joinpath("models")
     return sorted(item.name[:-5] for item in folder.iterdir() if item.name.endswith(".yaml"))
 

@@ -30,7 +30,7 @@ SHOWN = 6  # names in a message
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether a dotted name, or a path that leads to it, matches one of the patterns."""
+    """Return whether a dotted name, or a path that leads to it, matches one of the patterns."""
     parts = name.split(".")
     paths = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
     wanted = [item.strip() for item in pattern.split(",") if item.strip()]
@@ -56,7 +56,7 @@ def train_only(trace: Trace, pattern: str) -> None:
 
 @contextmanager
 def adapted(module: torch.nn.Module, rank: int, layers: str, train: str | None) -> Iterator[None]:
-    """The module with adapters of `rank` added to its linear `layers`, for as long as the context lasts.
+    """Add adapters of `rank` to the linear `layers` of the module for the duration of the context.
 
     Everything else is frozen, but for what `train` names.
 
@@ -88,7 +88,7 @@ def adapted(module: torch.nn.Module, rank: int, layers: str, train: str | None) 
 
 
 def _found(name: str, pattern: str) -> bool:
-    """Whether a name of a module that may stand inside a wrapper with the loss matches."""
+    """Return whether a name of a module that may stand inside a wrapper with the loss matches."""
     return matches(name, pattern) or matches(name.removeprefix("model."), pattern)
 
 
@@ -98,7 +98,7 @@ def _replace(module: torch.nn.Module, path: str, layer: torch.nn.Module) -> None
 
 
 def _adapter(layer: torch.nn.Linear, rank: int) -> torch.nn.Module:
-    """The layer with its adapter, named as the peft library names them."""
+    """Return the layer with its adapter, named as the peft library names them."""
     import torch
 
     class Adapter(torch.nn.Module):

@@ -1,4 +1,4 @@
-"""Operators of a captured program are taken apart once per sort, not once per call.
+"""Decomposes operators of a captured program once per sort of call, not once per call.
 
 ``ExportedProgram.run_decompositions`` traces the whole program again, which takes longer than the capture did.  Here one small
 program has each sort of call once: operator, plain arguments, shapes, strides and types of tensors.  Torch takes that program
@@ -24,12 +24,12 @@ Table = Mapping[OpOverload, Callable[..., object]]
 
 
 class NotBySortError(Exception):
-    """Parts of a call cannot be told without the rest of its program."""
+    """The parts of a call cannot be determined without the rest of its program."""
 
 
 @dataclasses.dataclass
 class _Sort:
-    """Equal calls: the tensors that they get in order, and, once known, parts of one of them."""
+    """Equal calls: the tensors that they take, in order, and, once known, the parts of one of them."""
 
     calls: list[Node]
     inputs: list[Node] = dataclasses.field(default_factory=list)  # in the small program
@@ -38,7 +38,7 @@ class _Sort:
 
 
 def by_sort(program: ExportedProgram, table: Table) -> ExportedProgram:
-    """The program with the parts that `table` gives in the place of its operators; it is changed in place.
+    """Return the program with the parts that `table` gives in the place of its operators; it is changed in place.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def _key(call: Node) -> Hashable:
 
 
 def _take_apart(sorts: list[_Sort], table: Table) -> None:
-    """Let torch take a program apart that has each sort once.
+    """Let torch decompose a program that contains each sort once.
 
     Raises
     ------
@@ -120,7 +120,7 @@ def _like(value: FakeTensor) -> torch.Tensor:
 
 
 def _results_of(call: Node) -> list[int] | None:
-    """Which results of a call are tensors; None if it has only one."""
+    """Return which results of a call are tensors; None if it has only one."""
     value = call.meta.get("val")
     if isinstance(value, (tuple, list)):
         return [place for place, item in enumerate(value) if isinstance(item, torch.Tensor)]
@@ -130,7 +130,7 @@ def _results_of(call: Node) -> list[int] | None:
 
 
 def _between(inputs: list[Node], results: list[Node]) -> list[Node]:
-    """The operators whose results follow from inputs, in order."""
+    """Yield the operators whose results follow from inputs, in order."""
     needed, waiting = set(inputs), list(results)
     while waiting:
         node = waiting.pop()
@@ -145,7 +145,7 @@ def _between(inputs: list[Node], results: list[Node]) -> list[Node]:
 
 
 def _put(graph: Graph, call: Node, sort: _Sort, named: dict[str, str]) -> None:
-    """Put parts in the place of a call; `named` takes new names of results."""
+    """Replace a call by its parts; `named` takes new names of results."""
     new = dict(zip(sort.inputs, call.all_input_nodes, strict=True))
     with graph.inserting_before(call):
         for part in sort.parts:

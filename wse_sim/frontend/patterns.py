@@ -1,4 +1,4 @@
-"""Patterns of operators that a model spells out: attention, norms, rotary positions, activations.
+"""Patterns of operators that models write out: attention, norms, rotary positions, activations.
 
 Each pattern is one small class: the operators it may start from (`roots`) and `match`, which returns
 the operator that takes the root's place, or None.  What only the old chain read is dropped afterwards.
@@ -13,17 +13,17 @@ from wse_sim.frontend.trace import PARTIAL_VIEWS, VIEWS, Argument, Node, NodeRef
 
 
 class Pattern(Protocol):
-    """A pattern of operators."""
+    """A rule that replaces several operators by one."""
 
     name: str
     roots: frozenset[str]
 
     def match(self, node: Node, trace: Trace) -> Node | None:
-        """The operator instead of `node`, or None."""
+        """Return the operator that replaces `node`, or None."""
 
 
 def made_from(node: Node, op: str, args: tuple[Any, ...], **kwargs: Argument) -> Node:
-    """A new operator with the result, place and line of `node`."""
+    """Return a new operator with the result, place and line of `node`."""
     return Node(
         node.name,
         op,
@@ -57,7 +57,7 @@ def _number(value: Argument) -> float | None:
 
 
 class SpelledRmsNorm:
-    """x * rsqrt(mean(x^2) + e), then times a weight."""
+    """Matches an RMS norm: x * rsqrt(mean(x^2) + e), then times a weight."""
 
     name = "rms norm"
     roots = frozenset({"mul"})
@@ -87,13 +87,13 @@ class SpelledRmsNorm:
 
 
 def _offset(trace: Trace, value: Argument) -> float:
-    """The number in `value + number`, 0 if there is none."""
+    """Return the number in `value + number`, 0 if there is none."""
     total = _base(trace, value, "add")
     return next((n for n in map(_number, total.args[1:2]) if n is not None), 0.0) if total else 0.0
 
 
 def _without_offset(trace: Trace, weight: Argument) -> Argument:
-    """The weight in `1 + weight`: the one is folded into it."""
+    """Return the weight in `1 + weight`: the one is folded into it."""
     total = _base(trace, weight, "add")
     if total is None:
         return weight
@@ -102,7 +102,7 @@ def _without_offset(trace: Trace, weight: Argument) -> Argument:
 
 
 class SpelledLayerNorm:
-    """(x - mean) / sqrt(var + e), then times a weight, then plus a bias."""
+    """Matches a layer norm: (x - mean) / sqrt(var + e), then times a weight, then plus a bias."""
 
     name = "layer norm"
     roots = frozenset({"div", "mul", "add"})
@@ -130,7 +130,7 @@ class SpelledLayerNorm:
 
 
 class SpelledGelu:
-    """x/2 (1 + tanh(...)) and x/2 (1 + erf(x / sqrt 2)), in either grouping."""
+    """Matches GELU: x/2 (1 + tanh(...)) and x/2 (1 + erf(x / sqrt 2)), in either grouping."""
 
     name = "gelu"
     roots = frozenset({"mul"})
@@ -162,7 +162,7 @@ def _reaches(trace: Trace, value: Argument, name: str, depth: int) -> bool:
 
 
 class SpelledSilu:
-    """x sigmoid(x), and x sigmoid(1.702 x), the quick gelu."""
+    """Matches SiLU, x sigmoid(x), and the quick GELU, x sigmoid(1.702 x)."""
 
     name = "silu"
     roots = frozenset({"mul"})
@@ -181,7 +181,9 @@ class SpelledSilu:
 
 
 class Rotary:
-    """x cos + rotated(x) sin, on all or on the first features of each head; also as complex numbers."""
+    """Matches rotary positions: x cos + rotated(x) sin, on all or on the first features of each head; also as complex
+    numbers.
+    """
 
     name = "rotary"
     roots = frozenset({"add", "cat", "view_as_real"})
@@ -251,7 +253,7 @@ def _times(factor: float | None, step: Node, trace: Trace) -> float | None:
 
 
 class SpelledAttention:
-    """softmax(scale q k + mask) v, as products of activations."""
+    """Matches attention as products of activations: softmax(scale q k + mask) v."""
 
     name = "attention"
     roots = frozenset({"matmul", "bmm"})
@@ -305,7 +307,7 @@ class SpelledAttention:
 
     @staticmethod
     def _masked(step: Node, trace: Trace) -> tuple[Any, Any] | None:
-        """(scores, mask) of one masking step."""
+        """Return (scores, mask) of one masking step."""
         if step.op == "where":
             return step.args[1], step.args[0]
         if step.op == "masked_fill":
@@ -353,19 +355,19 @@ class SpelledAttention:
             value_width=node.shape[-1],
             scale=factor,
             reshaped=factor is None,
-            # A mask that is added as well has the last word: a triangle does not stand for both.
+            # A mask that is added as well decides: a triangle does not represent both.
             is_causal=causal and mask_kind(trace, mask) != "dense",
         )
 
 
 def _is_alone(trace: Trace, node: Node, reader: Node) -> bool:
-    """Whether only `reader` reads a result, and the model does not return it."""
+    """Return whether only `reader` reads a result, and the model does not return it."""
     returned = any(trace.base(ref) is node for ref in trace.outputs)
     return not returned and trace.readers(node.name) == [reader]
 
 
 def _heads(trace: Trace, q: Argument, scores: Node) -> int:
-    """Heads of the scores: their second dimension, or that of the view before batch and heads merged."""
+    """Return the heads of the scores: their second dimension, or that of the view before batch and heads merged."""
     if len(scores.shape) == 4:
         return scores.shape[1]
     node = trace.node(q)
@@ -385,7 +387,7 @@ def _heads(trace: Trace, q: Argument, scores: Node) -> int:
 
 
 class SplitCrossEntropy:
-    """nll_loss of log_softmax is one kernel."""
+    """Matches nll_loss of log_softmax, which becomes one kernel."""
 
     name = "cross entropy"
     roots = frozenset({"nll_loss", "nll_loss_nd", "nll_loss_forward"})

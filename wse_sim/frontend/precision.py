@@ -1,4 +1,4 @@
-"""Precision: a half type and a level, two settings that do not know each other.
+"""Precision: a half type and a level, which are independent settings.
 
 The half type (fp16, bf16, cbfloat16) names the 16-bit format of activations and of the operands of products.
 The level states where sums are fp32:
@@ -50,28 +50,28 @@ class Precision:
         return named.get((self.compute, self.level), f"{self.compute}:{self.level}")
 
     def computed(self, dtype: str) -> str:
-        """Type on the machine of an activation of torch's type `dtype`; indices take 32 bits."""
+        """Return the machine's type of an activation of torch's type `dtype`; indices take 32 bits."""
         return _INTEGERS.get(dtype, self.compute)
 
     def stored(self, dtype: str, training: bool) -> str:
-        """Type in which a weight of torch's type `dtype` is kept."""
+        """Return the type in which a weight of torch's type `dtype` is stored."""
         if dtype not in _FLOATS:
             return _INTEGERS.get(dtype, "fp32")
         return "fp32" if training else self.compute
 
     def kernel(self, sums_rows: bool) -> str:
-        """Type in which a kernel computes: at level 0 what sums over rows does so in fp32."""
+        """Return the type in which a kernel computes: at level 0 kernels that sum over rows compute in fp32."""
         return "fp32" if self.level == 0 and sums_rows else self.compute
 
     def matrix_attrs(self, dtype: str) -> dict[str, str]:
-        """Attributes of a product or of attention: the type of its sums."""
+        """Return the attributes of a product or of attention: the type of its sums."""
         if self.compute == "fp32":
             return {}
         return {"accumulate": "fp32" if self.level < 2 else "fp16"}
 
 
 def precision_of(value: str | int | Precision) -> Precision:
-    """A precision by name, by level (of fp16), or as ``TYPE:LEVEL``.
+    """Return a precision by name, by level (of fp16), or as ``TYPE:LEVEL``.
 
     Raises
     ------

@@ -1,4 +1,6 @@
-"""Parts of forward() without gradients: marked while a training step is captured, and in exported programs."""
+"""Finds parts of forward() without gradients: they are marked while a training step is captured, and in exported
+programs.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ FROZEN = "wse_frozen"
 
 @contextlib.contextmanager
 def frozen_marked() -> Iterator[list[str]]:
-    """While a training step is captured: marks (:data:`FROZEN`) operators that forward() runs without gradients.
+    """Mark (:data:`FROZEN`), while a training step is captured, the operators that forward() runs without gradients.
 
     The capture builds no gradients itself, so the program would not tell.  What a torch.autograd.Function does inside is
     not marked: its gradient is its own.  Gives the names of such functions of the model's.
@@ -25,7 +27,7 @@ def frozen_marked() -> Iterator[list[str]]:
     modes: dict[Any, bool | None] = {
         torch.no_grad: True,
         torch.enable_grad: False,
-        torch.set_grad_enabled: None,  # says itself which
+        torch.set_grad_enabled: None,  # its argument is the mode
         torch.inference_mode: None,
     }
     apply = function.__dict__["apply"]
@@ -79,7 +81,7 @@ def frozen_marked() -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def marked_frozen() -> Iterator[None]:
-    """Mark the operators of the block: they run without gradients."""
+    """Mark the operators of the block as running without gradients."""
     before = is_frozen()
     set_frozen(True)
     try:

@@ -1,4 +1,4 @@
-"""Registration from outside: kernel families, operators, rewrites.
+"""Registration of kernel families, operators and rewrites by users.
 
 ``wse_sim.register_family``, ``wse_sim.register_operator`` and ``wse_sim.register_rewrite`` are these functions;
 ``docs/add-an-operator.md`` adds an operator with them.
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-import wse_sim.frontend.classify_rows  # noqa: F401  (its handlers must stand before others replace them)
+import wse_sim.frontend.classify_rows  # noqa: F401  (its handlers must exist before others replace them)
 from wse_sim.errors import KernelError, ModelError
 from wse_sim.frontend.classify import HANDLERS, Handler, handles
 from wse_sim.frontend.fusions import FUSIONS, Fusion
@@ -127,7 +127,7 @@ def register_rewrite(rule: Rule) -> Rule:
 
 @contextmanager
 def temporary_registrations() -> Iterator[None]:
-    """Undo every registration of the block at its end: for tests and notebooks.
+    """Undo every registration of the block at its end, for tests and notebooks.
 
     Example
     -------

@@ -1,4 +1,4 @@
-"""Repeated blocks: kernels of one module list that are equal but for their names.
+"""Finds repeated blocks: kernels of one module list that are equal except for their names.
 
 Kernels are grouped by the outermost numbered container of their module path ("transformer.h", 3).  A
 group's signature holds, kernel by kernel, what it costs, which kernel of the group each input comes from
@@ -18,12 +18,12 @@ _NUMBER = re.compile(r"(?:^|\.)(\d+)(?=\.|$)")
 
 
 def find_repeats(kernels: Iterable[Kernel], tensors: Mapping[str, Tensor]) -> tuple[Repeat, ...]:
-    """Blocks that occur at least twice, in the order of their first kernel."""
+    """Return the blocks that occur at least twice, in the order of their first kernel."""
     return tuple(_level(tuple(kernels), tensors, 0))
 
 
 def _place(kernel: Kernel, level: int) -> tuple[str, int] | None:
-    """(container, index) of the numbered module at `level` of a kernel's path."""
+    """Return (container, index) of the numbered module at `level` of a kernel's path."""
     for i, match in enumerate(_NUMBER.finditer(kernel.layer)):
         if i == level:
             return kernel.layer[: match.start(1)].rstrip("."), int(match[1])

@@ -1,4 +1,4 @@
-"""The imitated compiler's rewrites as visible lists, in the order in which they run.
+"""The rewrites of the imitated compiler as visible lists, in the order in which they run.
 
 1. :data:`PATTERNS`: chains of operators that are one kernel (attention, norms, rotary, gelu).
 2. :data:`FUSIONS`: kernels that one kernel can do together (product epilogues, elementwise chains).
@@ -20,7 +20,7 @@ __all__ = ["FUSIONS", "PATTERNS", "Applied", "fuse", "rewrite"]
 
 @dataclass(frozen=True)
 class Applied:
-    """One use of a rule: which, on what, in which module, at which line of the user."""
+    """One application of a rule: the rule, its target, the module and the user's line."""
 
     rule: str
     what: str

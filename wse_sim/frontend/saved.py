@@ -1,4 +1,4 @@
-"""Bytes that a backward pass needs of the forward pass, each number counted once.
+"""Counts the bytes of the forward pass that a backward pass needs, each number once.
 
 A kernel claims the tensors and the bytes that its family keeps
 (:class:`wse_sim.kernels.contract.family.Kept`). A tensor that several kernels need is counted at the first.

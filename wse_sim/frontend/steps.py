@@ -1,4 +1,4 @@
-"""Elementwise work spelled out: every operator with the tensor or the number that it takes.
+"""Lists elementwise work operator by operator, with the tensor or the number that each takes.
 
     (x - 3) * 2 + y     ("", "x"), ("add", -3.0), ("mul", 2.0), ("add", "y")
     1 - x               ("", "x"), ("mul", -1.0), ("add", 1.0)
@@ -78,7 +78,7 @@ def says_more(steps: Sequence[Step], nodes: Sequence[Node]) -> bool:
 
 
 def _operand(trace: Trace, arg: Argument, before: str, tensor_of: Mapping[str, str]) -> Operand:
-    """An argument: the value so far, the name of a tensor, a number; else as it is."""
+    """Return an argument: the value so far, the name of a tensor, a number; else as it is."""
     base = trace.base(arg)
     if base is not None:
         if base.name == before:
@@ -114,7 +114,7 @@ def _is_taken(value: Operand) -> bool:
 
 
 def _sum(first: float, second: float) -> Rule:
-    """`first` x + `second` y, times alpha where torch says so: of the second operand of a sum, the first one of rsub."""
+    """Return `first` x + `second` y; alpha multiplies the second operand of a sum and the first one of rsub."""
 
     def rule(node: Node, operands: list[Operand]) -> list[Step] | None:
         alpha = float(node.kwargs.get("alpha", 1))
@@ -192,7 +192,7 @@ def _softplus(node: Node, operands: list[Operand]) -> list[Step]:
 
 
 def _scaled(function: str, factor: float) -> list[Step]:
-    """f(c x) / c: the quick gelu x sigmoid(c x) is one of silu."""
+    """Rewrite f(c x) / c, so that the quick GELU x sigmoid(c x) becomes a SiLU."""
     steps: list[Step] = [("mul", factor), (function, ""), ("mul", 1 / factor)]
     return steps if factor != 1 else [(function, "")]
 

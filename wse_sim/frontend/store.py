@@ -1,4 +1,4 @@
-"""Kernel graphs kept on disk: a model that was read once is read again without torch.
+"""Stores kernel graphs on disk, so that a model that was read once is read again without torch.
 
 A graph follows from, and is named by:
 
@@ -35,7 +35,7 @@ SOURCES = ("wse_sim.frontend", "wse_sim.kernels", "wse_sim.graph")
 def key_of(
     spec: str | Path | Mapping[str, Any], batch: int | None, seq: int | None, options: DataclassInstance
 ) -> str | None:
-    """The name of a model's graph; None if it is not kept.
+    """Return the name of a model's graph; None if it is not kept.
 
     Raises
     ------
@@ -52,13 +52,13 @@ def key_of(
 
 
 def get(key: str) -> KernelGraph | None:
-    """The kept graph; None if there is none that reads."""
+    """Return the kept graph; None if there is none that reads."""
     found = result_cache.get(_folder(), key)
     return found if isinstance(found, KernelGraph) else None
 
 
 def put(key: str, graph: KernelGraph) -> None:
-    """Keep a graph."""
+    """Store a graph."""
     result_cache.put(_folder(), key, graph)
 
 
@@ -86,7 +86,7 @@ def _description(spec: str | Path | Mapping[str, Any]) -> list[object] | None:
 
 
 def _bytes_of(path: Path) -> str | None:
-    """Hash of a file; a word of its own if it does not read, so that the fault is found where it is explained."""
+    """Hash a file; an unreadable file has a fixed hash, so that the fault is found where it is explained."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except (OSError, ValueError):  # ValueError: a null byte in the path

@@ -1,5 +1,4 @@
-"""Substitutes of the doctor for results that torch rejects, so that the rest of the model is examined as
-well.
+"""Makes the doctor's substitutes for results that torch rejects, so that the rest of the model is examined as well.
 
 A product gets operands of the sizes that its weight requires, a reshape the requested shape, a selection by
 an unknown mask all elements. Anything else is assumed to have the shape of its first operand; so is the
@@ -37,7 +36,7 @@ _ARRAYS = (Tensor.numpy, Tensor.__array__)
 
 
 def substitute(func: Function, args: Sequence[Any], kwargs: Named) -> object:
-    """A result instead of that of a function that failed; None if there is no operand to take a shape from.
+    """Return a result instead of that of a function that failed; None if there is no operand to take a shape from.
 
     Raises
     ------
@@ -87,7 +86,7 @@ def _asked(x: Tensor, sizes: Sequence[Any]) -> tuple[int, ...]:
 
 
 def last_operator() -> torch.fx.Node | None:
-    """The last operator of the program under capture."""
+    """Return the last operator of the program under capture."""
     mode = get_proxy_mode()
     return next(iter(reversed(mode.tracer.graph.nodes)), None) if mode is not None else None
 
@@ -105,7 +104,8 @@ def forget_after(last: torch.fx.Node | None) -> None:
 
 @contextmanager
 def modules_go_on(module: torch.nn.Module, seen: Seen, latest: Callable[[], Tensor | None]) -> Iterator[None]:
-    """In the block a submodule whose forward() raises notes the fault and returns zeros of the shape of its first operand.
+    """Let a submodule whose forward() raises within the block report the fault and return zeros of the shape of its
+    first operand.
 
     The module itself returns the `latest` tensor that was made: what stands before the fault is looked at.  `seen` counts the
     products that the capture has met.

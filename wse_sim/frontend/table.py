@@ -1,4 +1,4 @@
-"""A model as a tree: parameters, FLOPs and activations per module, equal neighbours folded.
+"""Shows a model as a tree: parameters, FLOPs and activations per module, with equal neighbours folded.
 
 ``print(table_of(graph))`` shows it; :class:`ModelTable` holds the numbers.
 """
@@ -44,7 +44,7 @@ class Level:
 
 @dataclass(frozen=True)
 class TableRow:
-    """One printed line: depth, name, how often it repeats, and the level behind it."""
+    """One printed line: depth, name, number of repetitions, and the level that it describes."""
 
     depth: int
     name: str
@@ -130,7 +130,7 @@ def _bytes(value: float) -> str:
 
 
 def table_of(graph: KernelGraph, depth: int = 4) -> ModelTable:
-    """The table of a kernel graph, `depth` levels of modules deep."""
+    """Return the table of a kernel graph, `depth` levels of modules deep."""
     root = Level(graph.name)
     owned: set[str] = set()
     for kernel in graph.kernels:

@@ -60,13 +60,13 @@ class Node:
         return prod(self.shape)
 
     def arg(self, index: int, name: str, default: Argument = None) -> Any:
-        """An argument by position or keyword."""
+        """Return an argument by position or keyword."""
         if index < len(self.args):
             return self.args[index]
         return self.kwargs.get(name, default)
 
     def refs(self) -> list[NodeRef]:
-        """All nodes that this one reads, in order."""
+        """Return all nodes that this one reads, in order."""
         found: list[NodeRef] = []
         _collect((self.args, tuple(self.kwargs.values())), found)
         return found
@@ -195,11 +195,11 @@ class Trace:
         return iter(list(self.nodes.values()))
 
     def node(self, ref: Argument) -> Node | None:
-        """The node that a value refers to, if it is a reference."""
+        """Return the node that a value refers to, if it is a reference."""
         return self.nodes.get(ref.name) if isinstance(ref, NodeRef) else None
 
     def base(self, ref: Argument) -> Node | None:
-        """The node that made the elements of a value: views followed back."""
+        """Return the node that made the elements of a value: views followed back."""
         node = self.node(ref)
         while node is not None and node.op in VIEWS and node.kind == "call":
             refs = node.refs()
@@ -207,7 +207,7 @@ class Trace:
         return node
 
     def users(self, name: str) -> list[str]:
-        """Names of the nodes that read `name`."""
+        """Return the names of the nodes that read `name`."""
         if self._users is None:
             self._users = {}
             for node in self.nodes.values():
@@ -218,7 +218,7 @@ class Trace:
         return self._users.get(name, [])
 
     def readers(self, name: str) -> list[Node]:
-        """Nodes that read the elements of `name`: views followed forward."""
+        """Return the nodes that read the elements of `name`: views followed forward."""
         found: dict[str, Node] = {}
         waiting = [name]
         while waiting:
@@ -232,7 +232,7 @@ class Trace:
         self._users = None
 
     def replace(self, old: str, node: Node) -> None:
-        """Put `node` in the place of `old` under its name: readers of `old` now read `node`."""
+        """Replace `old` by `node`, which takes its name: readers of `old` then read `node`."""
         node.name = old
         if self._users is not None:
             for ref in self.nodes[old].refs():
@@ -247,7 +247,7 @@ class Trace:
         self.nodes[old] = node
 
     def redirect(self, old: str, new: NodeRef) -> None:
-        """Let all readers of `old` read `new`."""
+        """Make all readers of `old` read `new`."""
         for user in self.users(old):
             node = self.nodes[user]
             node.args = tuple(substitute(item, old, new) for item in node.args)
@@ -256,7 +256,7 @@ class Trace:
         self._users = None
 
     def prune(self) -> int:
-        """Drop calls whose results nobody reads; return their number."""
+        """Drop calls whose results have no reader; return their number."""
         live: set[str] = set()
         stack = [ref.name for ref in self.outputs]
         while stack:
@@ -301,12 +301,12 @@ class Trace:
                 node.dynamic = node.kind == "input"
 
     def is_parameter(self, ref: Argument) -> bool:
-        """Whether a value is a view of a weight (or of a constant table)."""
+        """Return whether a value is a view of a weight (or of a constant table)."""
         base = self.base(ref)
         return base is not None and base.kind in ("parameter", "buffer")
 
     def is_constant(self, ref: Argument) -> bool:
-        """Whether a value is a number, or depends neither on inputs nor on weights."""
+        """Return whether a value is a number, or depends neither on inputs nor on weights."""
         if not isinstance(ref, NodeRef):
             return True
         known = self._constant.get(ref.name)

@@ -1,4 +1,4 @@
-"""Training by rule: backward kernels, optimizer kernels, and what a backward pass needs kept.
+"""Adds training by rules: backward kernels, optimizer kernels, and the values that a backward pass keeps.
 
 The forward graph is walked backwards once.  The family of each kernel writes its gradient kernels on the tape
 (:class:`wse_sim.kernels.contract.tape.Tape`).  There is no gradient for the inputs of the model, for integers and
@@ -31,7 +31,7 @@ _FLOAT = ("fp32", "fp16", "bf16", "cbfloat16")
 
 
 def add_training(graph: KernelGraph, *, optimizer: str = "adamw", recompute: str = "none") -> KernelGraph:
-    """The training graph of a forward graph.
+    """Return the training graph of a forward graph.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def add_training(graph: KernelGraph, *, optimizer: str = "adamw", recompute: str
 
 
 def _wanted(graph: KernelGraph) -> set[str]:
-    """Tensors that get a gradient: trained parameters, and floating-point results that depend on them."""
+    """Return the tensors that get a gradient: trained parameters, and floating-point results that depend on them."""
     wanted = {
         t.name
         for t in graph.tensors.values()

@@ -1,4 +1,4 @@
-"""Functions of torch that a capture cannot follow, run by their definition while a program is captured.
+"""Replaces functions of torch that a capture cannot follow by their definition while a program is captured.
 
 ``flex_attention``, which torch compiles on its own: scores, what the user's functions make of them, softmax, values.  Where
 scores are left alone it is torch's scaled product with a mask.
@@ -47,14 +47,14 @@ def _attention(
 
 
 class _Padded:
-    """Packed sequences as padded ones: rows (steps x batch), each step as many as the batch."""
+    """A packed sequence in padded form: rows (steps x batch), with the complete batch in every step."""
 
     def __init__(self) -> None:
         self.lengths: Tensor | None = None
         self.used = False
 
     def pack(self, x: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Any]:
-        """Rows of all steps, and how many each has."""
+        """Return the rows of all steps, and how many each has."""
         self.lengths, self.used = lengths, True
         rows = x.transpose(0, 1) if batch_first else x
         return rows.flatten(0, 1), _Sizes([rows.shape[1]] * rows.shape[0])
@@ -68,7 +68,7 @@ class _Padded:
         return (x.transpose(0, 1) if batch_first else x), lengths
 
     def layer(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """A recurrent layer that takes packed sequences as padded ones."""
+        """Wrap a recurrent layer so that it takes packed sequences as padded ones."""
 
         def inner(x: Tensor, sizes: Any, *rest: Any) -> Any:
             if not isinstance(sizes, _Sizes):
@@ -81,26 +81,26 @@ class _Padded:
 
 
 class _Sizes(list[int]):
-    """Rows of each step; a list, where torch has a tensor whose values a capture would not know."""
+    """The rows of each step, as a list, because a capture would not know the values of a tensor."""
 
     device = torch.device("cpu")
 
     def size(self, dim: int = 0) -> int:
-        """Steps."""
+        """Return the number of steps."""
         return len(self)
 
     def is_pinned(self) -> bool:
-        """Never."""
+        """Return False: the sizes are not in memory that could be pinned."""
         return False
 
     def to(self, *_: object, **__: object) -> _Sizes:
-        """Themselves: they are nowhere."""
+        """Return the object itself: it is on no device."""
         return self
 
 
 @contextlib.contextmanager
 def defined() -> Iterator[list[str]]:
-    """In the block these functions run by their definition; yields notes on what was used."""
+    """Run these functions by their definition within the block; yields notes on those that were used."""
     notes: list[str] = []
     padded = _Padded()
     held: Any = _VF

@@ -1,4 +1,4 @@
-"""Values of tensors of a graph, computed by PyTorch on the captured program."""
+"""Computes the values of the tensors of a graph with PyTorch, on the captured program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks around a capture: what torch prints, side effects of forward(), the user's lines."""
+"""Checks around a capture: torch's output, side effects of forward(), the user's lines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Without torch's own printing of half-made graphs: the sentence states it."""
+    """Suppress torch's printing of incomplete graphs; the error sentence replaces it."""
     logger = logging.getLogger("torch")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -45,7 +45,9 @@ def quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def unchecked() -> Iterator[None]:
-    """Without the tests of torch.distributions on the values of their parameters, which a program does not have."""
+    """Disable the checks of torch.distributions on the values of their parameters, which a captured program does not
+    have.
+    """
     before = torch.distributions.Distribution._validate_args
     torch.distributions.Distribution.set_default_validate_args(False)
     try:
@@ -55,7 +57,9 @@ def unchecked() -> Iterator[None]:
 
 
 class _Direct:
-    """The compiled forward() of a scripted module, called as it is; with a setter, or what the module keeps would win."""
+    """A direct call of the compiled forward() of a scripted module; it has a setter, because otherwise the stored
+    method would win.
+    """
 
     def __get__(self, module: Any, kind: type | None = None) -> Any:
         return module._c._get_method("forward") if module is not None else self
@@ -66,7 +70,9 @@ class _Direct:
 
 @contextlib.contextmanager
 def scripts_called() -> Iterator[None]:
-    """Scripted modules run their compiled program, whose operators a capture sees; torch's tracer stumbles over its own call."""
+    """Let scripted modules run their compiled program, whose operators a capture sees; torch's tracer fails on its own
+    call.
+    """
     kind: Any = torch.jit.ScriptModule
     before = vars(kind).get("forward")
     kind.forward = _Direct()
@@ -78,7 +84,7 @@ def scripts_called() -> Iterator[None]:
 
 @contextlib.contextmanager
 def seeded() -> Iterator[None]:
-    """Python's and numpy's random numbers from a fixed start, put back after: equal captures of models that draw."""
+    """Seed the random numbers of Python and numpy and restore them afterwards: models that draw give equal captures."""
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - what models draw from
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002
@@ -157,7 +163,8 @@ _OWN = frozenset(["_parameters", "_buffers", "_modules"])
 
 
 class Caches:
-    """Tensors that a forward pass keeps in attributes: those that depend on weights alone may be computed each step.
+    """Tensors that a forward pass stores in attributes: those that depend on weights alone may be recomputed in each
+    step.
 
     A hook for the end of forward(), while torch still knows from which inputs each tensor was made.
     """
@@ -183,7 +190,7 @@ class Caches:
 
 
 def made_by(value: object, tracer: PythonKeyTracer | _GraphAppendingTracerEx) -> torch.fx.Node | None:
-    """The node of the program under capture that made a tensor; None if there is none."""
+    """Return the node of the program under capture that made a tensor; None if there is none."""
     if not isinstance(value, torch.Tensor):
         return None
     inner = torch._from_functional_tensor(value.elem) if isinstance(value, FunctionalTensor) else value
@@ -192,7 +199,7 @@ def made_by(value: object, tracer: PythonKeyTracer | _GraphAppendingTracerEx) ->
 
 
 def _reads(node: torch.fx.Node, given: set[torch.fx.Node]) -> bool:
-    """Whether a node depends on one of the nodes `given`, by more than its shape."""
+    """Return whether a node depends on one of the nodes `given`, by more than its shape."""
     seen, waiting = {node}, [node]
     while waiting:
         current = waiting.pop()
@@ -207,7 +214,7 @@ def _reads(node: torch.fx.Node, given: set[torch.fx.Node]) -> bool:
 
 
 def take_caches_apart(module: torch.nn.Module) -> bool:
-    """Teach torch the cache classes of transformers, with its own rules; whether there are any."""
+    """Register the cache classes of transformers with torch by their own rules; return whether there are any."""
     source = sys.modules.get("transformers")
     if source is None:
         return False
@@ -223,7 +230,9 @@ def take_caches_apart(module: torch.nn.Module) -> bool:
 
 
 def switched(module: torch.nn.Module, before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """Texts, truth values and numbers that a forward pass changed: switches, which a second pass may find settled."""
+    """Return the texts, truth values and numbers that a forward pass changed: switches that a second pass may find
+    settled.
+    """
     found = {}
     for name, value in after.items():
         owner, _, leaf = name.rpartition(".")
@@ -235,7 +244,7 @@ def switched(module: torch.nn.Module, before: dict[str, Any], after: dict[str, A
 
 
 def does_the_same(one: torch.export.ExportedProgram, other: torch.export.ExportedProgram) -> bool:
-    """Whether two programs have the same operators, on the same numbers and shapes."""
+    """Return whether two programs have the same operators, on the same numbers and shapes."""
 
     def work(program: torch.export.ExportedProgram) -> list[object]:
         shapes = [getattr(node.meta.get("val"), "shape", None) for node in program.graph.nodes]
@@ -265,7 +274,7 @@ def reject_side_effects(before: dict[str, Any], after: dict[str, Any], caches: C
 def assigned_attributes(
     caught: list[warnings.WarningMessage], caches: Caches, *, kept: bool = False
 ) -> list[str]:
-    """Tensors in attributes that torch saw assigned, by name, without harmless caches; `kept`: these alone."""
+    """Return the tensors in attributes that torch saw assigned, by name, without harmless caches; `kept`: these alone."""
     found: list[str] = []
     for item in caught:
         match = re.search(r"attributes? (.+?) (?:was|were) assigned during export", str(item.message))
@@ -304,7 +313,7 @@ def reject_assigned_attributes(
 
 
 def _is_ours(file: str) -> bool:
-    """Whether a line is one of those that answer for torch while a program is captured."""
+    """Return whether a line is one of those that answer for torch while a program is captured."""
     return file.endswith(
         tuple(f"wse_sim/frontend/{name}.py" for name in ("folding", "expansions", "alignments"))
     )

@@ -1,4 +1,4 @@
-"""Own compact definitions of the named model families, built without weights.
+"""Compact definitions of the named model families, built without weights.
 
 Each is plain PyTorch with the module paths a user would expect.  :func:`build` takes the validated
 parameters and returns ``(module, example_args)`` on the meta device, so that a model of any size costs
@@ -29,7 +29,7 @@ _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary positions on the first ``cos.shape[-1]`` features of each head."""
+    """Apply rotary positions to the first ``cos.shape[-1]`` features of each head."""
     width = cos.shape[-1]
     turned, rest = x[..., :width], x[..., width:]
     half = torch.cat((-turned[..., width // 2 :], turned[..., : width // 2]), dim=-1)
@@ -42,7 +42,7 @@ def _dropout(p: ModelParameters) -> nn.Module:
 
 
 class Attention(nn.Module):
-    """Self-attention: one projection to q, k, v; grouped heads; optional rotary positions."""
+    """Self-attention with one projection to q, k and v, grouped heads and optional rotary positions."""
 
     cos: Tensor
     sin: Tensor
@@ -80,7 +80,7 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
-    """Feed-forward block; gated when the activation is swiglu or geglu."""
+    """A feed-forward block; it is gated if the activation is swiglu or geglu."""
 
     def __init__(self, p: ModelParameters, bias: bool) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class Experts(nn.Module):
 
 
 class DecoderBlock(nn.Module):
-    """Norm first; residuals one after the other or, as in GPT-J, side by side."""
+    """A decoder block with norms first; its residuals follow each other or, as in GPT-J, are computed in parallel."""
 
     def __init__(self, p: ModelParameters, seq: int) -> None:
         super().__init__()
@@ -179,7 +179,7 @@ class Decoder(nn.Module):
 
 
 class EncoderBlock(nn.Module):
-    """BERT's block: norm after each residual."""
+    """BERT's block, with a norm after each residual."""
 
     def __init__(self, p: ModelParameters, seq: int) -> None:
         super().__init__()
@@ -225,7 +225,7 @@ class Encoder(nn.Module):
 
 
 class Perceptron(nn.Module):
-    """`layers` hidden layers and a classifier."""
+    """A network of `layers` hidden layers and a classifier."""
 
     def __init__(self, p: ModelParameters) -> None:
         super().__init__()
@@ -303,7 +303,7 @@ def build(
 
 
 class EncoderOf(nn.Module):
-    """Norm-first blocks without a mask: the trunk of a vision transformer."""
+    """Norm-first blocks without a mask, the trunk of a vision transformer."""
 
     def __init__(self, p: ModelParameters) -> None:
         super().__init__()

@@ -45,7 +45,7 @@ class _Residual(nn.Module):
 
 
 class ResNet(nn.Module):
-    """ResNet of 18, 34, 50, 101 or 152 layers."""
+    """ResNet with 18, 34, 50, 101 or 152 layers."""
 
     def __init__(self, p: ModelParameters) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class Vit(nn.Module):
 
 
 class _Heads(nn.Module):
-    """Attention of `width` features, to itself or to a context."""
+    """Attention over `width` features, to itself or to a context."""
 
     def __init__(self, width: int, heads: int, context: int | None = None, bias: bool = True) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ class Dit(nn.Module):
         self.out = nn.Linear(p.hidden, p.patch * p.patch * 4)
 
     def with_example(self, batch: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
-        """The module and example arguments: latents, waves of the time step, class."""
+        """Return the module and example arguments: latents, waves of the time step, class."""
         return self, (
             torch.zeros(batch, 4, self.side, self.side),
             torch.zeros(batch, 256),
@@ -177,7 +177,7 @@ class Dit(nn.Module):
 
 
 class _UnetResidual(nn.Module):
-    """Norm, SiLU, convolution twice, with the time step added between."""
+    """Applies norm, SiLU and convolution twice and adds the time step between them."""
 
     def __init__(self, channels: int, out: int, time: int) -> None:
         super().__init__()
@@ -193,7 +193,7 @@ class _UnetResidual(nn.Module):
 
 
 class _UnetAttention(nn.Module):
-    """Self-attention, attention to the text, gated feed-forward, over all pixels."""
+    """Applies self-attention, attention to the text and a gated feed-forward layer to all pixels."""
 
     def __init__(self, width: int, heads: int, context: int) -> None:
         super().__init__()
@@ -214,7 +214,7 @@ class _UnetAttention(nn.Module):
 
 
 class Unet(nn.Module):
-    """U-Net of latent diffusion: four levels, attention on the three finest, skips across."""
+    """A U-Net of latent diffusion: four levels, attention on the three finest, skip connections across."""
 
     def __init__(self, p: ModelParameters) -> None:
         super().__init__()
@@ -257,7 +257,7 @@ class Unet(nn.Module):
         return stage
 
     def with_example(self, batch: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
-        """The module and example arguments: latents, waves of the time step, text."""
+        """Return the module and example arguments: latents, waves of the time step, text."""
         side, length, width, hidden = self.parameters_of_example
         return self, (
             torch.zeros(batch, 4, side, side),

@@ -71,7 +71,7 @@ class Chip(BaseModel):
     repair_rows: Count
 
     def derive(self, **changes: object) -> Chip:
-        """A chip with some constants changed (evidence becomes "assumed").
+        """Return a chip with some constants changed (evidence becomes "assumed").
 
         Raises
         ------
@@ -105,7 +105,7 @@ def _validated(fields: dict[str, Any], where: object) -> Chip:
 
 
 def chip_names() -> list[str]:
-    """Names of the chips shipped with the package."""
+    """Return the names of the chips shipped with the package."""
     return CHIPS.names()
 
 
@@ -127,13 +127,13 @@ def _read_chip(name_or_path: str) -> Chip:
 
 
 def chip_of(wafer: Wafer) -> Chip:
-    """The silicon of a wafer: that of its name if one is shipped, else of the WSE-2."""
+    """Return the silicon of a wafer: that of its name if one is shipped, else of the WSE-2."""
     return load_chip(wafer.name if wafer.name in chip_names() else "wse2")
 
 
 @dataclass(frozen=True)
 class Silicon:
-    """A wafer as silicon; `fault` says why it cannot be built ("" if it can), `need` and `limit` by how much."""
+    """A wafer as silicon; `fault` is the reason why it cannot be built ("" if it can), `need` and `limit` the numbers."""
 
     core_mm2: float
     cores_mm2: float  # of all cores, spares included
@@ -153,7 +153,7 @@ class Silicon:
 
 
 def silicon_of(wafer: Wafer, chip: Chip) -> Silicon:
-    """Area, power and yield of a wafer."""
+    """Return area, power and yield of a wafer."""
     core = chip.core_mm2(wafer.sram_bytes)
     physical = wafer.cores * (1 + chip.spare_core_fraction)
     area, power = physical * core, power_of(wafer, chip)
@@ -186,7 +186,7 @@ def silicon_of(wafer: Wafer, chip: Chip) -> Silicon:
 
 
 def power_of(wafer: Wafer, chip: Chip) -> float:
-    """Watts of a system at work with this wafer, scaled from the reference."""
+    """Return the watts of a system at work with this wafer, scaled from the reference."""
     return chip.reference_power_w * power_factor(wafer, chip)
 
 
@@ -200,7 +200,7 @@ def power_factor(wafer: Wafer, chip: Chip) -> float:
 
 
 def _yield(wafer: Wafer, chip: Chip, dead: float) -> float:
-    """Fraction of wafers with no group of cores beyond repair."""
+    """Return the fraction of wafers with no group of cores beyond repair."""
     from scipy.stats import binom
 
     rows = min(chip.repair_rows, wafer.rows)
@@ -211,7 +211,8 @@ def _yield(wafer: Wafer, chip: Chip, dead: float) -> float:
 
 
 def equal_area(wafer: Wafer, base: Wafer, chip: Chip) -> Wafer:
-    """`wafer` with as many rows and columns, in the proportions of `base`, as fit the area of the cores of `base`.
+    """Return `wafer` with the number of rows and columns, in the proportions of `base`, that fits the area of the cores
+    of `base`.
 
     What the program rectangle of `base` leaves free at the edges stays free; the power constants follow
     :func:`power_factor`.

@@ -52,14 +52,14 @@ class Cluster(Displayed, BaseModel):
 
     @property
     def brief(self) -> str:
-        """Its name, and how many systems it may hold."""
+        """Its name, and the number of systems that it may have."""
         return f"{self.name}: up to {self.max_systems:,} systems"
 
     def __str__(self) -> str:
         return repr(self)
 
     def derive(self, **changes: object) -> Cluster:
-        """A cluster with some constants changed (evidence becomes "assumed").
+        """Return a cluster with some constants changed (evidence becomes "assumed").
 
         Raises
         ------
@@ -86,7 +86,7 @@ def _validated(fields: dict[str, Any], where: object) -> Cluster:
 
 
 def cluster_names() -> list[str]:
-    """Names of the clusters shipped with the package."""
+    """Return the names of the clusters shipped with the package."""
     return CLUSTERS.names()
 
 

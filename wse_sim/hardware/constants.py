@@ -1,4 +1,4 @@
-"""Constants of the hardware: value, unit, source, evidence, and how YAML files state a set of them.
+"""Constants of the hardware with value, unit, source and evidence, and the YAML format for a set of them.
 
 A set (a wafer, a cluster) is a frozen model whose fields carry plain numbers, each with its :class:`Unit`,
 and whose `provenance` keeps the statements behind them.
@@ -32,7 +32,7 @@ EVIDENCE = get_args(Evidence)
 
 
 class Constant(BaseModel):
-    """One stated number: `value` in `unit`, from `source`, with the kind of `evidence` behind it.
+    """One constant: `value` in `unit`, from `source`, with the kind of `evidence` for it.
 
     `range` (low, high) holds the true value with a probability of 90 %, `because` says why.  A number without
     a range is exact: a count or a width of the design.  `acts` says what it moves: "models" (rates of models and
@@ -84,7 +84,7 @@ class Unit:
 
 
 def no_dust(value: float) -> float:
-    """Zero, or at least 10^-18: less is no time of anything, and its products vanish."""
+    """Reject positive values below 10^-18: no time is that short, and products with it vanish."""
     if 0 < value < DUST:
         raise ValueError(f"{value:g} is neither 0 nor at least {DUST:g}")
     return value
@@ -99,7 +99,7 @@ Seconds = Annotated[float, Field(ge=0, le=1e6), AfterValidator(no_dust), Unit("s
 
 
 def limits_of(model: type[BaseModel]) -> dict[str, tuple[float, float]]:
-    """Least and largest value of every constant of a set that has them, by name."""
+    """Return the least and largest value of every constant of a set that has limits, by name."""
     found = {}
     for key, field in model.model_fields.items():
         low = [getattr(item, end) for item in field.metadata for end in ("ge", "gt") if hasattr(item, end)]
@@ -109,7 +109,7 @@ def limits_of(model: type[BaseModel]) -> dict[str, tuple[float, float]]:
 
 
 def units_of(model: type[BaseModel]) -> dict[str, str]:
-    """Unit of every constant of a set, by name."""
+    """Return the unit of every constant of a set, by name."""
     return {
         key: item.name
         for key, field in model.model_fields.items()
@@ -120,7 +120,7 @@ def units_of(model: type[BaseModel]) -> dict[str, str]:
 
 @functools.lru_cache
 def _shipped(folder: str) -> tuple[str, ...]:
-    """Names of the files in a folder of the package."""
+    """Return the names of the files in a folder of the package."""
     found = resources.files("wse_sim.configs").joinpath(folder)
     return tuple(sorted(item.name[:-5] for item in found.iterdir() if item.name.endswith(".yaml")))
 
@@ -142,11 +142,11 @@ class ConstantSet:
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def names(self) -> list[str]:
-        """Names of the sets shipped with the package."""
+        """Return the names of the sets shipped with the package."""
         return list(_shipped(self.folder))
 
     def path_of(self, name_or_path: str) -> Path:
-        """The file of a shipped set, or the path itself.
+        """Return the file of a shipped set, or the path itself.
 
         Raises
         ------
@@ -163,7 +163,7 @@ class ConstantSet:
         )
 
     def read(self, path: Path, load: Callable[[str], BaseModel]) -> dict[str, Any]:
-        """Fields that a file states, provenance included; `load` reads its base, which may be next to it.
+        """Return the fields that a file states, provenance included; `load` reads its base, which may be next to it.
 
         Raises
         ------
@@ -193,7 +193,7 @@ class ConstantSet:
         return fields
 
     def bases_of(self, path: Path) -> list[Path]:
-        """A file and the bases that it rests on, in order.
+        """Return a file and the bases that it rests on, in order.
 
         Raises
         ------
@@ -219,7 +219,7 @@ class ConstantSet:
                 )
 
     def changed(self, model: BaseModel, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """Fields of `model` with some constants changed: their evidence becomes "assumed".
+        """Return the fields of `model` with some constants changed: their evidence becomes "assumed".
 
         Raises
         ------
@@ -266,7 +266,7 @@ class ConstantSet:
 
 
 def one_sentence(path: object, fault: ValidationError) -> str:
-    """The first fault of a validation as one sentence with file and key."""
+    """Return the first fault of a validation as one sentence with file and key."""
     first = fault.errors()[0]
     key = ".".join(str(part) for part in first["loc"]) or "(top level)"
     more = f" ({fault.error_count() - 1} more)" if fault.error_count() > 1 else ""

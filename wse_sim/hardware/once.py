@@ -17,7 +17,7 @@ Stamp = tuple[str, int, int, int]
 
 
 class ReadOnce(Generic[Read]):
-    """A reader of sets of constants that keeps what it read while the files are the same."""
+    """A reader of sets of constants that caches them as long as the files do not change."""
 
     def __init__(self, constants: ConstantSet, read: Callable[[str], Read]) -> None:
         self._constants, self._read = constants, read
@@ -25,7 +25,7 @@ class ReadOnce(Generic[Read]):
         functools.update_wrapper(self, read)
 
     def __call__(self, name_or_path: str) -> Read:
-        """The set of a name or a path.  Raises what the reader raises."""
+        """Return the set of a name or a path. Raises what the reader raises."""
         name = os.path.abspath(
             self._constants.path_of(name_or_path)
         )  # a path is another one in another folder
@@ -49,11 +49,11 @@ class ReadOnce(Generic[Read]):
 def _stamp(path: str) -> Stamp:
     try:
         status = os.stat(path)
-    except (OSError, ValueError):  # a null byte: the reader says so
+    except (OSError, ValueError):  # a null byte: the reader reports it
         return path, 0, 0, 0
     return path, status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def read_once(constants: ConstantSet) -> Callable[[Callable[[str], Read]], ReadOnce[Read]]:
-    """Decorate a reader of a path: it takes a name or a path, and reads again what changed."""
+    """Decorate a reader of a path: it takes a name or a path, and reads a changed file again."""
     return lambda read: ReadOnce(constants, read)

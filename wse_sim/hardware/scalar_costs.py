@@ -15,7 +15,7 @@ Price = Annotated[int, Field(ge=0, le=10**6), Unit("cycles")]
 
 
 class ScalarCosts(BaseModel):
-    """Whole cycles on the issue slot per instruction of a class."""
+    """Integer cycles on the issue slot per instruction of a class."""
 
     scalar_move_cycles: Price
     scalar_alu16_cycles: Price
@@ -80,7 +80,7 @@ class ScalarCosts(BaseModel):
     scalar_map_start_cycles: Price
 
     def scalar_costs(self) -> dict[str, int]:
-        """Cycles by class name; ``task_pick`` is the wafer's own constant, starts of vector operations too."""
+        """Return the cycles by class name; ``task_pick`` is the wafer's own constant, starts of vector operations too."""
         prices = {
             name.removeprefix("scalar_").removesuffix("_cycles"): int(getattr(self, name))
             for name in ScalarCosts.model_fields

@@ -54,9 +54,9 @@ class Wafer(Displayed, ScalarCosts):
     # Cores that are dead: (row, col) pairs, and whole rows; regions and programs avoid them.
     dead_cores: tuple[tuple[int, int], ...] = ()
     dead_rows: tuple[int, ...] = ()
-    # avoid: regions leave them out; shift: spare columns stand in for them, row by row (assumed).
+    # avoid: regions leave them out; shift: spare columns replace them, row by row (assumed).
     defect_repair: Literal["avoid", "shift"] = "avoid"
-    # redundant: links that nobody else uses take words over dead cores (assumed); around: words go round them.
+    # redundant: otherwise unused links carry words over dead cores (assumed); around: words go around them.
     defect_links: Literal["redundant", "around"] = "redundant"
 
     # geometry
@@ -165,11 +165,14 @@ class Wafer(Displayed, ScalarCosts):
 
     @property
     def handover_cycles(self) -> int:
-        """From a wavelet that leaves a router for its core to the one that the core makes of it, in the router again."""
+        """Cycles from the moment a wavelet leaves a router for its core until the wavelet that the core makes of it is
+        in the router.
+        """
         return 2 * self.ramp_cycles + self.forward_cycles
 
     def die_edges(self, rows: float, first_row: int | None = None) -> tuple[int, ...]:
-        """Rows of a rectangle of `rows` rows that lie first on their die; such a rectangle begins in `first_row`.
+        """Return the rows of a rectangle of `rows` rows that lie first on their die; such a rectangle begins in
+        `first_row`.
 
         Dies are laid out evenly over the rows of the fabric.  A program begins in the first row of the program rectangle.
         """
@@ -178,14 +181,14 @@ class Wafer(Displayed, ScalarCosts):
         return tuple(edge for edge in edges if 0 < edge < rows)
 
     def crossing_cycles(self, a: float, b: float, first_row: int | None = None) -> int:
-        """Cycles that the die edges between rows `a` and `b` of a rectangle add to a wavelet's latency."""
+        """Return the cycles that the die edges between rows `a` and `b` of a rectangle add to a wavelet's latency."""
         if not self.die_crossing_cycles:
             return 0
         low, high = min(a, b), max(a, b)
         return self.die_crossing_cycles * sum(low < edge for edge in self.die_edges(high + 1, first_row))
 
     def travel_cycles(self, route: Sequence[tuple[float, float]]) -> float:
-        """Cycles of a wavelet along straight lines from corner to corner (row, col) of the fabric."""
+        """Return the cycles of a wavelet along straight lines from corner to corner (row, col) of the fabric."""
         legs = [(a, b) for a, b in pairwise(route) if a != b]
         hops = sum(abs(a[0] - b[0]) + abs(a[1] - b[1]) for a, b in legs)
         turns = sum((a[0] != b[0]) != (c[0] != d[0]) for (a, b), (c, d) in pairwise(legs))
@@ -203,7 +206,8 @@ class Wafer(Displayed, ScalarCosts):
         return 2.0 * self.peak_fma_fp16_per_cycle * self.cores * self.clock_hz
 
     def under_power_limit(self) -> Wafer:
-        """The wafer at the clock that it keeps where power is limited, with the source and the range of that clock.
+        """Return the wafer at the clock that it keeps where power is limited, with the source and the range of that
+        clock.
 
         Raises
         ------
@@ -224,7 +228,7 @@ class Wafer(Displayed, ScalarCosts):
         )
 
     def derive(self, **changes: object) -> Wafer:
-        """A wafer with some constants changed (evidence becomes "assumed").
+        """Return a wafer with some constants changed (evidence becomes "assumed").
 
         Raises
         ------
@@ -288,7 +292,7 @@ def _validated(fields: dict[str, Any], where: object) -> Wafer:
 
 
 def wafer_names() -> list[str]:
-    """Names of the wafers shipped with the package."""
+    """Return the names of the wafers shipped with the package."""
     return WAFERS.names()
 
 

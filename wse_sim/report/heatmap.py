@@ -6,6 +6,8 @@ side; a whole wafer is drawn from all its cores, averaged down by matplotlib's a
 
 from __future__ import annotations
 
+import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -98,13 +100,13 @@ def draw_map(
         axes,
         values,
         label,
-        top=1.0 if is_fraction else None,
+        is_fraction=is_fraction,
         colors="tab20" if quantity == "kernel" else COLORS,
     )
     _outline(axes, result)
     if dies:
         _die_boundaries(axes, result.plan.wafer)
-    axes.set_title(_title(result), loc="left", fontsize=10)
+    _head(axes, result)
     return _finish(figure, path, ax)
 
 
@@ -149,7 +151,7 @@ def draw_time(result: Result, path: str | Path | None = None) -> Figure:
     )
     bar.set_label("fraction of its time in which cores compute", fontsize=9)
     bar.ax.tick_params(labelsize=8)
-    axes.set_title(_title(result), loc="left", fontsize=10)
+    _head(axes, result)
     return _finish(figure, path, None)
 
 
@@ -157,6 +159,8 @@ def draw_time(result: Result, path: str | Path | None = None) -> Figure:
 def draw_links(result: Result, path: str | Path | None = None) -> Figure:
     """Wavelets per link and step, one panel per direction on one color scale."""
     wafer = result.plan.wafer
+    columns = 4 if wafer.rows >= wafer.cols else 2
+    subtitle = textwrap.fill(_subtitle(result), 40 * columns)
     arrays = {
         f"{DIRECTIONS[i]} ({si(total, 'wavelets')})": result.core_map(LINK_QUANTITIES[i])
         for i, total in enumerate(views.link_totals(result).values())
@@ -164,10 +168,10 @@ def draw_links(result: Result, path: str | Path | None = None) -> Figure:
     return draw_fabric_map(
         arrays,
         path,
-        title=_title(result),
+        title=f"{_title(result)}\n{subtitle}",
         label="wavelets per step over each link",
         regions=[area.region for area in result.areas],
-        columns=4 if wafer.rows >= wafer.cols else 2,
+        columns=columns,
     )
 
 
@@ -265,6 +269,21 @@ def _title(result: Result) -> str:
     return f"{result.model}, {result.mode}, {result.phase}, batch {result.batch}, {result.plan.wafer.name}"
 
 
+def _subtitle(result: Result) -> str:
+    return f"Bottleneck: {bottleneck.named(result)}"
+
+
+def _head(axes: Axes, result: Result) -> None:
+    """Write the title and below it the bottleneck, which explains a map with few colors."""
+    inches = axes.figure.get_size_inches()[0] * axes.get_position().width
+    lines = textwrap.wrap(_subtitle(result), max(30, int(inches * 18)))
+    axes.annotate(
+        "\n".join(lines), (0, 1), xytext=(0, 4), xycoords="axes fraction", textcoords="offset points",
+        fontsize=8, color="#52525b", va="bottom", annotation_clip=False,
+    )  # fmt: skip
+    axes.set_title(_title(result), loc="left", fontsize=10, pad=8 + 10.5 * len(lines))
+
+
 def _axes(ax: Axes | None, rows: int, cols: int) -> tuple[Figure, Axes]:
     if ax is not None:
         return ax.figure, ax  # type: ignore[return-value]
@@ -277,9 +296,36 @@ def _axes(ax: Axes | None, rows: int, cols: int) -> tuple[Figure, Axes]:
     return figure, figure.subplots()
 
 
-def _panel(axes: Axes, values: NDArray[np.float64], label: str, top: float | None, colors: str) -> None:
+def scale_end(values: NDArray[np.float64], *, is_fraction: bool) -> float:
+    """Return the value of the brightest color; the scale begins at 0.
+
+    Fractions have the scale 0 to 1, so that two maps can be compared, unless all are below 0.2: then all cores
+    would have the darkest color.  A uniform map does not end at its own value, which would be the brightest color.
+
+    Examples
+    --------
+    >>> [scale_end(np.array(found), is_fraction=True) for found in ([0.1, 0.8], [0.01, 0.055], [0.0, 0.0])]
+    [1.0, 0.06, 1.0]
+    >>> [scale_end(np.array(found), is_fraction=False) for found in ([7.0, 31.0], [31.0, 31.0])]
+    [31.0, 40.0]
+    """
     finite = values[np.isfinite(values)]
-    highest = top or (float(finite.max()) if finite.size else 0.0) or 1.0
+    highest = float(finite.max()) if finite.size else 0.0
+    if highest <= 0 or (is_fraction and highest >= 0.2):
+        return 1.0
+    if not is_fraction and finite.min() < highest:
+        return highest
+    power = 10.0 ** math.floor(math.log10(highest))
+    return float(
+        f"{next(step * power for step in (1, 1.5, 2, 3, 4, 6, 8, 10) if step * power > highest):.3g}"
+    )
+
+
+def _panel(axes: Axes, values: NDArray[np.float64], label: str, *, is_fraction: bool, colors: str) -> None:
+    finite = values[np.isfinite(values)]
+    highest = scale_end(values, is_fraction=is_fraction)
+    if is_fraction and highest < 1:
+        label += f" (the scale ends at {highest:g})"
     image = _image(axes, values, 0.0, highest, colors)
     bar = axes.figure.colorbar(image, ax=axes, fraction=0.046, pad=0.02)
     bar.set_label(label, fontsize=9)

@@ -19,7 +19,7 @@ from wse_sim.compiler.plan import CoreMemory, Infeasible, Region, Stream
 from wse_sim.engine.result import LINK_QUANTITIES, Result
 from wse_sim.hardware import Cluster, Wafer
 from wse_sim.report import bottleneck, hta, tables, views
-from wse_sim.report.heatmap import DIRECTIONS, used_cores
+from wse_sim.report.heatmap import DIRECTIONS, scale_end, used_cores
 from wse_sim.report.levers import SHOWN, levers_of
 from wse_sim.report.measured import MeasuredCounters
 from wse_sim.report.pages import as_json, parts_of, templates
@@ -32,7 +32,7 @@ MAX_COUNTER_POINTS = 1500
 PALETTE_LIMIT = 65536
 # Of one packed map; maps repeat within a kernel, so that a whole page has about 1 MB.
 ROUNDED_ABOVE_BYTES = 700_000
-MANTISSA_BITS = (14, 12, 10, 8, 6, 4, 3, 2)  # tried in turn; float32 has 23
+MANTISSA_BITS = (14, 12, 10, 8, 6, 4, 3, 2)  # tried in this order; float32 has 23
 
 LAYERS = (
     ("busy", "Compute", "fraction of the step", "mean"),
@@ -93,6 +93,7 @@ def payload(result: Result, bins: int = BINS, measured: MeasuredCounters | None 
     """Return the data for the page's script: packed maps, regions, time bins, timeline."""
     wafer = result.plan.wafer
     over_time = views.time_bins(result, bins)
+    used = used_cores(result)
     return {
         "rows": wafer.rows,
         "cols": wafer.cols,
@@ -101,15 +102,15 @@ def payload(result: Result, bins: int = BINS, measured: MeasuredCounters | None 
         "families": [use.family for use in result.kernels],
         "regions": [_rectangle(area.name, area.region) for area in result.areas],
         "marks": _marks(result),
-        "used": packed(used_cores(result).astype(np.float32)),
+        "used": packed(used.astype(np.float32)),
         "kernel": packed(result.core_map("kernel")),
         "layers": [
-            {"key": key, "title": title, "unit": unit, "fold": fold, **packed(result.core_map(key))}
+            _layer(key, title, unit, fold, result.core_map(key), used)
             for key, title, unit, fold in LAYERS
             if key != "queue" or result.queues
         ]
         + [
-            {"key": one.key, "title": one.title, "unit": one.unit, "fold": one.fold, **packed(one.values)}
+            _layer(one.key, one.title, one.unit, one.fold, one.values, used)
             for one in (measured.maps if measured else ())
         ],
         "time": None
@@ -123,6 +124,15 @@ def payload(result: Result, bins: int = BINS, measured: MeasuredCounters | None 
         "timeline": timeline_slices(result),
         "counters": {name: _thinned(points) for name, points in result.counters.items()},
     }
+
+
+def _layer(
+    key: str, title: str, unit: str, fold: str, values: NDArray[np.float32], used: NDArray[np.bool_]
+) -> dict[str, Any]:
+    """Return a map with its texts; `end` is the end of its color scale."""
+    shown = values.astype(float) if key.startswith("link_") else np.where(used, values, np.nan)
+    end = scale_end(shown, is_fraction=unit.startswith("fraction"))
+    return {"key": key, "title": title, "unit": unit, "fold": fold, "end": end, **packed(values)}
 
 
 def _marks(result: Result) -> dict[str, Any]:
@@ -142,7 +152,7 @@ def _rectangle(name: str, area: Region) -> list[str | int]:
 
 
 def packed(values: NDArray[np.float32]) -> dict[str, Any]:
-    """A map as index into its distinct values, gzipped and in base64; exact unless it says ``rounded``.
+    """Return a map as indices into its distinct values, gzipped and in base64; exact unless ``rounded`` is set.
 
     Maps of more than 65,536 distinct values travel as bytes of float32, sorted by significance; if that
     is too large, with fewer bits of mantissa: then ``rounded`` is the n of "right to one part in n".

@@ -15,7 +15,7 @@ OF_A_RUN = "fraction of the cycles stepped"
 
 @dataclass(frozen=True)
 class MeasuredMap:
-    """One map: values (rows, cols) of the cores; `fold` says how cells become one when zoomed out."""
+    """One map: values (rows, cols) of the cores; `fold` is the rule by which cores become one when zoomed out."""
 
     key: str
     title: str
@@ -64,7 +64,7 @@ def measured_maps(
 
 
 def laid_maps(words_per_cycle: NDArray[np.floating]) -> tuple[MeasuredMap, ...]:
-    """Words per link, (rows, cols, 4), of the streams alone, on the routes of the program."""
+    """Return the words per link, (rows, cols, 4), of the streams alone, on the routes of the program."""
     return _links("laid", "Streams as laid", words_per_cycle)
 
 

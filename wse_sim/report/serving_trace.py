@@ -58,7 +58,7 @@ class _RecordedReplicas(ServingReplicas):
                 )
 
     def play(self) -> None:
-        """Up to the end of the window, and until what entered in it has left."""
+        """Run to the end of the window, and until every turn that entered in it has left."""
         self.begin()
         whole = int(self.latency.ticks_of([(1, 1, 1)]).sum())
         self.env.run(until=self.window[1] + whole)
@@ -113,7 +113,7 @@ def _spans(service: _RecordedReplicas) -> Iterator[tuple[int, int, str, int, int
 
 
 def perfetto_of(trace: ServingTrace, title: str, names: Sequence[str]) -> bytes:
-    """The trace as Perfetto's protobuf; `names` are those of the regions.
+    """Return the trace as Perfetto's protobuf; `names` are those of the regions.
 
     Raises
     ------

@@ -65,7 +65,7 @@ PHASES = {"forward": "fwd", "input_gradient": "dx", "weight_gradient": "dw", "up
 
 
 def headline(result: Result) -> list[tuple[str, str]]:
-    """The five lines every user of the real machine knows."""
+    """Return the five lines every user of the real machine knows."""
     return [
         ("Samples/s", number(result.samples_per_s) + _bounds(result, "samples_per_s")),
         ("Compute Samples/s", number(result.compute_samples_per_s) + _links_bind(result)),
@@ -76,12 +76,12 @@ def headline(result: Result) -> list[tuple[str, str]]:
 
 
 def _links_bind(result: Result) -> str:
-    """Whether the rate with free input is that of a link, and not of the kernels."""
+    """Return whether the rate with free input is that of a link, and not of the kernels."""
     return " (links bind)" if result.compute_binding == "links" else ""
 
 
 def _bounds(result: Result, name: str) -> str:
-    """Bounds as `` (1,050 to 1,340, 90 %)``; empty if no bounds were requested."""
+    """Format bounds as `` (1,050 to 1,340, 90 %)``; empty if no bounds were requested."""
     found = result.intervals.get(name)
     return "" if found is None else f" ({number(found.low)} to {number(found.high)}, {found.percent:g} %)"
 
@@ -134,7 +134,7 @@ def _systems(count: int) -> str:
 
 
 def summary(result: Result | Infeasible, row_limit: int = 12) -> Printed:
-    """The report of one run: for a rich console (colors only on a terminal) or, by `str`, 80 plain columns."""
+    """Return the report of one run: for a rich console (colors only on a terminal) or, by `str`, 80 plain columns."""
     from rich.console import Group
     from rich.text import Text
 
@@ -175,7 +175,7 @@ def _pairs(rows: Sequence[tuple[str, str]], style: str = "") -> Table:
 def kernel_table(
     result: Result, sort_by: str = "time", row_limit: int = 20, *, folded: bool = True
 ) -> Printed:
-    """Kernels in the manner of torch.profiler: fractions of time, most core time first.
+    """Return the kernels in the manner of torch.profiler: fractions of time, most core time first.
 
     Raises
     ------
@@ -233,7 +233,7 @@ def sorted_groups(result: Result, sort_by: str = "time", *, folded: bool = True)
 
 
 def render(renderable: RenderableType, width: int = WIDTH) -> str:
-    """A rich renderable as plain text without colors."""
+    """Return a rich renderable as plain text without colors."""
     import io
 
     from rich.console import Console
@@ -262,7 +262,7 @@ def table(result: Result, sort_by: str = "time", row_limit: int = 20, *, folded:
 
 
 def comparison(rows: Sequence[Result | Infeasible]) -> Printed:
-    """Modes side by side, one column each; a model that does not fit is a column like the others."""
+    """Print modes in one table with a column for each; a model that does not fit has a column too."""
     from rich import box
     from rich.table import Table
 
@@ -277,7 +277,7 @@ def comparison(rows: Sequence[Result | Infeasible]) -> Printed:
 
 
 def comparison_columns(rows: Sequence[Result | Infeasible]) -> list[dict[str, str]]:
-    """The cells of a comparison by name, one dictionary for each of `rows`."""
+    """Return the cells of a comparison by name, one dictionary for each of `rows`."""
     cells = [_comparison_cells(row) for row in rows]
     rates = [row.samples_per_s for row in rows if isinstance(row, Result)]
     if len(rates) > 1:

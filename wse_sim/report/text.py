@@ -1,4 +1,4 @@
-"""Numbers as people read them: always with a unit, never more than four digits."""
+"""Formats numbers for readers: with a unit, and with at most four digits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PREFIXES = (
 
 
 def number(value: float) -> str:
-    """Four significant digits, thousands separated, no exponent in the usual range."""
+    """Format a number with four significant digits, thousands separators and no exponent in the usual range."""
     if not math.isfinite(value):
         return "n/a"
     if value == 0:
@@ -41,7 +41,7 @@ def si(value: float, unit: str) -> str:
 
 
 def kib(value_bytes: float) -> str:
-    """Bytes of one core in KiB."""
+    """Return the bytes of one core in KiB."""
     return f"{value_bytes / 1024:.1f} KiB"
 
 
@@ -49,7 +49,7 @@ def seconds(value_s: float) -> str:
     """Return a time with the prefix that leaves one to three digits before the point; hours stay seconds."""
     if not math.isfinite(value_s):
         return "n/a"
-    if value_s == 0:
+    if abs(value_s) < 1e-15:  # far less than a cycle: the rest of a difference
         return "0 s"
     if abs(value_s) >= 1e4:
         return f"{value_s:,.0f} s"
@@ -60,12 +60,14 @@ def seconds(value_s: float) -> str:
 
 
 def percents(fraction: float) -> str:
-    """A fraction of one in percent without the sign: one decimal, more where the value is small but not zero."""
+    """Return a fraction of one in percent without the sign: one decimal, more where the value is small but not zero."""
     return percent(fraction).removesuffix(" %")
 
 
 def percent(fraction: float) -> str:
-    """A fraction of one in percent, one decimal; two digits where it is small but not zero, no smaller than 0.001."""
+    """Return a fraction of one in percent, one decimal; two digits where it is small but not zero, no smaller than
+    0.001.
+    """
     if not math.isfinite(fraction):
         return "n/a"
     if 0 < fraction < 1e-5:
@@ -80,7 +82,7 @@ PREFIXED = ("Hz", "bytes/s", "s", "W", "J")
 
 
 def amount(value: object, unit: str) -> str:
-    """A value with its unit: 1.1 GHz, 150 GB/s, 288 us; counts with commas; the unit "1" is not shown.
+    """Return a value with its unit: 1.1 GHz, 150 GB/s, 288 us; counts with commas; the unit "1" is not shown.
 
     >>> amount(1.1e9, "Hz"), amount(49152, "bytes"), amount(26.071, "samples/s"), amount("adam", "1")
     ('1.1 GHz', '49,152 bytes', '26.071 samples/s', 'adam')

@@ -139,7 +139,7 @@ def _chosen(tracks: Sequence[str], patterns: Sequence[str] | None) -> list[str]:
 
 
 def _nesting(track: str, spans: Sequence[Span]) -> dict[str, list[Span]]:
-    """Spans of a track; those that overlap another only partly go to their own track.
+    """Return the spans of a track; those that overlap another only partly go to their own track.
 
     Viewers drop or misplace slices that do not nest.
     """
@@ -214,7 +214,7 @@ def write_trace(
 
 
 def perfetto_trace(result: Result, lines: Timeline) -> bytes:
-    """The timeline as a serialized Perfetto trace.
+    """Return the timeline as a serialized Perfetto trace.
 
     Raises
     ------
@@ -251,7 +251,7 @@ class _PerfettoWriter:
         }
 
     def serialized(self) -> bytes:
-        """All packets as bytes."""
+        """Return all packets as bytes."""
         start = min((spans[0].start for spans in self.lines.spans.values() if spans), default=0)
         packet = self._event(start, self.events.TYPE_INSTANT, self.run)
         packet.track_event.name = "about this trace"
@@ -315,7 +315,7 @@ class _PerfettoWriter:
 
 
 def _last_of_flows(lines: Timeline) -> dict[int, Span]:
-    """The last slice of every flow that connects at least two slices."""
+    """Return the last slice of every flow that connects at least two slices."""
     last: dict[int, Span] = {}
     count: dict[int, int] = defaultdict(int)
     for spans in lines.spans.values():
@@ -329,7 +329,7 @@ def _last_of_flows(lines: Timeline) -> dict[int, Span]:
 
 
 def chrome_trace(result: Result, lines: Timeline) -> dict[str, Any]:
-    """The timeline as Chrome's JSON, in real microseconds with fractions."""
+    """Return the timeline as Chrome's JSON, in real microseconds with fractions."""
     pid = 1
     clock = lines.clock_hz
     events: list[dict[str, Any]] = [

@@ -43,7 +43,7 @@ class TreemapCell:
 
 
 def cells(groups: Sequence[KernelGroup], step_s: float) -> list[TreemapCell]:
-    """The rectangles, the largest first.
+    """Return the rectangles, the largest first.
 
     Kernels below 0.4 % of the time are one rectangle "others", and what the kernels leave of `step_s` is "between kernels".
     """
@@ -62,7 +62,7 @@ def cells(groups: Sequence[KernelGroup], step_s: float) -> list[TreemapCell]:
 
 
 def treemap(groups: Sequence[KernelGroup], step_s: float) -> str:
-    """The kernels of a step as SVG: area is time, color the fraction of it in which cores are busy.
+    """Return the kernels of a step as SVG: area is time, color the fraction of it in which cores are busy.
 
     A rectangle tells its numbers under the pointer.
     """
@@ -100,7 +100,8 @@ def _shape(place: tuple[float, float, float, float], cell: TreemapCell) -> str:
 def squarified(
     sizes: Sequence[float], width: float, height: float
 ) -> list[tuple[float, float, float, float]]:
-    """Rectangles (x, y, width, height) that fill width x height with areas proportional to `sizes`, nearly square.
+    """Return rectangles (x, y, width, height) that fill width x height with areas proportional to `sizes`, nearly
+    square.
 
     The algorithm of Bruls, Huizing and van Wijk, "Squarified treemaps" (2000); `sizes` are positive and fall.
     """
@@ -133,6 +134,6 @@ def squarified(
 
 
 def _worst(row: Sequence[float], side: float) -> float:
-    """Largest ratio of sides in a row of areas along `side`."""
+    """Return the largest ratio of sides in a row of areas along `side`."""
     total = sum(row)
     return max(max(side**2 * area / total**2, total**2 / (side**2 * area)) for area in row)

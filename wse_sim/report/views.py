@@ -23,7 +23,7 @@ BUSY_CATEGORIES = frozenset({"compute", "update"})
 
 @dataclass(frozen=True)
 class KernelGroup:
-    """Kernels that are equal but for the block or the replica they belong to.
+    """Kernels that are equal except for the block or the replica that they belong to.
 
     Times are means over the members weighted by their cores; `core_s` is the busy core-seconds of all.
     """
@@ -111,7 +111,7 @@ def integer_cycles(span: Slice, clock_hz: float) -> tuple[int, int]:
 
 
 def tracks(result: Result) -> tuple[list[str], list[str]]:
-    """Names of the tracks of areas in the order of the plan, then of all other tracks."""
+    """Return the names of the tracks of areas in the order of the plan, then of all other tracks."""
     areas = [track.name for track in result.tracks if track.area >= 0]
     return areas, [track.name for track in result.tracks if track.area < 0]
 
@@ -133,7 +133,8 @@ class TimeBins:
 
 
 def time_bins(result: Result, bins: int = 50, window_s: tuple[float, float] | None = None) -> TimeBins | None:
-    """Fractions of each bin in which an area computes, from the slices of its track; nested slices count once.
+    """Return the fractions of each bin in which an area computes, from the slices of its track; nested slices count
+    once.
 
     None if the timeline has no slices of areas.  The bins cover the simulated time of the timeline, which
     differs from the step where samples were added by the steady-state rule, or `window_s`.
@@ -164,7 +165,7 @@ def time_extent(result: Result) -> tuple[float, float]:
 
 
 def notes(result: Result) -> list[str]:
-    """Notes of plan and run, each once."""
+    """Return the notes of plan and run, each once."""
     return list(dict.fromkeys([*result.plan.notes, *result.notes]))
 
 
@@ -199,13 +200,13 @@ def shade(span: Slice) -> str:
 
 
 def link_totals(result: Result) -> dict[str, float]:
-    """Wavelets per step and system over all links of each direction."""
+    """Return the wavelets per step and system over all links of each direction."""
     sums = result.link_wavelets.sum(axis=(0, 1), dtype=np.float64)
     return {name: float(sums[i]) for i, name in enumerate(("north", "east", "south", "west"))}
 
 
 def busiest_link(result: Result) -> tuple[float, tuple[int, int, int], float]:
-    """Wavelets of the most loaded link, its (row, col, direction), and its fraction of the link's capacity."""
+    """Return the wavelets of the most loaded link, its (row, col, direction), and its fraction of the link's capacity."""
     links = result.link_wavelets
     if links.size == 0:
         return 0.0, (0, 0, 0), 0.0
@@ -241,7 +242,9 @@ class Energy:
 
 
 def busy_fraction(result: Result) -> float:
-    """Fraction of the wafer's cores times the step in which kernels run: areas by their cores, 1 if there are none."""
+    """Return the fraction of the wafer's cores times the step in which kernels run: areas by their cores, 1 if there
+    are none.
+    """
     if not result.areas:
         return 1.0
     cores = result.plan.wafer.program_cores
@@ -249,7 +252,7 @@ def busy_fraction(result: Result) -> float:
 
 
 def energy(result: Result) -> Energy:
-    """Energy by what runs: a system draws the power between idle and at work that its busy cores say.
+    """Return the energy of a step: a system draws between its idle and its full power, in proportion to its busy cores.
 
     With P0 and P the power of an idle system and of one at work, u the busy fraction (:func:`busy_fraction`)::
 
@@ -283,7 +286,7 @@ def energy(result: Result) -> Energy:
 
 
 def dead_cores(wafer: Wafer) -> NDArray[np.bool_]:
-    """(rows, cols) mask of dead cores."""
+    """Return (rows, cols) mask of dead cores."""
     mask = np.zeros((wafer.rows, wafer.cols), bool)
     for row, col in wafer.dead_cores:
         mask[row, col] = True

@@ -48,8 +48,9 @@ UNTIMED_FORMS = "lengths", "sharegpt"  # of files without arrival times
 
 
 def is_untimed(named: str) -> bool:
-    """Whether a workload given as FORM:FILE has no arrival times (a `fields` form with an empty first name
-    has none)."""
+    """Return whether a workload given as FORM:FILE has no arrival times (a `fields` form with an empty first name has
+    none).
+    """
     form, _, name = named.partition(":")
     return form in UNTIMED_FORMS or (form == "fields" and name.startswith(","))
 

@@ -1,4 +1,4 @@
-"""Cache blocks: the requests that hold them, and the blocks that later requests with equal beginnings can reuse.
+"""Cache blocks: the requests that hold them, and the blocks that later requests with the same prefix can reuse.
 
 With a prefix cache, a full block has a key: a hash chain over all tokens up to its end. A block without users keeps its key until it is
 reused. The least recently freed blocks are reused first, and those of one request from its end to its beginning.

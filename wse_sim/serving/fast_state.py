@@ -145,7 +145,7 @@ class Replica(NamedTuple):
 
 
 def limits_of(rules: ServingRules, is_routed: bool) -> Limits:
-    """The rules for machine code."""
+    """Return the rules for machine code."""
     spec, edge, prefill = rules.speculation, rules.edge, rules.prefill
     acceptance = spec.acceptance if spec else ()
     return Limits(

@@ -80,11 +80,11 @@ class TurnTable:
         return (len(self.deep) - 1) * self.grid
 
     def turn_ticks(self, tokens: int, *, answers: int = 0, slots_cost: int = 0) -> Ticks:
-        """Ticks of a turn in each region, (R,); `slots_cost` is the sum of `deep` over its tokens."""
+        """Return the ticks of a turn in each region, (R,); `slots_cost` is the sum of `deep` over its tokens."""
         return self.base[:, tokens] + answers * self.head + self.layers * slots_cost
 
     def ticks_of(self, parts: Sequence[tuple[int, int, int]]) -> Ticks:
-        """Ticks of a turn in each region; see :class:`Latency`."""
+        """Return the ticks of a turn in each region; see :class:`Latency`."""
         return self.turn_ticks(
             sum(tokens for tokens, _, _ in parts),
             answers=sum(emits for _, _, emits in parts),

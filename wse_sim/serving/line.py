@@ -123,7 +123,7 @@ class ServingLine:
         self.rouse()
 
     def rouse(self) -> None:
-        """Wake the line: its state has changed, so it may form a turn."""
+        """Wake the line, because its state has changed and it may form a turn."""
         if not self._wake.triggered:
             self._wake.succeed()
 
@@ -167,8 +167,9 @@ class ServingReplicas:
                 self.env.process(self._arrive(number, at))
 
     def left(self, line: ServingLine, place: int, begun: int, turn: tuple[TurnPart, ...]) -> None:
-        """Hook: a turn that entered region `place` at tick `begun` left it. Subclasses that record turns
-        override it."""
+        """Called when a turn that entered region `place` at tick `begun` leaves it; subclasses that record turns
+        override it.
+        """
 
     def _served(self) -> Served:
         schedules = [line.scheduler for line in self.lines]

@@ -149,8 +149,9 @@ def _statistics(name: str, values: Floats, percentiles: Sequence[float]) -> dict
 
 
 def _gap_statistics(served: Served, percentiles: Sequence[float]) -> dict[str, float]:
-    """Statistics of the gaps between tokens: the mean is exact, the others come from the middles of the
-    histogram's bins."""
+    """Return the statistics of the gaps between tokens: the mean is exact, the others come from the middles of the
+    histogram's bins.
+    """
     total = int(served.gaps.sum())
     edges = np.concatenate([[FIRST_GAP_TICKS], GAP_EDGES, [GAP_EDGES[-1]]]).astype(float) * MS
     middles = (edges[:-1] + edges[1:]) / 2

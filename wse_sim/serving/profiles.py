@@ -77,7 +77,9 @@ class ExpertRanks:
         return self.experts / self.ranks * (1.0 - missed)
 
     def exchange_us(self, tokens: int) -> float:
-        """Microseconds of an all-gather of hidden states with the scores of experts, and of the reduce-scatter of results, on a ring."""
+        """Return the microseconds of an all-gather of hidden states with the scores of experts, and of the
+        reduce-scatter of results, on a ring.
+        """
         elements = tokens * (2 * self.hidden + self.experts) * self.element_bytes
         return 1e6 * (self.ranks - 1) * (2 * self.latency_s + elements / self.link_bytes_per_s)
 

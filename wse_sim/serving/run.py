@@ -61,7 +61,7 @@ class Replica:
 
 @dataclass(frozen=True)
 class Serving:
-    """Result of serving a load."""
+    """The outcome of serving a load: the served requests, the replicas, the bounds and the bottleneck."""
 
     load: Load
     served: Served
@@ -69,7 +69,7 @@ class Serving:
     replicas: int
     bounds: Bounds  # of all replicas
     binding: str
-    sentence: str  # what binds
+    sentence: str  # names the bottleneck
     notes: tuple[str, ...]
     sampled: SampledRun
     is_cut: bool = False  # an interrupted run: only requests answered by then are included

@@ -53,7 +53,7 @@ def sampled_run(served: Served) -> SampledRun:
 
 
 def _thinned(rows: Ticks, step: int) -> Ticks:
-    """Keep one row of `step`, and the last one at the end."""
+    """Keep every `step`-th row, and the last one."""
     return rows if step == 1 else np.concatenate([rows[:-1:step], rows[-1:]])
 
 
@@ -62,7 +62,7 @@ def _padded(rows: Ticks, count: int) -> Ticks:
 
 
 def columns_of(run: SampledRun, rows: Ticks, *, blocks: int, draw: PowerDraw | None) -> dict[str, Floats]:
-    """Columns of the series of some rows (of all replicas or of one), by name.
+    """Return the columns of the series of some rows (of all replicas or of one), by name.
 
     Rates and fractions are those between a sample and the one before (a turn counts as it enters, so that a region may seem
     busy a little more than all of a short time); `blocks` is how many of them the rows have in all.

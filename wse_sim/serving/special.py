@@ -236,7 +236,7 @@ def with_special(
 
 
 def speculation_keys(served: Served, rules: ServingRules) -> dict[str, object]:
-    """The speculation keys of `vllm bench serve`; empty without speculation."""
+    """Return the speculation keys of `vllm bench serve`; empty without speculation."""
     if rules.speculation is None:
         return {}
     counters = served.counters

@@ -153,7 +153,7 @@ def _prefill_decode(path: Path, line: int, row: dict[str, str]) -> tuple[int, in
 
 
 def _hashed(unit_s: float, path: Path, left_out: list[str]) -> Iterator[TraceRow]:
-    """Mooncake (milliseconds) and Bailian (seconds)."""
+    """Read the formats of Mooncake (milliseconds) and Bailian (seconds)."""
     for line, row in json_rows(path):
         at = seconds_of(path, line, "timestamp", row.get("timestamp"), unit_s=unit_s)
         asked, answer = (

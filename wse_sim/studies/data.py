@@ -79,7 +79,7 @@ class Shown:
         return {name: better(name) for name in self.outputs[:2]}
 
     def pareto(self, objectives: dict[str, str]) -> tuple[list[RowValues], list[int], Chosen | None]:
-        """Rows that have all objectives, the indices of the Pareto front, and the recommended row."""
+        """Return the rows that have all objectives, the indices of the Pareto front, and the recommended row."""
         rows = [row for row in self.done if all(row["outputs"].get(name) is not None for name in objectives)]
         rows = [row for row in rows if self._meets(row)]
         if not rows:

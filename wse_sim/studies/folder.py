@@ -67,7 +67,7 @@ class Folder:
 
     @staticmethod
     def opened(path: Path) -> tuple[Folder, int, str]:
-        """The folder of a study that ran, the number of the study in its store, its name.
+        """Return the folder of a study that ran, the number of the study in its store, its name.
 
         Raises
         ------

@@ -39,7 +39,7 @@ class Planned:
         return len({request.graph_key for request in self.requests.values()})
 
     def groups(self, keys: Iterable[str]) -> list[list[Request]]:
-        """The requests of these keys by graph, the largest groups first."""
+        """Return the requests of these keys by graph, the largest groups first."""
         found: dict[str, list[Request]] = {}
         for key in keys:
             request = self.requests[key]

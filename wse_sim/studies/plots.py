@@ -421,7 +421,7 @@ def _fronts_by(study: Shown, by: str, rows: list[RowValues], objectives: dict[st
 
 
 def _corner(x: str, y: str) -> Literal["pre", "post"]:
-    """The step style of the Pareto front, so that a step between two points shows only attainable values."""
+    """Return the step style of the Pareto front, so that a step between two points shows only attainable values."""
     return "post" if (x == "minimize") else "pre"
 
 

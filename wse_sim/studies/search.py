@@ -1,4 +1,4 @@
-"""The search for the best: Optuna proposes settings, the pool runs them, the store keeps them.
+"""Searches for the best setting: Optuna proposes settings, the pool runs them, the store keeps them.
 
 One objective is searched with a tree of Parzen estimators, several with NSGA-II.  Settings that do not fit or
 violate a constraint are rated by the size of the violation, so that the search learns the boundary. An

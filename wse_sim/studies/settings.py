@@ -155,7 +155,7 @@ class Resolver:
         return self._contents[name]
 
     def _mode_options(self, setting: Mapping[str, Any], mode: str) -> dict[str, Any]:
-        """Options of the mode that runs; those of other modes have no effect."""
+        """Return the options of the mode that runs; those of other modes have no effect."""
         own: list[StudyParameter] = [p for name in setting if (p := parameters()[name]).owner == MODE]
         return {p.field: setting[p.name] for p in own if p.mode == mode and setting[p.name] is not None}
 
@@ -206,7 +206,7 @@ class Resolver:
 
 
 def _of_serving(options: ServingOptions) -> dict[str, object]:
-    """The options that serving results depend on besides the machine; a trace is represented by its content."""
+    """Return the options that serving results depend on besides the machine; a trace is represented by its content."""
     plain: dict[str, object] = {
         name: getattr(options, name)
         for name in type(options).model_fields
@@ -273,8 +273,8 @@ def _cluster(given: object) -> Cluster:
 
 
 def _model_of(name: str, sizes: Mapping[str, Any]) -> tuple[ModelSpec, str]:
-    """The model to load, and a hash of its content; files are sent by content, so that a worker needs no
-    access to them.
+    """Return the model to load, and a hash of its content; files are sent by content, so that a worker needs no access
+    to them.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Detection of workers that make no progress, so that a study does not wait for them.
+"""Detects workers that make no progress, so that a study does not wait for them.
 
 A stopped worker, or one that hangs in a system call, keeps its connection, so the engine would wait for it. Local workers are
 processes of this machine: each uses some processor time while it runs, at least for heartbeats. For workers of a remote scheduler

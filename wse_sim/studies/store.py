@@ -191,7 +191,7 @@ class Store:
             )
 
     def _fixed(self, study: int) -> dict[str, Any]:
-        """The fixed settings of a study, which rows omit."""
+        """Return the fixed settings of a study, which rows omit."""
         spec = next((spec for number, spec in self.studies() if number == study), {})
         found = spec.get("fixed", {})
         return found if isinstance(found, dict) else {}

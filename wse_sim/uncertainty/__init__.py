@@ -1,4 +1,4 @@
-"""Uncertainty of predictions: constants varied within their ranges, and the model's own error.
+"""Uncertainty of predictions: constants vary within their ranges, and the model has its own error.
 
 draws.py        constants at quasi-random places of their ranges
 own_error.py    error that no constant explains, per subject, from measurements

@@ -1,4 +1,4 @@
-"""Constants at quasi-random places of their ranges.
+"""Draws constants at quasi-random positions of their ranges.
 
 Symbols: a constant has the value v and a range (l, h) that holds the true value with a probability of 90 %; z is a
 standard normal score, z5 = 1.645 its 95 % quantile.  Its quantile function is monotone, with v at the median::
@@ -28,7 +28,7 @@ Z95 = 1.6448536269514722
 """95 % quantile of the normal distribution: where a range ends."""
 SAMPLES = 64
 SEED = 1
-MOST_SCORE = 3.0  # a range says nothing of its far tails
+MOST_SCORE = 3.0  # a range does not determine its far tails
 UNUSED = ("scalar_", "power_limited_clock_hz")
 """Constants that no formula of a kernel or a mode reads: prices of register cores, and a clock that counts as `clock_hz` where it is requested."""
 
@@ -42,7 +42,7 @@ class Ranged:
     stated: Constant
 
     def at(self, score: float) -> float | int:
-        """The constant's value at a standard normal score."""
+        """Return the constant's value at a standard normal score."""
         low, high = self.stated.range or (0.0, 0.0)
         value = self.stated.value
         assert isinstance(value, (int, float))  # a range is stated of numbers only
@@ -55,7 +55,7 @@ class Ranged:
 
     @property
     def is_assumed(self) -> bool:
-        """Whether no measurement supports it."""
+        """True if no measurement supports it."""
         return self.stated.evidence == "assumed"
 
 
@@ -68,7 +68,7 @@ class DrawnMachine:
 
 
 def ranged(wafer: Wafer, cluster: Cluster | None = None) -> tuple[Ranged, ...]:
-    """The constants of both whose range is wider than a point."""
+    """Return the constants of both whose range is wider than a point."""
     sets = [("wafer", wafer.provenance)] + ([("cluster", cluster.provenance)] if cluster is not None else [])
     return tuple(
         Ranged(owner, name, stated)
@@ -81,13 +81,13 @@ def ranged(wafer: Wafer, cluster: Cluster | None = None) -> tuple[Ranged, ...]:
 def machine_at(
     wafer: Wafer, cluster: Cluster, constants: Sequence[Ranged], scores: Sequence[float]
 ) -> DrawnMachine:
-    """Both with the constants at their scores."""
+    """Return both with the constants at their scores."""
     found = [(c.owner, c.name, c.at(score)) for c, score in zip(constants, scores, strict=True)]
     return changed(wafer, cluster, found)
 
 
 def changed(wafer: Wafer, cluster: Cluster, values: Sequence[tuple[str, str, float | int]]) -> DrawnMachine:
-    """Both with other values: (owner, name, value) each."""
+    """Return both with other values: (owner, name, value) each."""
     of_wafer = {name: value for owner, name, value in values if owner == "wafer"}
     of_cluster = {name: value for owner, name, value in values if owner == "cluster"}
     return DrawnMachine(wafer.model_copy(update=of_wafer), cluster.model_copy(update=of_cluster))
@@ -96,7 +96,7 @@ def changed(wafer: Wafer, cluster: Cluster, values: Sequence[tuple[str, str, flo
 def draws(
     wafer: Wafer, cluster: Cluster, constants: Sequence[Ranged], samples: int = SAMPLES
 ) -> Iterator[DrawnMachine]:
-    """`samples` machines: a Sobol sequence of scores, correlated where constants were fitted together."""
+    """Return `samples` machines: a Sobol sequence of scores, correlated where constants were fitted together."""
     scores = _scores(len(constants), samples) @ _mixing(constants, wafer.correlations).T
     for row in scores:
         yield machine_at(wafer, cluster, constants, row.tolist())
@@ -104,7 +104,7 @@ def draws(
 
 @lru_cache(maxsize=8)
 def _scores(dimensions: int, samples: int) -> NDArray[np.float64]:
-    """(samples, dimensions) independent normal scores."""
+    """Return (samples, dimensions) independent normal scores."""
     from scipy.stats import norm, qmc
 
     power = max(1, math.ceil(math.log2(samples)))
@@ -114,7 +114,7 @@ def _scores(dimensions: int, samples: int) -> NDArray[np.float64]:
 
 
 def _mixing(constants: Sequence[Ranged], correlations: Mapping[str, float]) -> NDArray[np.float64]:
-    """(dimensions, dimensions) matrix that gives independent scores the stated correlations."""
+    """Return (dimensions, dimensions) matrix that gives independent scores the stated correlations."""
     index = {c.name: i for i, c in enumerate(constants) if c.owner == "wafer"}
     matrix = np.eye(len(constants))
     for pair, value in correlations.items():

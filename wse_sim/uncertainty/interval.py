@@ -1,4 +1,4 @@
-"""A value with its bounds.
+"""Computes the bounds of a value.
 
 Symbols: r ratios of the value at the draws to the value at the stated constants, q(r) their quantile, e the 90 %
 half-width of the model's own error in logarithms, z(p) the normal score that holds p on both sides together::
@@ -40,7 +40,7 @@ def check_percent(percent: float) -> None:
 
 
 def interval_of(value: float, ratios: Sequence[float], own_error: float, percent: float = 90.0) -> Interval:
-    """The interval around `value` from the `ratios` at the draws and the own error (90 %, in logarithms)."""
+    """Return the interval around `value` from the `ratios` at the draws and the own error (90 %, in logarithms)."""
     from scipy.stats import norm
 
     check_percent(percent)

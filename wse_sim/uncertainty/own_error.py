@@ -1,4 +1,4 @@
-"""The model's own error: what no constant explains, per subject.
+"""The model's own error per subject, which covers effects that no constant describes.
 
 ``own_error.yaml`` next to the suites is written by ``python -m benchmarks.coverage --write``.  A subject with few points
 takes the number of its kind (`kernel`, `model`); docs/validation.md states the procedure.
@@ -26,6 +26,8 @@ def _table() -> dict[str, float]:
 
 
 def own_error(subject: str) -> float:
-    """Half-width (90 %, in logarithms) of the own error of a subject such as `kernel.gemv` or `model.training`."""
+    """Return the half-width (90 %, in logarithms) of the own error of a subject such as `kernel.gemv` or
+    `model.training`.
+    """
     table = _table()
     return table.get(subject, table[subject.partition(".")[0]])

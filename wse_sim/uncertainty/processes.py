@@ -1,4 +1,4 @@
-"""Tasks on several processes that are copies of this one: nothing is sent to them but the number of a task."""
+"""Runs tasks on several processes that are copies of this one: only the number of a task is sent to them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TASKS: list[Callable[[int], Any]] = []
 
 
 def in_processes(task: Callable[[int], T], count: int, workers: int) -> Iterator[T]:
-    """Results of tasks 0 to `count` - 1 in order; in this process where copies of a process cannot be made.
+    """Return the results of tasks 0 to `count` - 1 in order; in this process where copies of a process cannot be made.
 
     Raises
     ------

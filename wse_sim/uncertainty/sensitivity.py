@@ -1,4 +1,4 @@
-"""Sensitivity of a number to each constant, and which of the constants are assumed.
+"""Sensitivity of a number to each constant, with a mark for assumed constants.
 
 Each constant is changed alone: by a tenth of its value (integers by one, scaled to a tenth), and to the
 ends of its range. The plan does not change.
@@ -37,14 +37,14 @@ class Effect:
         return max(abs(self.at_low), abs(self.at_high))
 
     def as_dict(self) -> dict[str, object]:
-        """Plain data for JSON."""
+        """Return plain data for JSON."""
         return {**self.__dict__}
 
 
 def sensitivity(
     evaluate: Callable[[DrawnMachine], Figures], wafer: Wafer, cluster: Cluster, figure: str
 ) -> tuple[Effect, ...]:
-    """Effects of all constants with a range on one figure, the largest first."""
+    """Return the effects of all constants with a range on one figure, the largest first."""
     base = evaluate(DrawnMachine(wafer, cluster))[figure]
 
     def change(constant: Ranged, value: float) -> float:
@@ -70,7 +70,7 @@ def sensitivity(
 
 
 def table(effects: Sequence[Effect], figure: str) -> str:
-    """The effects as text."""
+    """Return the effects as text."""
     head = f"{'constant':<32} {'value':>12} {'per +10 %':>10} {'low end':>9} {'high end':>9}  evidence"
     lines = [f"what moves {figure}:", head]
     for e in effects:
@@ -82,7 +82,7 @@ def table(effects: Sequence[Effect], figure: str) -> str:
 
 @plain_text
 def draw(effects: Sequence[Effect], figure: str, path: Path) -> None:
-    """The tornado plot: one bar per constant from the low end of its range to the high end."""
+    """Draw the tornado plot: one bar per constant from the low end of its range to the high end."""
     import matplotlib
 
     matplotlib.use("Agg")

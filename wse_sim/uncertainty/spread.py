@@ -1,4 +1,4 @@
-"""A run, a kernel or a comparison priced again at every draw of the constants.
+"""Reprices a run, a kernel or a comparison at every draw of the constants.
 
 The plan stays: regions, routes, lanes and micro-batches are those that were chosen with the stated constants.  Ratios
 between draws come from :meth:`wse_sim.modes.base.Mode.quick_figures`, the value itself from the whole simulation.
@@ -38,7 +38,7 @@ class Spread:
     drawn: tuple[Figures, ...]
 
     def ratios(self, name: str) -> list[float]:
-        """Ratios of a figure at each draw to its value at the stated constants."""
+        """Return the ratios of a figure at each draw to its value at the stated constants."""
         return [figures[name] / self.base[name] for figures in self.drawn if figures]
 
 
@@ -62,7 +62,9 @@ Again = Callable[[Wafer, Cluster], Plan | Infeasible]
 
 
 def plan_figures(plan: Plan, again: Again | None = None) -> Callable[[DrawnMachine], Figures]:
-    """A function that prices the plan, or one that is made `again`, on another machine; no figures where it does not fit."""
+    """Return a function that prices the plan, or one that is made `again`, on another machine; no figures where it does
+    not fit.
+    """
     mode = mode_of(plan)
 
     def evaluate(machine: DrawnMachine) -> Figures:
@@ -74,12 +76,12 @@ def plan_figures(plan: Plan, again: Again | None = None) -> Callable[[DrawnMachi
 
 
 def _powered(figures: Figures, wafer: Wafer) -> dict[str, float]:
-    """The figures, and the power of an idle system and of one at work; none stay none."""
+    """Return the figures, and the power of an idle system and of one at work; none stay none."""
     return {**figures, IDLE: wafer.power_idle_w, WORK: wafer.power_active_w} if figures else {}
 
 
 def plan_spread(plan: Plan, samples: int = SAMPLES, workers: int = 1, again: Again | None = None) -> Spread:
-    """The spread of a plan's figures: in one pass over all draws where the mode has one."""
+    """Return the spread of a plan's figures: in one pass over all draws where the mode has one."""
     mode = mode_of(plan)
     if again is None and workers < 2 and isinstance(mode, PricesDraws):
         stated = DrawnMachine(plan.wafer, plan.cluster)
@@ -94,7 +96,7 @@ def plan_spread(plan: Plan, samples: int = SAMPLES, workers: int = 1, again: Aga
 
 
 def subject_of(result: Result) -> str:
-    """The subject of the suites that a result belongs to."""
+    """Return the subject of the suites that a result belongs to."""
     if mode_named(result.mode).counts == "token":
         return "model.decode"
     return "model.training" if result.phase == "training" else "model.evaluation"
@@ -108,7 +110,7 @@ def result_intervals(
     workers: int = 1,
     again: Again | None = None,
 ) -> dict[str, Interval]:
-    """Intervals of a result's rates, times and energies, by name.
+    """Return the intervals of a result's rates, times and energies, by name.
 
     `workers` processes price the draws; with `again` every draw is compiled again instead of priced again.
 
@@ -122,7 +124,7 @@ def result_intervals(
 
 
 def intervals_from(result: Result, spread: Spread, percent: float) -> dict[str, Interval]:
-    """Intervals of a result from a spread that is known."""
+    """Return the intervals of a result from a spread that is known."""
     subject = subject_of(result)
     spent = energy(result)
     powers, base = _powers(spread, spent.busy_fraction), spread.base["samples_per_s"]
@@ -145,8 +147,9 @@ def intervals_from(result: Result, spread: Spread, percent: float) -> dict[str, 
 
 
 def _powers(spread: Spread, used: float) -> list[float]:
-    """Ratios of a system's power at each draw to that at the stated constants, with a fraction `used` of its
-    cores working."""
+    """Return the ratios of a system's power at each draw to that at the stated constants, with a fraction `used` of its
+    cores working.
+    """
 
     def power(figures: Figures) -> float:
         return figures[IDLE] + used * (figures[WORK] - figures[IDLE])
@@ -157,14 +160,14 @@ def _powers(spread: Spread, used: float) -> list[float]:
 def kernel_spread(
     name: str, params: Mapping[str, object], wafer: Wafer, quantity: str = "cycles", samples: int = SAMPLES
 ) -> Spread:
-    """The spread of a kernel's closed form."""
+    """Return the spread of a kernel's closed form."""
     return spread_of(kernel_figures(name, params, quantity), wafer, load_cluster(), samples)
 
 
 def kernel_figures(
     name: str, params: Mapping[str, object], quantity: str = "cycles"
 ) -> Callable[[DrawnMachine], Figures]:
-    """A function that prices a kernel on another machine."""
+    """Return a function that prices a kernel on another machine."""
     from wse_sim.bench.command import measure  # loads all that runs programs
 
     def evaluate(machine: DrawnMachine) -> Figures:
@@ -183,7 +186,7 @@ def kernel_interval(
     percent: float = 90.0,
     samples: int = SAMPLES,
 ) -> Interval:
-    """The interval of a kernel's cycles (or another `quantity`); `value` replaces the closed form's.
+    """Return the interval of a kernel's cycles (or another `quantity`); `value` replaces the closed form's.
 
     Raises
     ------
@@ -198,7 +201,7 @@ def kernel_interval(
 
 @dataclass(frozen=True)
 class Lead:
-    """Which of two results is faster, and with what probability."""
+    """The faster of two results, and the probability that it is faster."""
 
     faster: str
     slower: str
@@ -209,7 +212,7 @@ class Lead:
 def compare_interval(
     rows: Sequence[Result | Infeasible], percent: float = 90.0, samples: int = SAMPLES
 ) -> Lead | None:
-    """Probability that the faster of two feasible results is really faster: both are priced at the same
+    """Return the probability that the faster of two feasible results is really faster: both are priced at the same
     draws.
 
     Common constants (clock, vector rates) cancel; the results' own errors are independent.

@@ -1,4 +1,4 @@
-"""Intervals of points: each prediction priced again at draws of the constants, with the model's own error.
+"""Intervals of points: each prediction is repriced at draws of the constants, and the model's own error is added.
 
 A point that a suite holds is judged by an own error that knows nothing of its group: see docs/validation.md.
 """
@@ -22,7 +22,7 @@ TIMES = ("step_s", "step_ms")  # quantities that fall as the rate rises
 
 
 def point_figure(point: Point, stated: float | None = None) -> Callable[[DrawnMachine], float]:
-    """A function that predicts the point on another machine; the plan of a model stays as it is.
+    """Return a function that predicts the point on another machine; the plan of a model stays as it is.
 
     `stated` is the prediction with the stated constants, if it is known.
 
@@ -60,7 +60,7 @@ def point_figure(point: Point, stated: float | None = None) -> Callable[[DrawnMa
 def point_ratios(
     point: Point, samples: int = SAMPLES, figure: Callable[[DrawnMachine], float] | None = None
 ) -> list[float]:
-    """Ratios of a point's quantity at draws of the constants to its value at the stated constants.
+    """Return the ratios of a point's quantity at draws of the constants to its value at the stated constants.
 
     Raises
     ------
@@ -82,7 +82,7 @@ def point_ratios(
 def point_interval(
     point: Point, predicted: float, percent: float, own: float | None = None
 ) -> Interval | None:
-    """The interval around a prediction; None where the point cannot be priced again."""
+    """Return the interval around a prediction; None where the point cannot be priced again."""
     try:
         ratios = point_ratios(point)
     except WseError:

@@ -1,4 +1,4 @@
-"""Points of kernels and CSL programs that were timed on a machine of one's own.
+"""Points of kernels and CSL programs that were timed on the user's machine.
 
 `kernel` with `sizes` names a kernel of ``wse-sim kernel``; `program` a CSL program below the folder of --sources, without
 which it is not run.  What was measured is `cycles`, or is read from
@@ -27,7 +27,7 @@ WORDS = 6  # of start and end together
 
 
 def kernel_point(stated: Statement, name: str, home: Path, wafer: str) -> Point:
-    """The point of a kernel or a program.
+    """Return the point of a kernel or a program.
 
     Raises
     ------
@@ -95,7 +95,7 @@ def _positive(value: float, file: Path) -> float:
 
 
 def _words(file: Path) -> npt.NDArray[np.int64]:
-    """(cores, 6) 16-bit words."""
+    """Return (cores, 6) 16-bit words."""
     try:
         found = np.load(file, allow_pickle=False)
     except (OSError, ValueError, EOFError) as fault:

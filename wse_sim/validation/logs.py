@@ -1,4 +1,4 @@
-"""Logs of training scripts on a Cerebras system: what their lines say, and the rate of a steady step.
+"""Reads logs of training scripts on a Cerebras system, and the rate of a steady step from them.
 
 Lines that are read, as the vendor's Model Zoo prints them in releases 1.6 to 2.10::
 
@@ -40,7 +40,7 @@ BATCH_BAND = 0.10
 called wrong."""
 EXCERPT_BAND = 0.25
 """The same for an excerpt without the beginning, whose GlobalRate has only two decimals."""
-LEAST_S = 5.0  # time stamps closer than this say nothing of a rate
+LEAST_S = 5.0  # time stamps closer than this do not determine a rate
 STAMP_FORMAT = "%Y-%m-%d %H:%M:%S,%f"
 
 _PROGRESS = re.compile(r"\|\s*(Train|Eval)\s+(Device=.*)")
@@ -73,7 +73,7 @@ class StepLine:
 
 @dataclass
 class Stretch:
-    """Consecutive lines of one phase with nothing but steps between them."""
+    """Consecutive lines of one phase with only steps between them."""
 
     phase: str
     from_beginning: bool
@@ -92,8 +92,9 @@ class Stretch:
         return self.lines[-1].step - self.lines[0].step
 
     def starts(self) -> bool:
-        """Whether its GlobalRate counts steps alone: of evaluation, which has its own clock, or where the first line
-        is that of the beginning (as many steps from 0 as to the next line)."""
+        """Return whether its GlobalRate counts steps only: in evaluation, which has its own clock, or where the first
+        line is that of the beginning (as many steps from 0 as to the next line).
+        """
         if self.from_beginning or self.phase == EVAL:
             return True
         if self.after_stop or len(self.lines) < 2:
@@ -119,7 +120,7 @@ class TrainingLog:
         return TRAIN if any(s.phase == TRAIN for s in self.stretches) else EVAL
 
     def progress(self) -> list[tuple[str, int, float | None]]:
-        """The lines of progress as values: equal in two copies of one log."""
+        """Return the lines of progress as values: equal in two copies of one log."""
         return [(s.phase, line.step, line.global_rate) for s in self.stretches for line in s.lines]
 
 
@@ -132,7 +133,7 @@ class SteadyRate:
 
 
 def has_progress(text: str) -> bool:
-    """Whether a text contains a line of progress."""
+    """Return whether a text contains a line of progress."""
     return _PROGRESS.search(text) is not None
 
 
@@ -191,7 +192,7 @@ def parse_training_log(text: str, path: Path) -> TrainingLog:
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines with their numbers; what a progress bar wrote over itself is a line of the same number each time."""
+    """Yield lines with their numbers; overwritten states of a progress bar have the same number."""
     for number, line in enumerate(text.split("\n"), start=1):
         for part in line.split("\r"):
             yield number, _COLORS.sub("", part) if "\x1b" in part else part
@@ -240,7 +241,7 @@ def _number(text: str) -> float | None:
 
 
 def batch_of(log: TrainingLog, stated: int | None = None) -> int | None:
-    """Samples per step: the effective batch size of the log, else one of the candidates below.
+    """Return the samples per step: the effective batch size of the log, else one of the candidates below.
 
     Candidates are the batch of the params file and samples over steps; they must agree with GlobalRate and
     the time stamps.
@@ -280,7 +281,7 @@ def _processed_batch(log: TrainingLog) -> int | None:
 
 
 def _likely_batch(log: TrainingLog) -> float | None:
-    """The batch that GlobalRate and the time stamps of the longest stretch make together."""
+    """Return the batch that GlobalRate and the time stamps of the longest stretch make together."""
     stamped = [s for s in log.stretches if s.phase == log.phase() and s.steps > 0 and s.seconds > 0]
     if not stamped:
         return None
@@ -291,8 +292,9 @@ def _likely_batch(log: TrainingLog) -> float | None:
 
 
 def _excerpt_batch(stretch: Stretch) -> float | None:
-    """The batch size of a stretch without the beginning: with GlobalRate g, step s takes place batch s / g
-    after loading."""
+    """Return the batch size of a stretch without the beginning: with GlobalRate g, step s takes place batch s / g after
+    loading.
+    """
     first, last = stretch.lines[0], stretch.lines[-1]
     if not first.global_rate or not last.global_rate:
         return None
@@ -301,7 +303,7 @@ def _excerpt_batch(stretch: Stretch) -> float | None:
 
 
 def steady_rate(log: TrainingLog, phase: str, batch: int, check: bool = True) -> SteadyRate:
-    """The rate of steady steps of a phase; with `check` the batch size is compared with the time stamps.
+    """Return the rate of steady steps of a phase; with `check` the batch size is compared with the time stamps.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A folder with runs of a machine of one's own, as points of a suite.
+"""Reads a folder with runs of the user's machine as points of a suite.
 
 A run is a folder in it, or ``NAME.log`` (``.txt``) next to ``NAME.yaml``; a folder with one log of its own is one run.  Of a run's files are read: a log of training
 (:mod:`wse_sim.validation.logs`), ``performance.json`` and ``compile_report.txt`` (:mod:`wse_sim.validation.vendor_files`),
@@ -53,7 +53,8 @@ PASSED_ON = (
 
 
 def load_mine(folder: Path, results: Path | None = None) -> Suite:
-    """The runs of a folder, in the order of their names; `results`, the folder of this command's own files, is none.
+    """Return the runs of a folder, in the order of their names; `results`, the folder of this command's own files, is
+    none.
 
     Raises
     ------
@@ -76,7 +77,9 @@ def load_mine(folder: Path, results: Path | None = None) -> Suite:
 
 
 def _runs(folder: Path) -> list[Path]:
-    """Folders and logs, by name; a folder with a record of a run, or one log without a statement next to it, is itself the run."""
+    """Yield folders and logs, by name; a folder with a record of a run, or one log without a statement next to it, is
+    itself the run.
+    """
     try:
         entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
     except OSError as error:
@@ -95,7 +98,7 @@ def _runs(folder: Path) -> list[Path]:
 
 
 def _points(run: Path, folder: Path) -> Iterator[Point]:
-    """The points of one run; a fault yields a point of its own."""
+    """Return the points of one run; a fault yields a separate point."""
     try:
         yield from _Run(run, folder).points()
         return
@@ -121,7 +124,7 @@ class _Run:
         self.notes: list[str] = []
 
     def points(self) -> Iterator[Point]:
-        """The measurement, and the compiler's estimate where there is one."""
+        """Return the measurement, and the compiler's estimate where there is one."""
         stated = self.stated
         if stated.kernel is not None or stated.program is not None:
             yield kernel_point(stated, self.name, self.home, self._wafer())
@@ -209,7 +212,7 @@ class _Run:
         return _beside(self.stated.wafer, self.home)
 
     def _params(self, log: TrainingLog | None, zoo: ZooParams | None) -> Values:
-        """The parameters of a point: the statement first, then the log, then the params file."""
+        """Return the parameters of a point: the statement first, then the log, then the params file."""
         stated = self.stated
         params: Values = self._model(zoo)
         if zoo is not None:
@@ -265,7 +268,7 @@ class _Run:
         )
 
     def _zoo(self, phase: str) -> ZooParams | None:
-        """The params file: the one that is named, or the only one there."""
+        """Return the params file: the one that is named, or the only one there."""
         if self.stated.params is not None:
             return read_zoo_params(self.home / self.stated.params, phase)
         if self.stated.model is not None or self.stated.graph is not None:
@@ -284,7 +287,7 @@ class _Run:
         return read_zoo_params(found[0], phase) if found else None
 
     def _log(self) -> TrainingLog | None:
-        """The log of training: the one that is named, or the only one there; copies count once."""
+        """Return the log of training: the one that is named, or the only one there; copies count once."""
         if self.stated.log is not None:
             return _training_log(self.home / self.stated.log, named=True)
         if self.path.is_file():
@@ -309,7 +312,7 @@ class _Run:
         return max(logs, key=lambda log: len(log.batches) + len(log.systems)) if logs else None
 
     def _performance(self, needed: bool) -> Performance | None:
-        """The content of performance.json; if there is a log, faults of this file become notes."""
+        """Return the content of performance.json; if there is a log, faults of this file become notes."""
         try:
             found = self._one(PERFORMANCE)
             return None if found is None else read_performance(found)
@@ -320,7 +323,7 @@ class _Run:
             return None
 
     def _one(self, name: str) -> Path | None:
-        """The file with this name anywhere in the run's folder, or None."""
+        """Return the file with this name anywhere in the run's folder, or None."""
         found = {sha256_of(file): file for file in self.files if file.name == name}
         if len(found) > 1:
             shown = ", ".join(str(file.relative_to(self.home)) for file in found.values())
@@ -331,7 +334,7 @@ class _Run:
 
 
 def _files(folder: Path) -> list[Path]:
-    """The files of a run, in the order of their paths."""
+    """Return the files of a run, in the order of their paths."""
     found = []
     for file in sorted(folder.rglob("*")):
         if file.is_file():
@@ -344,7 +347,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _training_log(file: Path, named: bool = False) -> TrainingLog | None:
-    """The log in a file, or None where no line of progress is there."""
+    """Return the log in a file, or None where no line of progress is there."""
     text = read_log(file)
     if not has_progress(text):
         if not named:
@@ -356,7 +359,7 @@ def _training_log(file: Path, named: bool = False) -> TrainingLog | None:
 
 
 def _is_params(file: Path) -> bool:
-    """Whether a YAML file has the form of a params file; read errors are reported where the file is needed."""
+    """Return whether a YAML file has the form of a params file; read errors are reported where the file is needed."""
     try:
         if file.stat().st_size > MOST_PARAMS_BYTES:
             return False
@@ -367,5 +370,5 @@ def _is_params(file: Path) -> bool:
 
 
 def _beside(name: str, home: Path) -> str:
-    """A name as it is; a path next to the run as seen from here."""
+    """Return a name as it is, and a path next to the run relative to this folder."""
     return str(home / name) if name.endswith((".yaml", ".yml")) and is_file(home / name, "path") else name

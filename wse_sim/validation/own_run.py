@@ -1,4 +1,4 @@
-"""A training script that ran here (``wse-sim script``): its ``run.json`` and the captured graph next to it.
+"""Reads a training script that ran here (``wse-sim script``): its ``run.json`` and the captured graph next to it.
 
 What was "measured" is the step that the runner simulated, without the kernels on top of it that no graph holds
 (clipping, scaling, schedule).  So such a run tests this reader and the graph, not the machine: its evidence is "simulator".
@@ -23,7 +23,7 @@ REMEDY = "give the folder that 'wse-sim script' wrote"
 
 
 def own_runs(path: Path, stated: Statement, name: str) -> Iterator[Point]:
-    """A point for each compile of a run.
+    """Return a point for each compile of a run.
 
     Raises
     ------
@@ -71,7 +71,7 @@ def own_runs(path: Path, stated: Statement, name: str) -> Iterator[Point]:
 
 
 def _streaming(settings: Values, share: int) -> Values:
-    """The settings of weight streaming that a point can state; `share`: samples of one system."""
+    """Return the settings of weight streaming that a point can state; `share`: samples of one system."""
     micro, density = settings.get("micro_batch_size"), settings.get("density")
     found: Values = {}
     if isinstance(micro, int):

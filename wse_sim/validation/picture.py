@@ -1,4 +1,4 @@
-"""``validation.png``: predicted against measured, and the error of every point."""
+"""Draws ``validation.png``: predicted against measured, and the error of every point."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROW_INCHES, LEAST_INCHES = 0.19, 5.5
 
 @plain_text
 def draw(validation: Validation, path: Path) -> None:
-    """Left: predicted against measured, log-log, with 10 % bands.  Right: the error of every point."""
+    """Draw two panels: predicted against measured, log-log, with 10 % bands; and the error of every point."""
     import matplotlib
 
     matplotlib.use("Agg")

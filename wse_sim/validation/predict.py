@@ -1,4 +1,4 @@
-"""One prediction per subject: how a point's parameters become a run.
+"""Predicts a point: a rule per subject turns the point's parameters into a run.
 
 model.training     compile and simulate the step of the stated model in the stated mode
 model.evaluation   the same, forward only
@@ -77,7 +77,7 @@ def predict(
     change: WaferChange | None = None,
     sources: Path | None = None,
 ) -> Prediction:
-    """Predict a point; a point that cannot be run comes back with the reason.
+    """Predict a point; if it cannot be run, the prediction has the reason.
 
     `change` derives the wafer that is used from the point's (for refits of its constants); `sources` is the folder of published programs.
     """
@@ -95,7 +95,7 @@ def predict(
 
 
 def wafer_of(point: Point) -> Wafer:
-    """The wafer of a point, with the clock that the point states."""
+    """Return the wafer of a point, with the clock that the point states."""
     wafer = load_wafer(point.system)
     if "clock_hz" in point.params:
         wafer = wafer.derive(clock_hz=float(point.params["clock_hz"]))
@@ -153,7 +153,7 @@ def _graph(
     precision: str,
     partial: tuple[tuple[str, Any], ...],
 ) -> KernelGraph:
-    """The kernel graph of a model stated in JSON; points often differ in batch and systems only."""
+    """Return the kernel graph of a model stated in JSON; points often differ in batch and systems only."""
     return api.load_model(
         json.loads(model),
         seq=seq,
@@ -166,7 +166,7 @@ def _graph(
 
 @lru_cache(maxsize=4)
 def _captured(folder: str, training: bool) -> KernelGraph:
-    """The graph that a training script left in a folder; training or not is part of it."""
+    """Return the graph that a training script left in a folder; training or not is part of it."""
     graph = load(Path(folder), "graph")
     if not isinstance(graph, KernelGraph) or graph.training != training:
         kind = (
@@ -181,7 +181,7 @@ def _captured(folder: str, training: bool) -> KernelGraph:
 
 
 def _sizes(stated: str | Mapping[str, object]) -> str:
-    """The model of a point as JSON: a name, or its sizes."""
+    """Return the model of a point as JSON: a name, or its sizes."""
     if isinstance(stated, str):
         return json.dumps(stated)
     sizes = dict(stated)
@@ -190,7 +190,7 @@ def _sizes(stated: str | Mapping[str, object]) -> str:
 
 
 def stated_run(point: Point, wafer: Wafer) -> tuple[KernelGraph, api.RunOptions]:
-    """The graph and the options of a point that runs a whole model.
+    """Return the graph and the options of a point that runs a whole model.
 
     Raises
     ------
@@ -257,7 +257,7 @@ def _model(point: Point, wafer: Wafer, timing: KernelTiming) -> Prediction:
 
 
 def _simulated(graph: KernelGraph, options: api.RunOptions, timing: KernelTiming) -> Result | Infeasible:
-    """The run without its timeline, by formulas or with the factors of fabric programs."""
+    """Return the run without its timeline, by formulas or with the factors of fabric programs."""
     if options.mode == "auto":
         return api.run(graph, options.replace(timing=timing))
     plan = api.plan_of(graph, options)
@@ -268,7 +268,7 @@ def _simulated(graph: KernelGraph, options: api.RunOptions, timing: KernelTiming
 
 
 def _program(point: Point, wafer: Wafer, sources: Path | None) -> Prediction:
-    """Cycles that a published program in CSL counts itself."""
+    """Return the cycles that a published program in CSL counts itself."""
     from wse_sim.csl.timed import timed_cycles, timed_run
 
     run = timed_run(point.params["program"], point.id)

@@ -1,4 +1,4 @@
-"""Fitted constants fitted again to given points, within their ranges.
+"""Refits fitted constants to given points, within their ranges.
 
 Symbols: p points with predictions y and measurements m; z normal scores of the constants, 0 where they are stated and
 +-1.645 at the ends of their ranges (:mod:`wse_sim.uncertainty.draws`)::
@@ -62,7 +62,7 @@ Errors = Callable[[NDArray[np.float64]], Sequence[float]]
 
 @dataclass(frozen=True)
 class Optimum:
-    """Where the least sum of squares lies, and the covariance of its numbers, in units of the residuals."""
+    """The position of the least sum of squares, and the covariance of its numbers, in units of the residuals."""
 
     x: NDArray[np.float64]
     covariance: NDArray[np.float64]
@@ -78,7 +78,8 @@ def solve(
     bound: float = math.inf,
     step: float = 0.0,
 ) -> Optimum:
-    """The `count` numbers x with the least ``sum (errors(x) / spread)^2 + sum (hold x)^2``, each within +-`bound`.
+    """Return the `count` numbers x with the least ``sum (errors(x) / spread)^2 + sum (hold x)^2``, each within
+    +-`bound`.
 
     `step` is that of finite differences; 0: of a thousandth of x.
     """
@@ -120,7 +121,7 @@ class Move:
         return abs(self.value - float(self.constant.stated.value)) > MOVED * (high - low)  # type: ignore[arg-type]
 
     def as_dict(self) -> dict[str, object]:
-        """Plain data for JSON."""
+        """Return plain data for JSON."""
         stated = self.constant.stated
         return {
             "name": self.constant.name, "of": self.constant.owner, "stated": stated.value, "refitted": self.value, "unit": stated.unit,
@@ -167,7 +168,7 @@ class Refit:
         return math.sqrt(sum(e * e for e in errors) / len(errors)) if errors else None
 
     def as_dict(self) -> dict[str, object]:
-        """Plain data for JSON."""
+        """Return plain data for JSON."""
         return {
             "system": self.system,
             "cluster": self.cluster,
@@ -180,7 +181,7 @@ class Refit:
         }
 
     def table(self) -> str:
-        """The refit as a text table."""
+        """Return the refit as a text table."""
         lines = [f"refit of {self.system} with cluster {self.cluster} to {len(self.rows)} points:"]
         if not self.moves:
             lines.append("these points determine no constant: nothing moves")
@@ -251,7 +252,7 @@ class _Problem:
         self.figures: list[Figure] = [point_figure(point) for point in points]
 
     def error(self, number: int, constants: Sequence[Ranged], scores: Sequence[float]) -> float:
-        """ln(predicted / measured) of a point."""
+        """Return ln(predicted / measured) of a point."""
         at = self.machines[number]
         values = [
             (c.owner, name, value_at(c, score))
@@ -263,12 +264,12 @@ class _Problem:
         return math.log(predicted / (self.points[number].measured or math.nan)) if predicted > 0 else LOST
 
     def slopes(self, constant: Ranged) -> NDArray[np.float64]:
-        """(points,) change of ln(predicted) a score, from one end of the range to the other."""
+        """Return (points,) change of ln(predicted) a score, from one end of the range to the other."""
         ends = [[self.error(i, [constant], [z]) for z in (-Z95, Z95)] for i in range(len(self.points))]
         return np.array([(high - low) / (2 * Z95) for low, high in ends])
 
     def best(self, constants: Sequence[Ranged], numbers: Sequence[int]) -> list[float]:
-        """The scores that fit the given points best."""
+        """Return the scores that fit the given points best."""
         if not constants:
             return []
 
@@ -280,7 +281,9 @@ class _Problem:
 
 
 def told_apart(slopes: Mapping[str, NDArray[np.float64]], errors: NDArray[np.float64]) -> list[str]:
-    """The constants whose scores the points tell, each together with the others; `slopes`: (points,) by name, `errors`: (points,)."""
+    """Return the constants whose scores the points tell, each together with the others; `slopes`: (points,) by name,
+    `errors`: (points,).
+    """
     names = list(slopes)
     while names:
         matrix = np.stack([slopes[name] for name in names], axis=1)
@@ -295,7 +298,7 @@ def told_apart(slopes: Mapping[str, NDArray[np.float64]], errors: NDArray[np.flo
 
 
 def value_at(constant: Ranged, score: float) -> float:
-    """The value of a constant at a score, not rounded."""
+    """Return the value of a constant at a score, not rounded."""
     low, high = constant.stated.range or (0.0, 0.0)
     value = float(constant.stated.value)  # type: ignore[arg-type]
     fraction, end = min(abs(score) / Z95, 1.0), high if score > 0 else low
@@ -367,7 +370,9 @@ def write_refits(refits: Sequence[Refit], folder: Path, place: Path | None = Non
 
 
 def _name(owner: str, base: str, system: str) -> str:
-    """Name of a refitted file: the base's name with "mine" added once; a cluster's name also includes the wafer."""
+    """Return the name of a refitted file: the base's name with "mine" added once; a cluster's name also includes the
+    wafer.
+    """
     short = Path(base).stem.removeprefix(f"{owner}-")
     if "-mine" in short:
         return short
@@ -375,7 +380,7 @@ def _name(owner: str, base: str, system: str) -> str:
 
 
 def _file(found: Refit, name: str, base: str, moves: Sequence[Move]) -> str:
-    """The text of a wafer's or cluster's file with the fitted constants."""
+    """Return the text of a wafer's or cluster's file with the fitted constants."""
     count = len(found.rows)
     constants: Mapping[str, dict[str, object]] = {
         move.constant.name: {

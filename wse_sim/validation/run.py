@@ -1,4 +1,4 @@
-"""Validation: every point of a suite predicted, with errors per point and per subject.
+"""Validation: predicts every point of a suite, with errors per point and per subject.
 
 error = predicted / measured - 1; the mean absolute percentage error counts points with ``gate: true``
 that were run.
@@ -46,7 +46,7 @@ class Row:
         return self.prediction.predicted / self.point.measured - 1.0
 
     def as_dict(self) -> dict[str, object]:
-        """The row as JSON data."""
+        """Return the row as JSON data."""
         return {
             "id": self.point.id,
             "subject": self.point.subject,
@@ -74,7 +74,7 @@ class Validation:
     rows: tuple[Row, ...]
 
     def mape(self) -> dict[str, float]:
-        """Mean absolute percentage error per subject (and of ``kernel``), and in ``total``."""
+        """Return the mean absolute percentage error per subject (and of ``kernel``), and in ``total``."""
         groups: dict[str, list[float]] = {}
         for row in self.rows:
             if row.point.gate and row.error is not None:
@@ -84,7 +84,9 @@ class Validation:
         return {name: sum(values) / len(values) for name, values in sorted(groups.items())}
 
     def split(self) -> dict[str, tuple[float, int]]:
-        """Mean absolute percentage error and number of counted points: those that constants were fitted to, and the others."""
+        """Return mean absolute percentage error and number of counted points: those that constants were fitted to, and
+        the others.
+        """
         groups: dict[str, list[float]] = {"fitted": [], "predicted": []}
         for row in self.rows:
             if row.point.gate and row.error is not None:
@@ -92,7 +94,7 @@ class Validation:
         return {name: (sum(errors) / len(errors), len(errors)) for name, errors in groups.items() if errors}
 
     def coverage(self) -> dict[str, tuple[int, int, float]]:
-        """Per subject: points inside their interval, points, median half-width."""
+        """Return, per subject: points inside their interval, points, median half-width."""
         groups: dict[str, list[Row]] = {}
         for row in self.rows:
             if row.interval is not None and row.is_inside is not None:
@@ -107,7 +109,9 @@ class Validation:
         }
 
     def order(self) -> tuple[int, int]:
-        """Pairs of points that state the same run on both generations: how many are predicted in the measured order, and how many there are."""
+        """Return the pairs of points that state the same run on both generations: how many are predicted in the
+        measured order, and how many there are.
+        """
         runs: dict[str, dict[str, Row]] = {}
         for row in self.rows:
             if row.point.gate and row.error is not None:
@@ -124,7 +128,9 @@ class Validation:
         return right, count
 
     def composed(self) -> dict[str, tuple[FamilyProof, ...]]:
-        """Per mode and family, the mean over the models that were run: how much of the time rests on prices composed on the fabric."""
+        """Return, per mode and family, the mean over the models that were run: the fraction of the time whose prices
+        were composed on the fabric.
+        """
         plans: dict[str, list[tuple[FamilyProof, ...]]] = {}
         for row in self.rows:
             if row.prediction.families:
@@ -132,7 +138,7 @@ class Validation:
         return {mode: mean_of(found) for mode, found in sorted(plans.items())}
 
     def as_dict(self) -> dict[str, object]:
-        """Everything as JSON data."""
+        """Return everything as JSON data."""
         return {
             "composed": {mode: [asdict(row) for row in rows] for mode, rows in self.composed().items()},
             "order": dict(zip(("right", "pairs"), self.order(), strict=True)),
@@ -147,7 +153,7 @@ class Validation:
         }
 
     def table(self) -> str:
-        """Rows and means as text."""
+        """Return rows and means as text."""
         width = max([24, *(len(row.point.id) for row in self.rows)])
         units = max([4, *(len(row.point.unit) for row in self.rows)])
         lines = [

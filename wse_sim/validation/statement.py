@@ -1,4 +1,4 @@
-"""``run.yaml``: statements that complement the files of a run.
+"""Reads ``run.yaml``, whose statements complement the files of a run.
 
 A folder of runs may have one, whose keys apply to all runs; a run's own (in its folder, or ``NAME.yaml`` next
 to ``NAME.log``) takes precedence. Keys are those of a point of a suite (:mod:`wse_sim.validation.predict`),
@@ -68,7 +68,7 @@ class Statement(BaseModel):
 
 
 def read_statement(path: Path, common: Path | None = None) -> Statement:
-    """The statement in a file over that which all runs share; either may be missing.
+    """Return the statement in a file over that which all runs share; either may be missing.
 
     Raises
     ------

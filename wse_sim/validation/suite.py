@@ -1,4 +1,4 @@
-"""A suite: published measurements with all that is needed to set the runs up."""
+"""A suite of published measurements with everything that is needed to set up the runs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ SHIPPED = ("suite.yaml", "suite_wse3.yaml")
 
 
 def shipped_suite(name: str = SHIPPED[0]) -> Path:
-    """A suite that ships with the package."""
+    """Return a suite that ships with the package."""
     return Path(str(resources.files("wse_sim.suites").joinpath(name)))
 
 

@@ -1,4 +1,4 @@
-"""Files that a run on a Cerebras system leaves next to its log: ``performance.json`` and ``compile_report.txt``.
+"""Reads files that a run on a Cerebras system leaves next to its log: ``performance.json`` and ``compile_report.txt``.
 
 performance.json   written by the trainers of the vendor's Model Zoo, releases 1.6 to 2.10: `total_samples`, `total_time`
                    (s), `samples_per_sec`; older ones add `est_samples_per_sec`, the compiler's estimate.  Its rate counts
@@ -72,7 +72,7 @@ def _positive(path: Path, data: dict[str, object], key: str) -> float:
 
 
 def read_compile_report(path: Path) -> float:
-    """The compiler's estimate of samples per second.
+    """Return the compiler's estimate of samples per second.
 
     Raises
     ------

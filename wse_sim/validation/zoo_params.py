@@ -1,4 +1,4 @@
-"""Parameters of the vendor's Model Zoo (``params*.yaml``): which model they state, its batch, length and precision.
+"""Reads parameters of the vendor's Model Zoo (``params*.yaml``): the model, its batch, length and precision.
 
 Two shapes are read: `model`, `train_input`, `runconfig`, `optimizer` at the top (releases 1.6 to 2.2), and one trainer
 (`trainer`: `init`, `fit`; releases 2.3 to 2.10).  Decoders (GPT-2, GPT-3, GPT-J, GPT-NeoX, LLaMA), BERT, the vision
@@ -20,7 +20,7 @@ ACTIVATIONS = {
 }  # fmt: skip
 HALVES = {"float16": "mixed", "cbfloat16": "cbfloat16", "bfloat16": "bf16"}
 OPTIMIZERS = {"sgd": "sgd", "adam": "adam", "adamw": "adamw", "adambase": "adam"}
-# What makes a decoder another model than its sizes say.
+# Keys that make a decoder a different model from the one with its sizes.
 FOREIGN = (
     "encoder_num_hidden_layers", "num_experts", "moe_params", "moe", "d_kv", "image_model_list", "lora_params",
     "attention_sliding_window_length", "fixed_sparse_attention", "freeze", "freeze_layers",
@@ -49,7 +49,7 @@ class ZooParams:
 
 
 def is_zoo_params(data: Values) -> bool:
-    """Whether a mapping has the shape of a params file."""
+    """Return whether a mapping has the shape of a params file."""
     return "trainer" in data or ("model" in data and ("train_input" in data or "eval_input" in data))
 
 
@@ -70,7 +70,7 @@ def read_zoo_params(path: Path, phase: str = "training") -> ZooParams:
 
 
 class _Reader:
-    """One file, its parts found in either shape."""
+    """Reads one file, whose parts may have either of two forms."""
 
     def __init__(self, path: Path, data: Values, phase: str) -> None:
         self.path = path
@@ -106,7 +106,7 @@ class _Reader:
         return found
 
     def whole(self, data: Values, key: str) -> int | None:
-        """A positive integer, or None where the key is not there."""
+        """Return a positive integer, or None where the key is not there."""
         value = data.get(key)
         if isinstance(value, list) and len(set(map(str, value))) == 1:
             value = value[0]  # a square image or patch
@@ -119,14 +119,14 @@ class _Reader:
         return value
 
     def needed(self, key: str) -> int:
-        """A size that the model must state."""
+        """Return a size that the model must state."""
         value = self.whole(self.model, key)
         if value is None:
             raise ConfigError(f"{self.path}: key 'model.{key}' is missing; {REMEDY}")
         return value
 
     def params(self) -> ZooParams:
-        """The whole file."""
+        """Return the whole file."""
         sizes = self._sizes()
         enabled = self.half.get("enabled")
         half = self.half.get("fp16_type")

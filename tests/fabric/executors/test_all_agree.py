@@ -1,4 +1,4 @@
-"""Oracle, wavelet and max-plus executor on random programs of all kinds and constants: one result, or one fault."""
+"""Oracle, wavelet and max-plus executor give one result, or one fault, on random programs of all kinds and constants."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KINDS = (
 
 
 def outcome(seed: int, executor: str, config: FabricConfig) -> FabricResult | str:
-    """Result or fault."""
+    """Return the result or fault."""
     made = random_program(seed, config, KINDS[seed // 2 % 3])
     try:
         return run_program(
@@ -39,7 +39,7 @@ def outcome(seed: int, executor: str, config: FabricConfig) -> FabricResult | st
 
 
 def compare(seed: int) -> set[str]:
-    """Demand equality in cycles, counters, values, deadlocks and faults; what the program was and how it was found."""
+    """Require equal cycles, counters, values, deadlocks and faults; return the kind of the program and of the method."""
     config = config_of(seed)
     expected = outcome(seed, "oracle", config)
     for executor in ("wavelet", "max-plus"):
@@ -61,7 +61,7 @@ def compare(seed: int) -> set[str]:
 
 
 def test_all_executors_agree_on_sixty_programs() -> None:
-    """Switches that turn, tasks that commands start, both wafers and constants as no wafer has them."""
+    """Programs have switches that turn, tasks that commands start, both wafers, and constants that no wafer has."""
     seen = collections.Counter(name for seed in range(60) for name in compare(seed))
     for name in (
         "switches",

@@ -1,4 +1,4 @@
-"""Programs whose time is known: reduce, broadcast, latency, window, vector operations."""
+"""Programs with known times: reduce, broadcast, latency, window, vector operations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXECUTORS = ("oracle", "wavelet")
 def test_a_chain_reduce_takes_one_word_a_cycle_and_six_cycles_a_core(
     wse2: FabricConfig, executor: str, cores: int, words: int
 ) -> None:
-    """T = B + (hop + 2 T_R + 1)(P - 1) + task start, exactly."""
+    """The exact time is T = B + (hop + 2 T_R + 1)(P - 1) + task start."""
     x = np.random.default_rng(1).standard_normal((1, cores, words)).astype(np.float32)
     result = run_program(kernels.chain_reduce(wse2, cores, words), wse2, executor=executor, inputs={"x": x})
     assert result.cycles == words + 6 * (cores - 1) + 56
@@ -39,7 +39,7 @@ PUBLISHED = [(512, 4096, 4, 9421), (512, 4096, 16, 8989), (512, 4096, 64, 9061),
 def test_the_published_two_phase_reduces_come_out_within_one_percent(
     wse2: FabricConfig, cores: int, words: int, group: int, measured: float
 ) -> None:
-    """Form: 2B + 6(S - 1) + (G - 2)(S + 5) + 77.
+    """The form is 2B + 6(S - 1) + (G - 2)(S + 5) + 77.
 
     The program adds 2 or 3 cycles: two words of the next leader's stream pass a router whose switch has turned while the
     core there still sends its own last words, and take their places on the link.
@@ -55,13 +55,13 @@ def test_the_published_two_phase_reduces_come_out_within_one_percent(
 
 
 def test_the_published_chain_reduce_comes_out_exactly(wse2: FabricConfig) -> None:
-    """7218 cycles for 512 cores and 4096 words: 4096 + 6 * 511 + 56."""
+    """512 cores and 4096 words take 7218 cycles: 4096 + 6 * 511 + 56."""
     assert run_program(kernels.chain_reduce(wse2, 512, 4096), wse2, functional=False).cycles == 7218
 
 
 @pytest.mark.parametrize(("cores", "words"), [(2, 8), (4, 16), (16, 64)])
 def test_a_star_reduce_is_bound_by_the_root(wse2: FabricConfig, cores: int, words: int) -> None:
-    """T = B (P - 1) + 2 T_R + 1, plus the one hop of the nearest sender."""
+    """The time is T = B (P - 1) + 2 T_R + 1, plus the one hop of the nearest sender."""
     x = np.random.default_rng(2).integers(-8, 8, (1, cores, words)).astype(np.float32)
     result = run_program(kernels.star_reduce(wse2, cores, words), wse2, inputs={"x": x})
     assert result.cycles == words * (cores - 1) + 5 + 1
@@ -70,7 +70,7 @@ def test_a_star_reduce_is_bound_by_the_root(wse2: FabricConfig, cores: int, word
 
 @pytest.mark.parametrize(("cores", "words"), [(2, 1), (16, 64), (128, 512)])
 def test_a_broadcast_reaches_the_last_core_after_its_hops(wse2: FabricConfig, cores: int, words: int) -> None:
-    """T = B + P + 2 T_R."""
+    """The time is T = B + P + 2 T_R."""
     x = np.random.default_rng(3).standard_normal((1, cores, words)).astype(np.float32)
     result = run_program(kernels.broadcast(wse2, cores, words), wse2, inputs={"x": x})
     assert result.cycles == words + cores + 4
@@ -80,7 +80,7 @@ def test_a_broadcast_reaches_the_last_core_after_its_hops(wse2: FabricConfig, co
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("hops", [1, 4, 16])
 def test_a_word_takes_five_cycles_and_one_per_hop(wse2: FabricConfig, executor: str, hops: int) -> None:
-    """Sent in cycle 0, received in 5 + h; the receiver halts in the cycle after."""
+    """A word that is sent in cycle 0 is received in 5 + h; the receiver halts in the next cycle."""
     result = run_program(kernels.broadcast(wse2, hops + 1, 1), wse2, executor=executor)
     assert result.halt_cycles[0, -1] == 5 + hops + 1
 
@@ -89,7 +89,7 @@ def test_a_word_takes_five_cycles_and_one_per_hop(wse2: FabricConfig, executor: 
 def test_a_word_on_the_newer_wafer_takes_two_cycles_a_hop(
     wse3: FabricConfig, hops: int, measured: int
 ) -> None:
-    """The published times are 40 + 2 h: the task start and the 2 T_R + 3 = 11 cycles of sending and receiving."""
+    """The published times are 40 + 2 h: the task start, and the 2 T_R + 3 = 11 cycles of sending and receiving."""
     result = run_program(kernels.broadcast(wse3, hops + 1, 1), wse3)
     assert result.executor == "wavelet"
     assert result.cycles == 11 + 2 * hops
@@ -101,7 +101,7 @@ def test_a_word_on_the_newer_wafer_takes_two_cycles_a_hop(
 def test_an_unread_stream_stops_after_twelve_words_and_two_per_hop(
     wse2: FabricConfig, executor: str, hops: int
 ) -> None:
-    """Window 12 + 2 h: 8 in the ring, 2 in each of h + 1 routers, 2 in the input queue."""
+    """The window is 12 + 2 h: 8 in the ring, 2 in each of h + 1 routers, 2 in the input queue."""
     b = Builder(1, hops + 1, wse2)
     x = b.buffer("x", 1)
     source, sink = b.core_class("source"), b.core_class("sink")
@@ -121,7 +121,7 @@ def test_an_unread_stream_stops_after_twelve_words_and_two_per_hop(
 
 
 def test_a_stall_of_the_receiver_is_felt_one_window_later(wse2: FabricConfig) -> None:
-    """Word k leaves the core no earlier than pop(k - 12 - 2h) + h + 2: with a pause of the reader the sender pauses."""
+    """Word k leaves the core no earlier than pop(k - 12 - 2h) + h + 2: if the reader pauses, the sender pauses."""
     hops, pause, words = 3, 200, 60
     b = Builder(1, hops + 1, wse2)
     x = b.buffer("x", words)
@@ -144,7 +144,7 @@ def test_a_stall_of_the_receiver_is_felt_one_window_later(wse2: FabricConfig) ->
 def test_the_published_vector_operation_shows_the_bank_rule(
     wse2: FabricConfig, bank: int, measured: int
 ) -> None:
-    """5,124 elements: one a cycle plus 6, or two cycles each when both operands are in the same banks."""
+    """5,124 elements take one cycle each plus 6, or two cycles each if both operands are in the same banks."""
     b = Builder(1, 1, wse2)
     c, y = b.buffer("c", 5124, bank=0), b.buffer("y", 5124, bank=bank)
     k = b.core_class("one")
@@ -160,7 +160,7 @@ NEWER = [("copy", "fp16", 4.82), ("copy", "fp32", 2.44), ("fma", "fp16", 2.92), 
 
 @pytest.mark.parametrize(("op", "dtype", "measured"), NEWER)
 def test_rates_of_the_newer_wafer(wse3: FabricConfig, op: str, dtype: str, measured: float) -> None:
-    """4,096 elements: the measured elements per cycle within one percent, start included.
+    """4,096 elements have the measured elements per cycle within one percent, start included.
 
     Reads of fp32 vectors at one alignment collide (factor 1.94); the plain run that reads 0.5 lies so.
     """
@@ -176,7 +176,7 @@ def test_rates_of_the_newer_wafer(wse3: FabricConfig, op: str, dtype: str, measu
 
 
 def test_a_gemv_pays_the_map_cost_per_element(wse2: FabricConfig) -> None:
-    """K elements of 2.1 + ceil(N / 4) cycles, the sum rounded up: 8 x (2.1 + 4) = 48.8 -> 49."""
+    """K elements take 2.1 + ceil(N / 4) cycles each, the sum rounded up: 8 x (2.1 + 4) = 48.8 -> 49."""
     b = Builder(1, 1, wse2)
     y, a, x = b.buffer("y", 16, "fp16", bank=0), b.buffer("a", 128, "fp16", bank=2), b.buffer("x", 8, "fp16")
     k = b.core_class("one")
@@ -191,7 +191,7 @@ def test_a_gemv_pays_the_map_cost_per_element(wse2: FabricConfig) -> None:
 
 
 def test_background_moves_take_their_cycles_from_the_issue_slot(wse2: FabricConfig) -> None:
-    """Main thread 100 cycles, a low-priority move of 160 fp16 (40 cycles): 140 together, not 100."""
+    """A main thread of 100 cycles and a low-priority move of 160 fp16 (40 cycles) take 140 together, not 100."""
     b = Builder(1, 1, wse2)
     x, y = b.buffer("x", 160, "fp16"), b.buffer("y", 160, "fp16")
     k = b.core_class("one")
@@ -206,7 +206,9 @@ def test_background_moves_take_their_cycles_from_the_issue_slot(wse2: FabricConf
 def test_simd_64_moves_two_words_in_one_issue_cycle(
     wse2: FabricConfig, queue: int, cycles_of_a_word: float
 ) -> None:
-    """Half the issue cycles; a queue of six words (queue 0) keeps a word a cycle, one of two a pair in three cycles."""
+    """SIMD-64 needs half the issue cycles; a queue of six words (queue 0) keeps one word per cycle, one of two a pair
+    in three cycles.
+    """
     n = 400
     b = Builder(1, 2, wse2)
     b.route(0, (0, 0), rx="R", tx="E")
@@ -249,7 +251,7 @@ def test_skew_survives_a_collective(wse2: FabricConfig) -> None:
 
 @pytest.mark.parametrize("executor", ["oracle", "wavelet", "max-plus"])
 def test_a_word_pays_every_edge_of_a_die_that_it_crosses(executor: str) -> None:
-    """Down 11 rows of dies of 4 rows: edges before rows 4 and 8; a row of 11 columns crosses none."""
+    """Down 11 rows of dies of 4 rows there are edges before rows 4 and 8; a row of 11 columns crosses none."""
     config = FabricConfig.from_wafer(load_wafer("wse2"), die_crossing_cycles=17, die_edge_rows=(4, 8))
     halts = []
     for vertical in (True, False):
@@ -289,7 +291,7 @@ def test_turns_cost_what_the_wafer_says(wse2: FabricConfig) -> None:
 
 
 def test_slow_links_carry_eight_words_in_nine_cycles(wse2: FabricConfig) -> None:
-    """wavelet_milli = 1125: 800 words take about 900 cycles instead of 800."""
+    """With wavelet_milli = 1125, 800 words take about 900 cycles instead of 800."""
     slow = FabricConfig.from_wafer(load_wafer("wse2"), wavelet_milli=1125)
     fast = run_program(kernels.broadcast(wse2, 4, 800), wse2).cycles
     assert run_program(kernels.broadcast(slow, 4, 800), slow).cycles - fast == pytest.approx(100, abs=2)
@@ -297,7 +299,7 @@ def test_slow_links_carry_eight_words_in_nine_cycles(wse2: FabricConfig) -> None
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_a_control_wavelet_turns_the_switches_behind_it(wse2: FabricConfig, executor: str) -> None:
-    """Core 1 sends, its control wavelet lets core 2 through: the control word itself goes the old way."""
+    """Core 1 sends, and its control wavelet lets core 2 pass: the control word itself takes the old route."""
     b = Builder(1, 3, wse2)
     x = b.buffer("x", 4)
     from wse_sim.fabric.format.program import Command
@@ -340,9 +342,11 @@ def test_host_streams_enter_and_leave_over_the_edges(wse2: FabricConfig) -> None
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_every_core_sends_to_its_neighbour_around_the_edges(wse2: FabricConfig, executor: str) -> None:
-    """Of s x s words (s - 1)^2 take two links; those of the last column s - 1 west and one south, of the last row likewise; the corner's 2 (s - 1).
+    """Of s x s words (s - 1)^2 cross two links; those of the last column cross s - 1 west and one south, those of the
+    last row likewise, and the corner's 2 (s - 1).
 
-    A core sends and receives in turn, at 0.4 words a cycle 1.25 cycles each: 2.5 cycles a word, but for what queues take at first and the way.
+    A core alternates between sending and receiving; at 0.4 words per cycle each takes 1.25 cycles.  So a word takes 2.5
+    cycles, in addition to the filling of queues and the route.
     """
     side, words = 6, 200
     result = run_program(neighbours(wse2, side, words, 0.4), wse2, executor=executor)

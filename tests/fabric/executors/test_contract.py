@@ -1,4 +1,4 @@
-"""The contract of executors: who is chosen, who refuses, and that a new one needs nothing but itself."""
+"""The contract of executors: which one is chosen, which one refuses, and that a new one needs only its own file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from wse_sim.fabric.run import EXECUTORS, Listed, choose_executor, run_program
 
 
 def busy_cores(config: FabricConfig, rows: int, cols: int) -> Program:
-    """Cores that are busy for ten cycles."""
+    """Return the cores that are busy for ten cycles."""
     b = Builder(rows, cols, config)
     k = b.core_class("k")
     k.busy(10)
@@ -44,7 +44,7 @@ def busy_cores(config: FabricConfig, rows: int, cols: int) -> Program:
 def test_the_first_that_can_run_a_program_of_this_size_is_chosen(
     wse2: FabricConfig, size: tuple[int, int], options: Options, expected: str
 ) -> None:
-    """16,384 cores are solved; time bins are stepped; traces are the oracle's."""
+    """16,384 cores are solved; time bins are stepped; traces are recorded by the oracle."""
     assert choose_executor(busy_cores(wse2, *size), options).name == expected
 
 
@@ -58,7 +58,7 @@ CHEAP_OR_SLOW = [
 
 @pytest.mark.parametrize("listed", CHEAP_OR_SLOW, ids=lambda listed: listed.executor.name)
 def test_every_executor_fills_in_the_whole_contract(wse2: FabricConfig, listed: Listed) -> None:
-    """Counters are (R,) or (R, n); what stopped says for what every unfinished core waits."""
+    """Counters are (R,) or (R, n); a stopped run states for what every unfinished core waits."""
     made = random_program(5, wse2)
     executor = WITHOUT_GPU if listed.executor.name == "gpu" else listed.executor
     assert executor.can_run(made.program, Options()) is None
@@ -78,7 +78,7 @@ def test_every_executor_fills_in_the_whole_contract(wse2: FabricConfig, listed: 
 
 @pytest.mark.parametrize("listed", CHEAP_OR_SLOW, ids=lambda listed: listed.executor.name)
 def test_no_executor_changes_the_program(wse2: FabricConfig, listed: Listed) -> None:
-    """One program goes through several executors in turn, here and in the random comparisons."""
+    """One program runs on several executors one after the other, here and in the random comparisons."""
     executor = WITHOUT_GPU if listed.executor.name == "gpu" else listed.executor
     for seed in range(12):
         made = random_program(seed, wse2)
@@ -111,13 +111,13 @@ class Sleeper:
 
 
 def test_an_executor_of_ones_own_is_run_as_it_is(wse2: FabricConfig) -> None:
-    """No other file knows it."""
+    """No other file refers to it."""
     result = run_program(busy_cores(wse2, 2, 3), wse2, executor=Sleeper(), functional=False)
     assert (result.executor, result.cycles, result.busy.shape) == ("sleeper", 0, (2, 3))
 
 
 def test_an_executor_that_cannot_run_says_why_and_names_those_that_can(wse2: FabricConfig) -> None:
-    """One sentence each."""
+    """Each error is one sentence."""
     program = busy_cores(wse2, 2, 3)
     with pytest.raises(ProgramError, match=r"max-plus executor has no time bins.*'wavelet' or 'oracle'"):
         run_program(program, wse2, executor="max-plus", bins=BusyBins(3))
@@ -131,14 +131,14 @@ def test_an_executor_that_cannot_run_says_why_and_names_those_that_can(wse2: Fab
 
 @pytest.mark.parametrize("executor", ["oracle", "wavelet", "max-plus"])
 def test_parts_of_a_run_take_its_time(wse2: FabricConfig, executor: str) -> None:
-    """Parts follow each other, so together they take no longer than the run; those of stepping name its cycles."""
+    """Parts follow each other, so together they take no longer than the run; those of stepping have its cycles."""
     result = run_program(busy_cores(wse2, 20, 3), wse2, executor=executor)
     assert 0 < sum(result.timings_s.values()) <= result.wall_s
     assert any("cycles" in part for part in result.timings_s) == (executor == "wavelet")
 
 
 def test_the_former_name_of_max_plus_works_and_warns(wse2: FabricConfig) -> None:
-    """Scripts continue."""
+    """Scripts with the former name continue to work."""
     program = busy_cores(wse2, 2, 3)
     with pytest.warns(FutureWarning, match="'stream' is now called 'max-plus'"):
         result = run_program(program, wse2, executor="stream")

@@ -1,4 +1,4 @@
-"""Random programs: the wavelet executor equals the oracle cycle for cycle, counter for counter, value for value."""
+"""The wavelet executor equals the oracle on random programs cycle for cycle, counter for counter, value for value."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NEWER = FabricConfig.from_wafer(load_wafer("wse3"))
 def outcome(
     seed: int, executor: str, config: FabricConfig, *, strict: bool, functional: bool
 ) -> FabricResult | str:
-    """Result of one executor, or its fault."""
+    """Return the result of one executor, or its fault."""
     made = random_program(seed, config)
     try:
         return run_program(
@@ -33,7 +33,7 @@ def outcome(
 
 
 def compare(seed: int, executor: str = "wavelet", config: FabricConfig = CONFIG) -> None:
-    """Both report the same fault, the same deadlock, or the same everything."""
+    """Require the same fault, the same deadlock, or equality in all fields."""
     strict, functional = seed % 4 == 0, seed % 7 != 1
     expected = outcome(seed, "oracle", config, strict=strict, functional=functional)
     found = outcome(seed, executor, config, strict=strict, functional=functional)
@@ -50,7 +50,7 @@ def compare(seed: int, executor: str = "wavelet", config: FabricConfig = CONFIG)
 @pytest.mark.thinned(1)
 @pytest.mark.parametrize("block", range(20))
 def test_wavelet_equals_oracle_on_two_thousand_programs(block: int) -> None:
-    """Routes, multicast, merges, switches, tasks, microthreads, loops, fp16, deadlocks."""
+    """Programs have routes, multicast, merges, switches, tasks, microthreads, loops, fp16 and deadlocks."""
     for seed in range(100 * block, 100 * (block + 1)):
         compare(seed)
 
@@ -59,13 +59,13 @@ def test_wavelet_equals_oracle_on_two_thousand_programs(block: int) -> None:
 @examples(100)
 @given(st.integers(10**6, 10**9))
 def test_wavelet_equals_oracle_on_programs_that_hypothesis_picks(seed: int) -> None:
-    """Seeds that no one chose."""
+    """Seeds are drawn by hypothesis."""
     compare(seed)
 
 
 @st.composite
 def other_wafers(draw: st.DrawFn) -> FabricConfig:
-    """Links, queues and ramps as no wafer has them, and as the newer one has them."""
+    """Draw links, queues and ramps that no wafer has, and those of the newer one."""
     constants = {
         "hop_cycles": draw(st.sampled_from([1, 2, 3, 5])),
         "turn_cycles": draw(st.sampled_from([0, 1, 7, 20])),
@@ -84,13 +84,13 @@ def other_wafers(draw: st.DrawFn) -> FabricConfig:
 @examples(150)
 @given(st.integers(0, 10**9), other_wafers())
 def test_wavelet_equals_oracle_on_other_wafers(seed: int, config: FabricConfig) -> None:
-    """Hop latency, turn cost, edges of dies, time per wavelet, depth of queues, ramps, arbitration."""
+    """Wafers differ in hop latency, turn cost, edges of dies, time per wavelet, depth of queues, ramps and arbitration."""
     compare(seed, config=config)
 
 
 @pytest.mark.slow
 def test_wavelet_equals_oracle_on_the_newer_wafer() -> None:
-    """Two cycles a hop, 20 more for a turn, 1.125 cycles a wavelet."""
+    """This wafer has two cycles per hop, 20 more for a turn, and 1.125 cycles per wavelet."""
     for seed in seeds(0, 200):
         compare(seed, config=NEWER)
 
@@ -98,7 +98,7 @@ def test_wavelet_equals_oracle_on_the_newer_wafer() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("block", range(4))
 def test_wavelet_equals_oracle_on_thousands_of_programs_of_the_newer_wafer(block: int) -> None:
-    """The long run of the other loop."""
+    """This is the slow test of the other loop."""
     for seed in seeds(70_000 + 500 * block, 500):
         compare(seed, config=NEWER)
 
@@ -106,14 +106,14 @@ def test_wavelet_equals_oracle_on_thousands_of_programs_of_the_newer_wafer(block
 @pytest.mark.slow
 @pytest.mark.parametrize("block", range(5))
 def test_wavelet_equals_oracle_on_five_thousand_programs(block: int) -> None:
-    """The long run."""
+    """This is the slow test."""
     for seed in seeds(10_000 + 1000 * block, 1000):
         compare(seed)
 
 
 @pytest.mark.slow
 def test_the_generator_makes_what_it_promises() -> None:
-    """Among 300 programs are deadlocks, runs that end, merges that raise, control wavelets and switches."""
+    """300 programs include deadlocks, runs that end, merges that raise, control wavelets and switches."""
     kinds = {"deadlock": 0, "ended": 0, "control": 0, "switches": 0, "tasks": 0}
     for seed in range(300):
         made = random_program(seed, CONFIG)

@@ -1,4 +1,4 @@
-"""One test per rule of routers and queues, with the cycles computed by hand: it fails if the rule goes."""
+"""One test per rule of routers and queues, with cycles computed by hand: it fails if the rule is removed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ both = pytest.mark.parametrize("executor", EXECUTORS)
 
 @both
 def test_a_multicast_waits_for_its_slowest_branch(wse2: FabricConfig, executor: str) -> None:
-    """Core 1 reads from cycle 200 on, core 2 at once: core 2 gets two words, then one for each that core 1 reads.
+    """Core 1 reads from cycle 200 on, core 2 at once: core 2 receives two words, then one for each word that core 1
+    reads.
 
     Core 1 reads word k in 200 + k; its queue of two lets its router move word k in 200 + k - 2 + 1, and core 2, one
     hop on, reads it two cycles later: the last of n in 200 + n.
@@ -38,7 +39,7 @@ def test_a_multicast_waits_for_its_slowest_branch(wse2: FabricConfig, executor: 
 
 
 def _two_colors_over_one_link(config: FabricConfig, executor: str, words: int) -> FabricResult:
-    """Colors 0 and 1 from cores 0 and 1 meet on the link from core 1 to core 2; cores 2 and 3 read them."""
+    """Let colors 0 and 1 from cores 0 and 1 meet on the link from core 1 to core 2; cores 2 and 3 read them."""
     b = Builder(1, 4, config)
     x = b.buffer("x", words)
     for color in (0, 1):
@@ -55,7 +56,7 @@ def _two_colors_over_one_link(config: FabricConfig, executor: str, words: int) -
 
 @both
 def test_colors_take_turns_on_a_link(wse2: FabricConfig, executor: str) -> None:
-    """Round robin: both streams of 100 words take about 200 cycles, and the link carries one word in each."""
+    """With round robin both streams of 100 words take about 200 cycles, and the link carries one word in each."""
     result = _two_colors_over_one_link(wse2, executor, 100)
     assert result.link_wavelets[0, 1, 1] == 200
     assert abs(int(result.halt_cycles[0, 2]) - int(result.halt_cycles[0, 3])) <= 4
@@ -95,7 +96,7 @@ def test_input_queues_have_the_documented_sizes(wse2: FabricConfig, executor: st
 
 @both
 def test_time_bins_say_when_a_core_was_busy(wse2: FabricConfig, executor: str) -> None:
-    """25 busy cycles, a wait for the other core until 65, 5 more: bins of 10 cycles."""
+    """A core is busy for 25 cycles, waits for the other core until 65, and is busy for 5 more, in bins of 10 cycles."""
     b = Builder(1, 2, wse2)
     x = b.buffer("x", 5)
     early, late = b.core_class("early"), b.core_class("late")
@@ -116,7 +117,8 @@ def test_time_bins_say_when_a_core_was_busy(wse2: FabricConfig, executor: str) -
 def _switched_row(
     config: FabricConfig, executor: str, switch: Switch, commands: list[Command]
 ) -> list[float]:
-    """What core 0 receives from core 1, which sends 1.0 and a control wavelet per command, and core 2, which sends -1.0.
+    """Return the words that core 0 receives from core 1, which sends 1.0 and a control wavelet per command, and from
+    core 2, which sends -1.0.
 
     Core 1's router takes words from its core in the first position and from core 2 in the second.
     """
@@ -144,20 +146,20 @@ def _switched_row(
 
 @both
 def test_a_ring_of_positions_alternates(wse2: FabricConfig, executor: str) -> None:
-    """Every control wavelet advances, after the last position comes the first: the two cores take turns."""
+    """Every control wavelet advances, and the first position follows the last: the two cores alternate."""
     turns = _switched_row(wse2, executor, Switch([{"rx": "E"}], ring=True), [Command.ADVANCE] * 4)
     assert turns == [1, -1] * 4
 
 
 @both
 def test_without_a_ring_the_last_position_stays(wse2: FabricConfig, executor: str) -> None:
-    """Core 1 gets one word through; core 2's commands change nothing more."""
+    """One word of core 1 passes; core 2's commands have no further effect."""
     assert _switched_row(wse2, executor, Switch([{"rx": "E"}]), [Command.ADVANCE]) == [1] + [-1] * 7
 
 
 @both
 def test_no_operation_leaves_the_switch(wse2: FabricConfig, executor: str) -> None:
-    """Three words of core 1 pass with control wavelets that do nothing, the fourth advances."""
+    """Three words of core 1 pass with control wavelets without effect, and the fourth advances."""
     commands = [Command.NOP, Command.NOP, Command.NOP, Command.ADVANCE]
     assert _switched_row(wse2, executor, Switch([{"rx": "E"}]), commands) == [1] * 4 + [-1] * 4
 
@@ -190,7 +192,7 @@ def test_a_popped_command_uncovers_the_next_one(
 
 @both
 def test_a_reset_returns_to_the_first_position(wse2: FabricConfig, executor: str) -> None:
-    """Three positions: own core, core 2, core 2; core 2's RESET gives the way back to the own core."""
+    """There are three positions: own core, core 2, core 2; core 2's RESET restores the route to the own core."""
     b = Builder(1, 3, wse2)
     x = b.buffer("x", 3)
     root, near, far = (b.core_class(name) for name in ("root", "near", "far"))
@@ -216,7 +218,8 @@ def test_a_reset_returns_to_the_first_position(wse2: FabricConfig, executor: str
 def test_a_control_wavelet_that_no_core_is_to_see_is_not_seen_far_away(
     wse2: FabricConfig, executor: str, cores: int
 ) -> None:
-    """Every router removes a command, and there are eight; behind them the last core still gets two words, the second in n + 6.
+    """Every router removes a command, and there are eight; the last core still receives two words behind them, the
+    second in n + 6.
 
     The first is sent in cycle 0 and received in 5 + (n - 1), the control wavelet and the second follow: 5 + n - 1 + 2.
     """
@@ -240,7 +243,7 @@ def test_a_control_wavelet_that_no_core_is_to_see_is_not_seen_far_away(
 
 @both
 def test_a_long_count_does_not_hide_short_steps_beside_it(wse2: FabricConfig, executor: str) -> None:
-    """One core counts 500 cycles; the other takes 40 steps of one cycle meanwhile and is through after 40."""
+    """One core counts 500 cycles; the other takes 40 steps of one cycle meanwhile and ends after 40."""
     b = Builder(1, 2, wse2)
     long, short = b.core_class("long"), b.core_class("short")
     long.busy(500)

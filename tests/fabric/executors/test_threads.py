@@ -1,4 +1,4 @@
-"""Bands of rows side by side: whatever their number and their rows, every result is that of one thread and of the oracle."""
+"""Parallel bands of rows: for any number and division of rows, every result is that of one thread and of the oracle."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ N = (2, 3, 5)
 
 
 def uneven(program: Program, n: int) -> list[Band]:
-    """Bands that begin at rows which no one balanced."""
+    """Return the bands that begin at rows which no one balanced."""
     rng = np.random.default_rng(program.n_cores + n)
     rows = np.arange(1, program.rows)
     return bands_of(program, sorted(rng.choice(rows, min(n, program.rows) - 1, replace=False).tolist()))
@@ -48,7 +48,7 @@ UNEVEN = Wavelet(uneven, in_turns=True)
 
 
 def outcome(seed: int, config: FabricConfig, executor: str | Executor, threads: int) -> FabricResult | str:
-    """Result or fault of a random program."""
+    """Return the result or fault of a random program."""
     made = random_program(seed, config)
     try:
         return run_program(
@@ -60,7 +60,7 @@ def outcome(seed: int, config: FabricConfig, executor: str | Executor, threads: 
 
 
 def compare(seed: int, config: FabricConfig, executor: str | Executor, threads: int) -> None:
-    """Same fault, same deadlock, or same counters and values as the oracle."""
+    """Require the same fault, the same deadlock, or the same counters and values as the oracle."""
     expected = outcome(seed, config, "oracle", 1)
     found = outcome(seed, config, executor, threads)
     if isinstance(expected, str) or isinstance(found, str):
@@ -74,7 +74,7 @@ def compare(seed: int, config: FabricConfig, executor: str | Executor, threads: 
 @pytest.mark.parametrize("threads", N)
 @pytest.mark.parametrize("executor", [IN_TURNS, UNEVEN], ids=["even", "uneven"])
 def test_bands_equal_the_oracle(executor: Executor, threads: int) -> None:
-    """Programs of one to six rows: bands of one row, of several, and fewer rows than threads."""
+    """Programs have one to six rows: bands of one row, of several, and fewer rows than threads."""
     for seed in seeds(1000 * threads, 120):
         compare(seed, CONFIG, executor, threads)
 
@@ -82,7 +82,7 @@ def test_bands_equal_the_oracle(executor: Executor, threads: int) -> None:
 @pytest.mark.thinned(1)
 @pytest.mark.parametrize("executor", [IN_TURNS, UNEVEN], ids=["even", "uneven"])
 def test_bands_equal_the_oracle_on_the_newer_wafer(executor: Executor) -> None:
-    """Long links, turns and slow ports: what is under way crosses the edges of bands as well."""
+    """Long links, turns and slow ports: words in transit cross the edges of bands as well."""
     for seed in seeds(0, 150):
         compare(seed, NEWER, executor, N[seed % 3])
 
@@ -91,14 +91,14 @@ def test_bands_equal_the_oracle_on_the_newer_wafer(executor: Executor) -> None:
 @examples(80)
 @given(st.integers(0, 10**9), other_wafers(), st.sampled_from(N))
 def test_bands_equal_the_oracle_on_other_wafers(seed: int, config: FabricConfig, threads: int) -> None:
-    """Links, queues and ramps as no wafer has them; edges of dies that are edges of bands."""
+    """Wafers have unusual links, queues and ramps, and edges of dies that are edges of bands."""
     compare(seed, config, UNEVEN, threads)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("threads", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in N[1:])])
 def test_threads_equal_the_oracle(threads: int) -> None:
-    """The same with threads of the system; more of them than processors may wait minutes for each other."""
+    """The test uses threads of the system; if there are more than processors, they may wait minutes for each other."""
     for seed in range(12):
         compare(seed, (CONFIG, NEWER)[seed % 2], "wavelet", threads)
 
@@ -106,13 +106,13 @@ def test_threads_equal_the_oracle(threads: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("block", range(6))
 def test_bands_equal_the_oracle_on_thousands_of_programs(block: int) -> None:
-    """The long run."""
+    """This is the slow test."""
     for seed in seeds(500 * block, 500):
         compare(seed, NEWER if seed % 4 == 0 else CONFIG, UNEVEN if seed % 3 else IN_TURNS, N[seed % 3])
 
 
 def loop_through_rows(config: FabricConfig, rows: int, busy: tuple[int, ...]) -> Program:
-    """A word goes down a column, each core counts `busy` cycles before it passes it on."""
+    """Send a word down a column; each core counts `busy` cycles before it sends the word on."""
     b = Builder(rows, 1, config)
     x = b.buffer("x", 1)
     for row in range(rows):
@@ -130,7 +130,7 @@ def loop_through_rows(config: FabricConfig, rows: int, busy: tuple[int, ...]) ->
 
 
 def test_bands_jump_together(wse2: FabricConfig) -> None:
-    """Only one core counts at a time, for a thousand cycles and for ten thousand: all bands jump over that time.
+    """Only one core counts at a time, for a thousand cycles and for ten thousand: all bands skip that time.
 
     All counts follow each other, so the end is later than their sum.
     """
@@ -144,7 +144,7 @@ def test_bands_jump_together(wse2: FabricConfig) -> None:
 
 
 def test_all_bands_stop_in_one_cycle(wse2: FabricConfig) -> None:
-    """A deadlock over all rows: same cycle, same blocked cycles, same cores that wait."""
+    """A deadlock over all rows has the same cycle, the same blocked cycles, and the same waiting cores."""
     program = halo_sends_first(wse2, 6, 8)
     expected = run_program(program, wse2, executor="oracle")
     assert expected.deadlock is not None
@@ -155,7 +155,7 @@ def test_all_bands_stop_in_one_cycle(wse2: FabricConfig) -> None:
 
 @pytest.mark.parametrize("late", [0, 3])
 def test_the_first_fault_of_all_bands_is_named(wse2: FabricConfig, late: int) -> None:
-    """Every row leaves its buffer, row `late` last: the fault is that of the first cycle, there of the first core."""
+    """Every row leaves its buffer, row `late` last: the fault is that of the first cycle, and in it of the first core."""
     b = Builder(4, 1, wse2)
     x = b.buffer("x", 4)
     for row in range(4):
@@ -175,7 +175,7 @@ def test_the_first_fault_of_all_bands_is_named(wse2: FabricConfig, late: int) ->
 
 
 def test_rows_are_cut_by_what_they_hold(wse2: FabricConfig) -> None:
-    """Of 1 1 1 1 4 4 the half, 6, is in the fifth row, which stays with the first band; every band keeps a row."""
+    """Half of 1 1 1 1 4 4 is 6, which is in the fifth row, so that row stays with the first band; every band has a row."""
     assert cut(np.array([1, 1, 1, 1, 4, 4]), 2) == [5]
     assert cut(np.array([9, 1, 1, 1]), 3) == [1, 2]
     assert cut(np.array([1, 1, 1, 9]), 3) == [2, 3]
@@ -184,14 +184,16 @@ def test_rows_are_cut_by_what_they_hold(wse2: FabricConfig) -> None:
 
 
 def test_less_than_one_thread_is_refused(wse2: FabricConfig) -> None:
-    """One sentence."""
+    """The error is one sentence."""
     with pytest.raises(ProgramError, match="threads = 0 is less than 1; use 1 or the number of free"):
         run_program(halo_sends_first(wse2, 2, 8), wse2, threads=0)
 
 
 @kernel
 def as_band(band: int, t: int, rest: int, ahead: int, shown: Array, words: Array) -> int:
-    """What `band` of three does after cycle `t`, once it has shown how it is; one look at the others, no waiting."""
+    """Return the action of `band` of three after cycle `t`, once it has published its state; it looks once at the
+    others and does not wait.
+    """
     size, sets = np.zeros(19, np.int64), np.zeros(12, np.int64)
     size[BAND], sets[BANDS], sets[SPINS] = band, 3, 1
     edges = Edges(shown, words, words)

@@ -1,4 +1,4 @@
-"""All executors run as plain Python: that is how a kernel is followed with a debugger."""
+"""All executors run as plain Python, in which a kernel can be followed with a debugger."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.fabric.without_jit import digests
 
 @pytest.mark.slow
 def test_ten_programs_come_out_the_same_without_the_jit() -> None:
-    """Cycles, counters, deadlocks and values of three executors, interpreted against compiled; no overflow on the way."""
+    """Cycles, counters, deadlocks and values of three executors are equal, interpreted and compiled, without overflow."""
     out = subprocess.run(
         [sys.executable, "-W", "error", "-m", "tests.fabric.without_jit"],
         env={**os.environ, "NUMBA_DISABLE_JIT": "1"}, capture_output=True, text=True, check=False,

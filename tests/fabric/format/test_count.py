@@ -17,7 +17,8 @@ CONFIG = FabricConfig.from_wafer(load_wafer("wse2"))
 
 
 def test_loops_and_lengths_of_single_cores_on_paper() -> None:
-    """Two columns of one class: 64 sums of fp32 in memory, two a cycle, three times on one and five times on the other; 7 cycles besides.
+    """Two columns have one class: 64 sums of fp32 in memory, two per cycle, three times on one and five times on the
+    other; 7 more cycles.
 
     A loop of no turns and a vector of no elements take nothing but the start of the vector.
     """
@@ -32,7 +33,9 @@ def test_loops_and_lengths_of_single_cores_on_paper() -> None:
 
 
 def test_random_programs_issue_what_is_counted() -> None:
-    """Loops, threads, maps and forks; no tasks and no control words.  A core that a deadlock stops has issued less, never more."""
+    """Programs have loops, threads, maps and forks, without tasks and control words. A core that a deadlock stops has
+    issued less, never more.
+    """
     features, ended = Features(tasks=0.0, switches=0.0, merges=0.0), 0
     for seed in range(30):
         program = random_program(seed, CONFIG, features).program
@@ -50,7 +53,7 @@ def test_random_programs_issue_what_is_counted() -> None:
 
 
 def test_programs_with_tasks_are_refused() -> None:
-    """How often a task runs depends on words that arrive."""
+    """The number of runs of a task depends on words that arrive."""
     made = next(one for one in (random_program(seed, CONFIG) for seed in range(20)) if len(one.program.tasks))
     with pytest.raises(ProgramError, match="run it to count cycles"):
         issued_cycles(made.program, CONFIG)

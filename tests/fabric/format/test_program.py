@@ -64,7 +64,7 @@ def test_all_sends_before_receives_deadlock_beyond_the_buffers(
 
 
 def test_a_missing_sender_is_a_deadlock_without_a_cycle(wse2: FabricConfig) -> None:
-    """The receiver waits for a color that nobody sends."""
+    """The receiver waits for a color that no core sends."""
     b = Builder(1, 2, wse2)
     x = b.buffer("x", 1)
     k = b.core_class("sink")
@@ -80,7 +80,9 @@ def test_a_missing_sender_is_a_deadlock_without_a_cycle(wse2: FabricConfig) -> N
 
 @pytest.mark.slow
 def test_a_deadlock_is_one_sentence_and_a_list(wse2: FabricConfig, tmp_path: Path) -> None:
-    """10,000 cores wait for each other: the sentence names the first, counts the others and says where all are listed."""
+    """10,000 cores wait for each other: the sentence names the first, counts the others and names the file with all of
+    them.
+    """
     deadlock = run_program(kernels.halo_sends_first(wse2, 100, 8), wse2).deadlock
     assert deadlock is not None
     path = tmp_path / "made" / "waits.txt"
@@ -153,7 +155,7 @@ def test_leaving_a_buffer_in_a_loop_is_caught(wse2: FabricConfig, executor: str)
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_every_cycle_of_a_core_is_counted_once(wse2: FabricConfig, executor: str) -> None:
-    """busy + stalled + idle = cycles; what is sent is received; the ramps carry what the links deliver."""
+    """busy + stalled + idle = cycles; sent words are received; the ramps carry what the links deliver."""
     result = run_program(kernels.chain_reduce(wse2, 16, 40), wse2, executor=executor, bins=BusyBins(20, 10))
     total = result.busy + result.stalled_in + result.stalled_out + result.idle
     assert (total == result.cycles).all()
@@ -184,7 +186,9 @@ def test_timing_does_not_depend_on_values(wse2: FabricConfig) -> None:
 
 
 def test_the_trace_lands_every_hop_one_cycle_later(wse2: FabricConfig) -> None:
-    """A line for each departure, the arrival on the neighbour in the next cycle, within the bounds asked for."""
+    """There is a line for each departure, and the arrival on the neighbour in the next cycle, within the requested
+    bounds.
+    """
     program = kernels.broadcast(wse2, 4, 2)
     result = run_program(program, wse2, executor="oracle", trace_rows=1000)
     lines = export_trace(program, wse2, result).splitlines()
@@ -206,7 +210,7 @@ def test_the_trace_lands_every_hop_one_cycle_later(wse2: FabricConfig) -> None:
 
 
 def _crossing(config: FabricConfig, rows: int, cols: int) -> Program:
-    """Eight colors along all rows and columns, three classes."""
+    """Use eight colors along all rows and columns, and three classes."""
     b = Builder(rows, cols, config)
     x = b.buffer("x", 8)
     for color in range(0, 8, 2):
@@ -236,7 +240,8 @@ def test_a_program_for_the_whole_wafer_is_built_at_once(wse2: FabricConfig) -> N
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_a_color_is_read_in_pairs_where_no_control_word_comes(wse2: FabricConfig, executor: str) -> None:
-    """Core 0 sends four words to core 1, which takes two at a time; on the same color core 2 sends a control word to core 3.
+    """Core 0 sends four words to core 1, which reads two at a time; on the same color core 2 sends a control word to
+    core 3.
 
     A control word from core 0 would come to core 1, between two words of a pair at worst.
     """

@@ -14,7 +14,7 @@ from wse_sim.fabric.run import run_program
 
 
 def test_every_fp16_value_survives_the_way_to_fp32_and_back() -> None:
-    """All 65,536 bit patterns, not-a-number apart."""
+    """All 65,536 bit patterns except not-a-number are equal after the round trip."""
     bits = np.arange(65536, dtype=np.uint16)
     values = bits.view(np.float16)
     for b, v in zip(bits[::7], values[::7], strict=True):
@@ -24,7 +24,7 @@ def test_every_fp16_value_survives_the_way_to_fp32_and_back() -> None:
 
 
 def test_rounding_to_fp16_is_that_of_numpy() -> None:
-    """Random fp32 over all exponents that matter, ties included."""
+    """Random fp32 numbers over all relevant exponents are rounded as in numpy, ties included."""
     rng = np.random.default_rng(0)
     x = (rng.standard_normal(4000) * 10.0 ** rng.uniform(-9, 6, 4000)).astype(np.float32)
     ties = (np.arange(1, 2000, dtype=np.float32) * 2 + 1) / 4096

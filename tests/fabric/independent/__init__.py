@@ -1,4 +1,4 @@
-"""A second simulator of fabric programs, written from the text of the specification alone.
+"""A second simulator of fabric programs, written only from the text of the specification.
 
 prices.py    what an instruction costs and computes
 cores.py     cores: issue slot, threads, tasks

@@ -1,4 +1,4 @@
-"""What the independent simulator and an executor say of one program, field by field."""
+"""Compares the independent simulator with an executor on one program, field by field."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ UNCOUNTED = ("blocked", "queue_high")
 
 
 def differences(program: Program, own: Outcome, found: FabricResult) -> list[str]:
-    """Names of what differs."""
+    """Return the names of what differs."""
     shape = (program.rows, program.cols)
     cut = slice(program.west, program.cols - program.east)
 
@@ -62,7 +62,7 @@ def differences(program: Program, own: Outcome, found: FabricResult) -> list[str
 def disagreements(
     program: Program, config: FabricConfig, inputs: Mapping[str, Any], *, strict: bool = False
 ) -> dict[str, list[str]]:
-    """What every executor says otherwise of a program, by executor and threads."""
+    """Return the differences of every executor from the independent simulator, by executor and threads."""
     own = Machine(program, config, inputs).run()
     differ = {}
     for executor, threads in EXECUTORS:
@@ -73,7 +73,7 @@ def disagreements(
 
 
 def of_seed(seed: int, config: FabricConfig | None = None) -> dict[str, list[str]]:
-    """The same of the random program `seed`; merges take turns."""
+    """Return the same of the random program `seed`; merges take turns."""
     config = config or config_of(seed)
     made = random_program(seed, config)
     return disagreements(made.program, config, made.inputs)

@@ -29,13 +29,13 @@ class Word:
 
     @property
     def is_control(self) -> bool:
-        """Whether it steers."""
+        """True if the word has commands."""
         return self.mark == P.FLAG_CONTROL
 
 
 @dataclasses.dataclass
 class Vector:
-    """A vector instruction at work: what is left, the turns of the loops around it when it began."""
+    """A vector instruction in progress: the remaining elements, and the turns of the enclosing loops when it began."""
 
     row: list[int]
     n: int
@@ -50,7 +50,7 @@ class Vector:
 
 
 class Core:
-    """One core.  `machine` gives queues by slot: `inputs[slot]`, and takes words: `ring`."""
+    """One core. `machine` has its queues by slot, `inputs[slot]`, and receives its words: `ring`."""
 
     def __init__(self, index: int, program: Program, config: FabricConfig, machine: Any) -> None:
         self.index, self.program, self.config, self.machine = index, program, config, machine
@@ -77,7 +77,7 @@ class Core:
     # ---- the main thread's code without time -----------------------------------------------
 
     def value(self, row: list[int]) -> int:
-        """Length of an instruction, turns of a loop or cycles."""
+        """Return the length of an instruction, the turns of a loop or cycles."""
         return int(self.program.params[row[P.N_PARAM], self.index]) if row[P.N_PARAM] >= 0 else row[P.N]
 
     def advance(self, t: int) -> None:
@@ -128,7 +128,7 @@ class Core:
             self.blocked[task] = op == Op.BLOCK
 
     def launch(self, row: list[int]) -> bool:
-        """Begin a vector instruction; False where a microthread is at work still."""
+        """Begin a vector instruction; False if a microthread is still running."""
         thread = row[P.THREAD]
         if thread and thread in self.threads:
             return False
@@ -154,7 +154,7 @@ class Core:
         return True
 
     def finished(self, vector: Vector) -> None:
-        """What a microthread does to a task when it ends is seen one cycle later."""
+        """Apply the effect of an ended microthread on a task one cycle later."""
         kind, task = vector.row[P.DONE_KIND], vector.row[P.DONE_TASK]
         if kind:
             self.later.append(lambda: self.apply(Op.ACTIVATE if kind == 1 else Op.UNBLOCK, task))
@@ -162,7 +162,7 @@ class Core:
     # ---- tasks --------------------------------------------------------------------------------
 
     def runnable(self, task: int, t: int) -> bool:
-        """Whether a task may be picked, blocked or not."""
+        """Return whether a task may be picked, blocked or not."""
         kind, key = self.tasks[task][P.T_KIND], self.tasks[task][P.T_KEY]
         if kind == TaskKind.LOCAL:
             return self.active[task]
@@ -200,13 +200,13 @@ class Core:
 
     @property
     def is_done(self) -> bool:
-        """Nothing is left to do, as far as this core can know."""
+        """Return whether nothing is left to do, as far as this core can know."""
         return self.halted >= 0 or not (self.running or self.threads or any(self.active))
 
     # ---- one cycle ----------------------------------------------------------------------------
 
     def cycle(self, t: int) -> bool:
-        """The issue slot of cycle t; whether it was used."""
+        """Return the issue slot of cycle t; whether it was used."""
         if self.halted >= 0:
             return False
         for change in self.later:
@@ -241,7 +241,7 @@ class Core:
         return False
 
     def issue_main(self, t: int) -> str | None:
-        """None if the main thread took the slot."""
+        """Return None if the main thread took the slot."""
         if self.busy_left:
             self.busy_left -= 1
             return None
@@ -250,7 +250,7 @@ class Core:
         return IDLE
 
     def issue(self, vector: Vector, t: int) -> str | None:
-        """A cycle of a vector instruction: None if it took the slot, else why not."""
+        """Return a cycle of a vector instruction: None if it took the slot, else why not."""
         if vector.left_cycles:
             vector.left_cycles -= 1
             return None
@@ -363,7 +363,7 @@ class Core:
         return out
 
     def column(self, vector: Vector, i: int, a: Any, write: Callable[[int, Any], None]) -> None:
-        """Element i of an FMACV: its vector of products."""
+        """Return element i of an FMACV: its vector of products."""
         row, memory, j = vector.row, self.machine.memory, i
         if row[P.FN] & Each.INDEXED:
             j, a = a >> 16, unpacked(a, Wire.FP16)[0]
@@ -378,6 +378,6 @@ class Core:
 
 
 def control_word(payload: int) -> Word:
-    """A control wavelet: eight commands of two bits, a task, a mask of commands that no core sees."""
+    """Return a control wavelet: eight commands of two bits, a task, a mask of commands that no core sees."""
     commands = tuple(payload >> 2 * i & 3 for i in range(8))
     return Word(0, P.FLAG_CONTROL, commands, payload >> 16 & 63, not payload >> 24)

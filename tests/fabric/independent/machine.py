@@ -20,7 +20,7 @@ NEIGHBOUR = ((-1, 0), (0, 1), (1, 0), (0, -1))
 
 
 class Queue:
-    """Words with the cycle from which they may leave; room is that of the start of a cycle."""
+    """Words with the cycle from which they may leave; free space is that at the start of a cycle."""
 
     def __init__(self, latency: int, depth: int) -> None:
         self.latency, self.depth = latency, depth
@@ -29,28 +29,28 @@ class Queue:
         self.high = 0
 
     def has_room(self, t: int) -> bool:
-        """Credits take as long as words: x(k) >= x_child(k - depth) + latency."""
+        """Return whether a word fits; credits take as long as words: x(k) >= x_child(k - depth) + latency."""
         while self.left and self.left[0] + self.latency <= t:
             self.left.popleft()
         return len(self.words) + len(self.left) < self.depth
 
     def head(self, t: int) -> Word | None:
-        """The word that may leave in cycle t."""
+        """Return the word that may leave in cycle t."""
         return self.words[0][1] if self.words and self.words[0][0] <= t else None
 
     def push(self, word: Word, t: int) -> None:
-        """A word sent in cycle t."""
+        """Append a word that is sent in cycle t."""
         self.words.append((t + self.latency, word))
 
     def pop(self, t: int) -> Word:
-        """It leaves in cycle t."""
+        """Remove the word that leaves in cycle t."""
         self.left.append(t)
         return self.words.popleft()[1]
 
 
 @dataclasses.dataclass
 class Outcome:
-    """What happened: arrays (R, ...) as a result of an executor has them, in row-major order of all cores."""
+    """The outcome of a run: arrays (R, ...) like those of an executor's result, in row-major order of all cores."""
 
     cycles: int
     halt: Any
@@ -106,36 +106,36 @@ class Machine:
     # ---- what cores ask ----------------------------------------------------------------------
 
     def cost_of(self, pc: int) -> int:
-        """Of a step or an element, 1/1000 cycle."""
+        """Return the cost of a step or an element in 1/1000 cycle."""
         if pc not in self.costs:
             self.costs[pc] = step_milli(self.program, self.config, self.code[pc])
         return self.costs[pc]
 
     def input_queue(self, core: int, slot: int) -> Queue:
-        """The input queue of a color."""
+        """Return the input queue of a color."""
         key = (core, slot)
         if key not in self.inputs:
             self.inputs[key] = Queue(1, int(self.program.input_depth[slot]))
         return self.inputs[key]
 
     def input_heads(self, core: int, slot: int, t: int) -> list[Word]:
-        """Words that are there."""
+        """Return the words that are there."""
         return [word for ready, word in self.input_queue(core, slot).words if ready <= t]
 
     def input_head(self, core: int, slot: int, t: int) -> Word | None:
-        """The first of them."""
+        """Return the first of them."""
         return self.input_queue(core, slot).head(t)
 
     def take(self, core: int, slot: int, t: int) -> Word:
-        """Out of the input queue."""
+        """Take a word out of the input queue."""
         return self.input_queue(core, slot).pop(t)
 
     def ring_room(self, core: int, words: int) -> bool:
-        """A pop and a push may share a cycle."""
+        """Return a pop and a push may share a cycle."""
         return len(self.rings[core]) + words <= self.config.ring_wavelets
 
     def push(self, core: int, slot: int, word: Word, t: int) -> None:
-        """Into the output ring."""
+        """Put a word into the output ring."""
         self.rings[core].append(
             (t + 2 * self.config.ramp_cycles + self.config.forward_cycles - 2, slot, word)
         )
@@ -144,7 +144,7 @@ class Machine:
     # ---- the fabric --------------------------------------------------------------------------
 
     def router_queue(self, slot: int, core: int, port: int) -> Queue:
-        """The queue of a color at an input of a router."""
+        """Return the queue of a color at an input of a router."""
         key = (slot, core, port)
         if key not in self.queues:
             latency = 1
@@ -156,7 +156,7 @@ class Machine:
         return self.queues[key]
 
     def latency(self, slot: int, core: int, port: int) -> int:
-        """Cycles of the link that leaves a router by a port."""
+        """Return the cycles of the link that leaves a router by a port."""
         found = self.config.hop_cycles
         cfg, sideways = self.route[slot][core], 10 >> port % 2 & 15  # ports across the direction
         for position in range(int(self.program.cfg_positions[cfg])):
@@ -169,14 +169,14 @@ class Machine:
         return found
 
     def target(self, slot: int, core: int, port: int) -> Queue:
-        """Where a word goes that leaves by a port."""
+        """Return the destination of a word that leaves by a port."""
         if port == RAMP:
             return self.input_queue(core, slot)
         d_row, d_col = NEIGHBOUR[port]
         return self.router_queue(slot, core + d_row * self.program.cols + d_col, (port + 2) % 4)
 
     def step_router(self, u: int, t: int) -> None:
-        """All moves of a router in one cycle."""
+        """Make all moves of a router in one cycle."""
         slots = self.program.n_slots
         moved, wanted = 0, 0
         first = self.pointer[u] if self.config.round_robin else 0
@@ -216,19 +216,21 @@ class Machine:
         self.waiting += [(u, p) for p in range(5) if wanted >> p & 1 and not moved >> p & 1]
 
     def count(self, u: int) -> None:
-        """A word more in the queues of a router."""
+        """Count one more word in the queues of a router."""
         self.held[u] = self.held.get(u, 0) + 1
 
     def link_free(self, u: int, port: int, t: int) -> bool:
-        """A link of w cycles a word takes the next one in the cycle in which it becomes free."""
+        """Return whether a link is free: one of w cycles per word takes the next word in the cycle in which it becomes
+        free.
+        """
         return self.free.get((u, port), 0) < 1000 * (t + 1)
 
     def use_link(self, u: int, port: int, t: int) -> None:
-        """A word goes out."""
+        """Send a word over a link."""
         self.free[u, port] = max(self.free.get((u, port), 0), 1000 * t) + self.config.wavelet_milli
 
     def act(self, s: int, u: int, cfg: int, word: Word) -> Word:
-        """The switch turns after the word has gone; the word that continues."""
+        """Turn the switch after the word has left; return the word that continues."""
         if word.mark == P.FLAG_CONTROL:
             command = word.commands[0]
             self.turn(s, u, cfg, command)
@@ -242,7 +244,7 @@ class Machine:
         return word
 
     def turn(self, s: int, u: int, cfg: int, command: int) -> None:
-        """One command at one switch."""
+        """Apply one command at one switch."""
         if command == Command.RESET:
             self.position[s][u] = 0
         elif command == Command.ADVANCE:
@@ -251,7 +253,7 @@ class Machine:
             self.position[s][u] = at if at < n else (0 if self.program.cfg_ring[cfg] else n - 1)
 
     def step_ring(self, u: int, t: int) -> None:
-        """One word a cycle from the output ring to the router."""
+        """Move one word per cycle from the output ring to the router."""
         ring = self.rings[u]
         if ring and ring[0][0] <= t and (queue := self.router_queue(ring[0][1], u, RAMP)).has_room(t):
             queue.push(ring.popleft()[2], t)
@@ -260,7 +262,7 @@ class Machine:
             self.any_move = True
 
     def run(self, max_cycles: int = 1_000_000) -> Outcome:
-        """Until all cores have finished or nothing moves."""
+        """Run until all cores have finished or nothing moves."""
         live = [core for core in self.cores if core.pc >= 0]
         for core in self.cores:
             if core.pc < 0:
@@ -300,14 +302,14 @@ class Machine:
         return self.outcome(stopped)
 
     def is_under_way(self, t: int) -> bool:
-        """Whether a word that is the first of its queue or ring comes later, by time alone."""
+        """Return whether a word that is the first of its queue or ring comes later, by time alone."""
         queues = (*self.queues.values(), *self.inputs.values())
         return any(ring and ring[0][0] > t for ring in self.rings) or any(
             q.words and q.words[0][0] > t for q in queues
         )
 
     def count_waits(self) -> None:
-        """Of the cycles up to one in which something happened."""
+        """Count the waits of the cycles up to one in which something happened."""
         for ports, cores, marks in self.quiet:
             for queue, words in marks:
                 queue.high = max(queue.high, words)
@@ -319,7 +321,7 @@ class Machine:
         self.quiet = []
 
     def outcome(self, t: int) -> Outcome:
-        """Counters at the end."""
+        """Return the counters at the end."""
         self.t = t
         halt = np.array([self.final(core) for core in self.cores])
         unfinished = halt < 0
@@ -343,7 +345,7 @@ class Machine:
         )  # fmt: skip
 
     def final(self, core: Core) -> int:
-        """The halt cycle, -1 of a core that has not finished."""
+        """Return the halt cycle, -1 of a core that has not finished."""
         if core.halted >= 0:
             return core.halted
         waits = any(core.runnable(k, self.t) for k in range(len(core.tasks)))

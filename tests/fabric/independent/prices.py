@@ -1,4 +1,4 @@
-"""What an instruction costs and computes, by the text of the specification: scalar Python, one element at a time."""
+"""Cost and values of an instruction, by the text of the specification: scalar Python, one element at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ F32 = np.float32
 
 
 class Read(NamedTuple):
-    """A vector that an instruction reads from memory: its first byte, stride, bytes of an element, steps of the loops."""
+    """A vector that an instruction reads from memory: its first byte, stride, element size, and steps of the loops."""
 
     address: int
     stride: int
@@ -25,7 +25,7 @@ class Read(NamedTuple):
 
 
 def reads_of(program: Program, row: list[int]) -> set[Read]:
-    """Vectors from memory; those that are the same count once."""
+    """Return the vectors from memory; those that are the same count once."""
     places = [P.A, P.B]
     if row[P.OP] == Op.MAC:
         places.append(P.D)
@@ -45,7 +45,7 @@ def reads_of(program: Program, row: list[int]) -> set[Read]:
 
 
 def collides(program: Program, config: FabricConfig, row: list[int]) -> bool:
-    """Whether two of them begin in banks that are equal modulo the period."""
+    """Return whether two of them begin in banks that are equal modulo the period."""
     half = row[P.DTYPE] == Dtype.FP16
     period = config.sram_banks // 2 if half else config.fp32_bank_period_words
     reads = reads_of(program, row)
@@ -53,7 +53,7 @@ def collides(program: Program, config: FabricConfig, row: list[int]) -> bool:
 
 
 def misaligned(program: Program, row: list[int]) -> float:
-    """In how many turns two fp16 vectors without gaps begin half a word apart: 0, 0.5 or 1."""
+    """Return in how many turns two fp16 vectors without gaps begin half a word apart: 0, 0.5 or 1."""
     share = 0.0
     reads = [read for read in reads_of(program, row) if read.size == 2 and read.stride == 1]
     for a in reads:
@@ -66,7 +66,7 @@ def misaligned(program: Program, row: list[int]) -> float:
 
 
 def element_milli(program: Program, config: FabricConfig, row: list[int]) -> int:
-    """Price of an element of a vector instruction, in 1/1000 cycle."""
+    """Return the price of an element of a vector instruction, in 1/1000 cycle."""
     op, dtype = row[P.OP], row[P.DTYPE]
     if op == Op.CONTROL:
         return 1000
@@ -105,7 +105,7 @@ def element_milli(program: Program, config: FabricConfig, row: list[int]) -> int
 
 
 def step_milli(program: Program, config: FabricConfig, row: list[int]) -> int:
-    """Price of a step of an instruction with a fabric operand, of an element of another."""
+    """Return the price of a step of an instruction with a fabric operand, or of an element of another one."""
     per = {Wire.FP16X2: 2, Wire.FP16X4: 4}.get(Wire(row[P.WIRE]), 1)
     fabric = any(row[place + P.KIND] == Kind.FABRIC for place in (P.D, P.A, P.B))
     price = element_milli(program, config, row)
@@ -113,7 +113,7 @@ def step_milli(program: Program, config: FabricConfig, row: list[int]) -> int:
 
 
 def _function(fn: int, x: float) -> float:
-    """A scalar function; not a number where it has no value."""
+    """Return a scalar function; not a number where it has no value."""
     forms: dict[int, Callable[[float], float]] = {
         Fn.EXP: math.exp,
         Fn.SILU: lambda v: v / (1 + math.exp(-v)),
@@ -138,13 +138,13 @@ def _function(fn: int, x: float) -> float:
 
 
 def rounded_half(value: F32) -> F32:
-    """As fp16 holds it."""
+    """Round a number to fp16."""
     with np.errstate(over="ignore"):
         return F32(np.float16(value))
 
 
 def packed(values: Sequence[F32], wire: int) -> int:
-    """The 32 bits of a wavelet that carries one or two elements."""
+    """Return the 32 bits of a wavelet that carries one or two elements."""
     if wire == Wire.FP32:
         return int(F32(values[0]).view(np.uint32))
     with np.errstate(over="ignore"):
@@ -153,7 +153,7 @@ def packed(values: Sequence[F32], wire: int) -> int:
 
 
 def unpacked(bits: int, wire: int) -> list[F32]:
-    """The elements of a wavelet."""
+    """Return the elements of a wavelet."""
     if wire == Wire.FP32:
         return [np.uint32(bits).view(F32)]
     halves = [F32(np.uint16(part).view(np.float16)) for part in (bits & 0xFFFF, bits >> 16)]
@@ -161,7 +161,7 @@ def unpacked(bits: int, wire: int) -> list[F32]:
 
 
 def compute(row: list[int], d: F32, a: F32, b: F32, s: F32) -> F32:
-    """One element in fp32: every operation rounds."""
+    """Compute one element in fp32: every operation rounds."""
     op = row[P.OP]
     if op == Op.MAP:
         return F32(_function(row[P.FN], float(a)))

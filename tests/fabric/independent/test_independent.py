@@ -1,4 +1,5 @@
-"""Executors against a second simulator that shares no line with them, over random programs and the kernels of the library.
+"""Compares executors with a second simulator that shares no line with them, on random programs and the kernels of the
+library.
 
 Oracle and wavelet executor share the core, the router, prices and values (``core.py``, ``router.py``, ``lower.py``, ``values.py``), so
 that they agree says nothing about those.  The second simulator was written from the docstring of ``format/program.py``; where the two
@@ -32,7 +33,7 @@ READ = {"wse_sim.fabric.format.program", "wse_sim.fabric.format.config"}
 
 
 def test_the_second_simulator_imports_no_executor() -> None:
-    """Its files name each other, the format and the constants."""
+    """Its files import each other, the format and the constants."""
     own = {f"tests.fabric.independent.{name}" for name in ("machine", "cores", "prices")}
     for name in own:
         tree = ast.parse((HERE / f"{name.rpartition('.')[2]}.py").read_text(encoding="utf-8"))
@@ -47,20 +48,22 @@ def test_the_second_simulator_imports_no_executor() -> None:
 
 
 def test_executors_are_the_machine_of_the_specification() -> None:
-    """Cycles, every counter, values, words left and unfinished cores; oracle, wavelet on one to three threads, max-plus."""
+    """Cycles, every counter, values, remaining words and unfinished cores agree; oracle, wavelet on one to three
+    threads, max-plus.
+    """
     found = {seed: of_seed(seed) for seed in seeds(100_000, 40)}
     assert not {seed: names for seed, names in found.items() if names}
 
 
 def test_a_word_that_goes_back_pays_no_turn() -> None:
-    """Two programs of few in which a switch position sends where it takes from, on WSE-3, where a turn takes 20 cycles."""
+    """A switch position sends to where it receives from; a few programs are run on WSE-3, where a turn takes 20 cycles."""
     assert of_seed(111, WSE3) == of_seed(2111, WSE3) == {}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("block", range(10))
 def test_executors_are_the_machine_of_the_specification_on_five_hundred_programs(block: int) -> None:
-    """Half of them on WSE-2, a tenth on WSE-3, the others on odd constants."""
+    """Half of the programs are on WSE-2, a tenth on WSE-3, the others on odd constants."""
     found = {seed: of_seed(seed) for seed in seeds(50 * block, 50)}
     assert not {seed: names for seed, names in found.items() if names}
 

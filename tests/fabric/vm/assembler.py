@@ -32,7 +32,7 @@ class Assembly:
         self.extra: dict[str, Any] = {}
 
     def issue(self, op: str, dest: int, src0: int = 0, src1: int = 0, src2: int = 0, **options: int) -> int:
-        """A vector issue row; options by the name of their column without ``V_``, in lower case."""
+        """Return a vector issue row; options by the name of their column without ``V_``, in lower case."""
         row = [0] * O.VECTOR_FIELDS
         row[: O.V_SRC2 + 1] = [VOP[op], int(dest), int(src0), int(src1), int(src2)]
         for name in (
@@ -53,7 +53,7 @@ class Assembly:
         return len(self.issues) - 1
 
     def load(self, file: int, number: int, **options: int) -> int:
-        """A DSR load row."""
+        """Return a DSR load row."""
         row = [0] * O.LOAD_FIELDS
         row[:2] = [file, number]
         for name in ("ACTIVATE", "UNBLOCK", "THREAD", "CONTROL_TASK"):
@@ -99,7 +99,7 @@ class Assembly:
         self.config[color, core] = len(self.configs)
 
     def image(self) -> Image:
-        """The image; every row of code is a source line of its own, and costs one cycle."""
+        """Return the image; every row of code is a source line of its own, and costs one cycle."""
         n = len(self.code)
         return Image(
             self.arch, self.rows, self.cols, self.core_class, tuple(self.classes), np.array(self.code, np.int32).reshape(n, 4),
@@ -109,7 +109,7 @@ class Assembly:
         )  # fmt: skip
 
     def session(self, executor: str = "fast", **options: Any) -> Session:
-        """A session on the wafer of the generation."""
+        """Return a session on the wafer of the generation."""
         return Session(self.image(), load_wafer(self.arch), executor=executor, **options)
 
 

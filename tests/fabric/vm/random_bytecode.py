@@ -90,7 +90,7 @@ class RandomProgram:
                 came = STEP[steps[i]][2]
 
     def scalar(self) -> list[str]:
-        """A few rows of arithmetic on registers 8 to 15 and memory 20 to 40."""
+        """Return a few rows of arithmetic on registers 8 to 15 and memory 20 to 40."""
         rng, rows = self.rng, []
         for _ in range(rng.randint(0, 12)):
             a, b, c = (rng.randint(8, 15) for _ in range(3))

@@ -12,7 +12,7 @@ from wse_sim.hardware.wafer import load_wafer
 
 
 def session_of(name: str, arch: str, executor: str, *, threads: int = 1, **params: int) -> Session:
-    """A session of a program of the benchmark."""
+    """Return a session of a program of the benchmark."""
     program = compile_program(PROGRAMS / f"{name}_layout.csl", arch=arch, memcpy=True, params=params)
     return Session(program.image, load_wafer(arch), executor=executor, threads=threads)
 

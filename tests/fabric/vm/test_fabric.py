@@ -24,7 +24,7 @@ def numbers(n: int, start: int = 1) -> np.ndarray:
 
 
 def control(command: int = 0, task: int = 63, hidden: bool = False, data: int = 0) -> int:
-    """A control word with one command."""
+    """Return a control word with one command."""
     return data | task << 16 | command << 22 | int(hidden) << 24
 
 

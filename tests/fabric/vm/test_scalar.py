@@ -25,7 +25,7 @@ TYPES = {
 
 
 def wrapped(value: int, kind: str) -> int:
-    """The canonical form of a value in a type."""
+    """Return the canonical form of a value in a type."""
     bits, is_signed = TYPES[kind]
     value &= (1 << bits) - 1
     return value - (1 << bits) if is_signed and value >> (bits - 1) else value
@@ -68,7 +68,7 @@ def run_rows(rows: list[tuple[str, int, int]]) -> list[int]:
 
 
 def values_of(kind: str) -> st.SearchStrategy[int]:
-    """Values of a type, its limits among them."""
+    """Return the values of a type, its limits among them."""
     bits, is_signed = TYPES[kind]
     low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if is_signed else (0, (1 << bits) - 1)
     return st.one_of(st.sampled_from([low, low + 1, 0, 1, high]), st.integers(low, high))

@@ -80,7 +80,7 @@ def all_halves(half, values, found):
 
 
 def edges(bits: int, is_signed: bool) -> list[int]:
-    """Limits of a type, their neighbours, powers of two, and a few others."""
+    """Return the limits of a type, their neighbours, powers of two, and a few others."""
     low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if is_signed else (0, (1 << bits) - 1)
     found = {low, low + 1, high - 1, high, 0, 1, 2, 3, 7, 10, 100, 255, 256, 32767, 32768, 65535}
     found |= {-1, -2, -3, -7, -100, -32768, high // 2, low // 2, high // 3, 0x5555, 0x1234}
@@ -150,14 +150,14 @@ def same(form: M.Format | None, found: int, wanted: int) -> bool:
 
 
 def results(half: str) -> dict[int, M.Format]:
-    """Formats of the results of opcodes on floats."""
+    """Return the formats of the results of opcodes on floats."""
     single = (Op.FADD, Op.FSUB, Op.FMUL, Op.FDIV, Op.POW, Op.I2F, Op.U2F, Op.FNEG, Op.FABS, Op.H2F, Op.MATH)
     half_ops = (Op.HADD, Op.HSUB, Op.HMUL, Op.HDIV, Op.HNEG, Op.HABS, Op.F2H)
     return dict.fromkeys(single, M.F32) | dict.fromkeys(half_ops, M.HALVES[half])
 
 
 def cases(half: str) -> list[tuple[int, int, int, int]]:
-    """(opcode, r1, r2, constant) with all pairs of edge values of the opcode's type."""
+    """Return (opcode, r1, r2, constant) with all pairs of edge values of the opcode's type."""
     found = []
     for op in (*M.scalar_operations(half), *M.IMMEDIATE):
         name = Op(op).name

@@ -18,7 +18,7 @@ f32, f16, u16, i16, u32 = np.float32, np.float16, np.uint16, np.int16, np.uint32
 
 
 def binary(dtype, fn):
-    """A reference on two arrays of a type."""
+    """Return a reference on two arrays of a type."""
     return dtype, dtype, dtype, lambda a, b, s: fn(a, b)
 
 
@@ -67,7 +67,7 @@ REFERENCES = {
 
 
 def one_operation(op: str, a: np.ndarray, b: np.ndarray, scalar: int) -> np.ndarray:
-    """Words of the destination after `op` on straight vectors."""
+    """Return the words of the destination after `op` on straight vectors."""
     asm = Assembly()
     has_b = REFERENCES[op][2] is not None
     issue = asm.issue(

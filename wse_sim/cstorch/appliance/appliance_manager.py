@@ -8,11 +8,11 @@ __all__ = ["ApplianceManager", "TensorGroup", "TensorGrouper", "TensorSendPayloa
 
 
 class TensorGroup(DebugArgs):
-    """A group of tensors."""
+    """A record for a group of tensors, which accepts any attribute without effect."""
 
 
 class TensorGrouper(DebugArgs):
-    """Makes groups of tensors."""
+    """A record for a grouper of tensors, which accepts any attribute without effect."""
 
 
 class TensorSendPayload(DebugArgs):

@@ -8,7 +8,7 @@ __all__ = ["EnvironmentVariable", "appliance_environ"]
 
 
 class _Environment(dict[str, str]):
-    """Variables that would go to the cluster: kept, without effect."""
+    """Variables that would be sent to the cluster; they are stored without effect."""
 
 
 appliance_environ = _Environment()

@@ -87,5 +87,5 @@ def collect_wsc_log_settings() -> Iterator[dict[str, object]]:
 
 
 def get_level_name(level: int | str) -> int | str:
-    """A level by name, or a name by level."""
+    """Return a level by name, or a name by level."""
     return logging.getLevelName(level.upper() if isinstance(level, str) else level)

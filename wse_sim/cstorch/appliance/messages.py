@@ -10,7 +10,7 @@ __all__ = ["AP_DISABLED", "DebugArgs", "ExecutionStrategy", "FullConfig"]
 
 
 class ExecutionStrategy(IntEnum):
-    """Pipelined execution or weight streaming."""
+    """The execution strategy: pipelined execution or weight streaming."""
 
     ES_UNKNOWN = 0
     ES_PIPELINE = 1
@@ -18,12 +18,12 @@ class ExecutionStrategy(IntEnum):
 
     @classmethod
     def Name(cls, value: int) -> str:  # noqa: N802  (the public name)
-        """Name of a value."""
+        """Return the name of a value."""
         return cls(value).name
 
     @classmethod
     def Value(cls, name: str) -> int:  # noqa: N802  (the public name)
-        """Value of a name."""
+        """Return the value of a name."""
         return cls[name].value
 
 
@@ -31,7 +31,7 @@ AP_DISABLED = 0
 
 
 class FullConfig(DebugArgs):
-    """A compiler's configuration: kept, without effect."""
+    """A compiler's configuration, which is stored without effect."""
 
 
 def __getattr__(name: str) -> type[DebugArgs]:

@@ -21,12 +21,12 @@ def get_debug_args(path: object = None, *_: object, **__: object) -> DebugArgs:
 
 
 def get_debug_mgr(*_: object, **__: object) -> DebugArgs:
-    """Debug settings of the cluster's manager."""
+    """Return the debug settings of the cluster's manager."""
     return DebugArgs()
 
 
 def set_ini(debug_args: DebugArgs, **settings: object) -> None:
-    """Keep compiler settings."""
+    """Store compiler settings, without effect."""
     for key, value in settings.items():
         setattr(debug_args.ini, key, value)
 
@@ -48,17 +48,17 @@ def update_debug_args_from_keys(debug_args: object, flat: dict[str, Any] | None)
 
 
 def update_debug_args_with_autogen_policy(debug_args: DebugArgs, policy: object = None, *_: object) -> None:
-    """Keep the policy of generated kernels."""
+    """Store the policy of generated kernels, without effect."""
     vars(debug_args)["autogen_policy"] = policy
 
 
 def update_debug_args_with_job_labels(debug_args: DebugArgs, labels: object = None, *_: object) -> None:
-    """Keep the labels of the job."""
+    """Store the labels of the job, without effect."""
     vars(debug_args)["job_labels"] = labels
 
 
 def update_debug_args_with_mem_limits(debug_args: DebugArgs, limits: object = None, *_: object) -> None:
-    """Keep limits of the servers' memory."""
+    """Store the limits of the servers' memory, without effect."""
     vars(debug_args)["mem_limits"] = limits
 
 

@@ -58,7 +58,7 @@ def module(model: torch.nn.Module, device: object = None) -> torch.nn.Module:
 
 
 def optimizer(given: Optimizer) -> Optimizer:
-    """An optimizer of the interface; one of ``torch.optim`` becomes its twin, in place."""
+    """Return an optimizer of the interface; one of ``torch.optim`` becomes its twin, in place."""
     kind = type(given)
     if not kind.__module__.startswith("torch.optim"):
         if not issubclass(kind, optim.Optimizer):
@@ -102,7 +102,7 @@ def _takes(kind: type, name: str) -> bool:
 
 
 class Loader:
-    """A loader whose batches are on the wafer; asking for the next one ends the step."""
+    """A loader whose batches are on the wafer; a request for the next batch ends the step."""
 
     def __init__(self, loader: Iterable[object]) -> None:
         self.loader = loader

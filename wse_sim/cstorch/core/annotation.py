@@ -50,7 +50,7 @@ class AnnotationMode:
 
 
 def annotate(annotation_mode: AnnotationMode) -> Callable[[Callable[..., object]], Callable[..., object]]:
-    """A wrapper with the hint of a mode; see :func:`create_annotation`."""
+    """Return a wrapper with the hint of a mode; see :func:`create_annotation`."""
     config = annotation_mode.config
     forward = getattr(config, "enable_fwd", annotation_mode.enable_fwd)
     backward = getattr(config, "enable_bwd", annotation_mode.enable_bwd)
@@ -65,7 +65,7 @@ def create_annotation(
     enable_bwd: bool = False,
     **config: object,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A wrapper for callables whose hint reaches the plan.
+    """Return a wrapper for callables whose hint reaches the plan.
 
     A config with a `level` sets the precision of what is captured inside.  One with fields of a pin (`region`, `rows` and
     `cols`, `replicas`, `parts_in`, `parts_out`; :mod:`wse_sim.frontend.hints`) places the kernels of a wrapped module.

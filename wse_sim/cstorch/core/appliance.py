@@ -107,7 +107,7 @@ class ApplianceMode:
     # -- what trainers call ------------------------------------------------------------------------
     @contextmanager
     def build_worker_image(self, *_: object, **__: object) -> Iterator[None]:
-        """Input workers have no image here."""
+        """Do nothing: input workers have no image here."""
         yield
 
     def compile(self, outputs: object, batch_size: object = None, validate_only: bool = False) -> None:

@@ -40,7 +40,7 @@ use_cs = runtime.use_cs
 
 
 def device() -> torch.device:
-    """The device of the run."""
+    """Return the device of the run."""
     return helpers.current_torch_device()
 
 
@@ -72,31 +72,31 @@ def is_streamer() -> bool:
 
 
 def num_streamers() -> int:
-    """Input workers of the run."""
+    """Return the number of input workers of the run."""
     from wse_sim.cstorch import distributed
 
     return distributed.num_streamers()
 
 
 def get_streaming_rank() -> int:
-    """Rank of this input worker."""
+    """Return the rank of this input worker."""
     from wse_sim.cstorch import distributed
 
     return distributed.get_streaming_rank()
 
 
 def num_receivers() -> int:
-    """Systems that receive batches."""
+    """Return the systems that receive batches."""
     return runtime.options().systems or runtime.settings().num_csx
 
 
 def get_run_step() -> int:
-    """Steps that this process has executed."""
+    """Return the steps that this process has executed."""
     return runtime.run().global_step
 
 
 def set_run_config(*args: object, **kwargs: object) -> None:
-    """Keep a configuration in the run's record."""
+    """Store a configuration in the run's record."""
     runtime.settings().without_effect.update({"run_config": {**kwargs, **({"args": args} if args else {})}})
 
 
@@ -113,7 +113,7 @@ def save(data: object, path: str | os.PathLike[str], **_: object) -> None:
 
 
 def to_cpu(value: T) -> T:
-    """Tensors of a pytree on the CPU, where they may be read."""
+    """Return the tensors of a pytree on the CPU, where they may be read."""
     return torch.utils._pytree.tree_map(
         lambda t: runtime.host_value(t) if isinstance(t, torch.Tensor) else t, value
     )
@@ -125,7 +125,7 @@ def print_metrics_report() -> None:
 
 
 def metrics_counter_value(name: str) -> int:
-    """Value of a counter of the metrics report."""
+    """Return a counter of the metrics report by name."""
     return counters.counter_value(name) or 0
 
 
@@ -139,7 +139,7 @@ METRIC_NAME_PREFIX = "metric"
 
 
 def is_appliance() -> bool:
-    """Whether a cluster runs the loop: the simulated one does."""
+    """Return whether a cluster runs the loop: the simulated one does."""
     return runtime.use_cs()
 
 
@@ -147,22 +147,22 @@ is_wse_device = is_appliance
 
 
 def is_receiver() -> bool:
-    """Whether this process takes results."""
+    """Return whether this process receives results."""
     return True
 
 
 def get_ordinal() -> int:
-    """Number of this process."""
+    """Return the rank of this process."""
     return 0
 
 
 def num_tasks() -> int:
-    """Input workers and the client."""
+    """Return the number of input workers and the client."""
     return num_streamers() + 1
 
 
 def to_device(value: T, place: object = None) -> T:
-    """Tensors of a pytree on the device of the run."""
+    """Return the tensors of a pytree on the device of the run."""
     from wse_sim.cstorch import machine
 
     return torch.utils._pytree.tree_map(
@@ -171,7 +171,7 @@ def to_device(value: T, place: object = None) -> T:
 
 
 def make_constant(tensor: torch.Tensor) -> torch.Tensor:
-    """A constant of the compiled step."""
+    """Return a constant of the compiled step."""
     return helpers.make_constant(tensor)
 
 
@@ -215,7 +215,7 @@ def run_step_closures() -> None:
 
 
 def set_state_names(names: object) -> None:
-    """Names of the program's state, by which a file is loaded into it."""
+    """Set the names of the program's state, by which a file is loaded into it."""
     from wse_sim.cstorch import checkpoint
     from wse_sim.cstorch.legacy import state
 
@@ -229,12 +229,12 @@ def set_state_names(names: object) -> None:
 
 
 def set_metric_state_names(names: object, metric: str = "") -> None:
-    """Names of the state of a metric."""
+    """Set the names of the state of a metric."""
     set_state_names({METRIC_NAME_PREFIX: {metric: names}})
 
 
 def set_target_num_replicas(number: object) -> None:
-    """Replicas of a small model are the compiler's choice: kept in the run's record."""
+    """Store the number of replicas in the run's record; the compiler chooses the replicas of a small model."""
     runtime.settings().without_effect["num_replicas"] = number
 
 
@@ -267,7 +267,7 @@ def print_update(
 
 
 def _extract_tracker_details(step: int) -> tuple[float, float, int]:
-    """(rate, global rate, batch) of the execution at work."""
+    """Return (rate, global rate, batch) of the execution at work."""
     execution = runtime.current_execution() or runtime.run().last_execution
     if execution is None:
         return 0.0, 0.0, 1
@@ -276,7 +276,7 @@ def _extract_tracker_details(step: int) -> tuple[float, float, int]:
 
 
 def RateTracker(*args: Any, **kwargs: Any) -> Tracker:  # noqa: N802  (the public name)
-    """Rates in wafer time."""
+    """Return the rates in wafer time."""
     from wse_sim.cstorch.rates import RateTracker as Tracker
 
     kwargs.setdefault("clock", runtime.clock)

@@ -13,10 +13,10 @@ PREDICT = "predict"
 
 
 def get_modes() -> list[str]:
-    """All modes."""
+    """Return all modes."""
     return [TRAIN, EVAL, EVAL_ALL, TRAIN_AND_EVAL, INFERENCE, PREDICT]
 
 
 def is_valid(mode: str) -> bool:
-    """Whether a mode has that name."""
+    """Return whether a mode has that name."""
     return mode in get_modes()

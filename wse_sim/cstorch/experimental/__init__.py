@@ -1,4 +1,4 @@
-"""The experimental interface: everything of the present one, and what only older programs use.
+"""The experimental interface: everything in the current one, and names that only older programs use.
 
 Its loader iterates by itself, its step decorator is ``compile_step``, its summaries are saved by hand.
 """
@@ -15,7 +15,7 @@ from wse_sim.cstorch import faults
 from wse_sim.cstorch.nn import applied_to_a_part
 from wse_sim.cstorch.utils.utils import FilterCallable, make_param_filter
 
-# Names of the interface that are not simulated, and what stands for them.
+# Names of the interface that are not simulated, and their replacements.
 NOT_SIMULATED = {
     "run_implicit_autoregressive_loop": "text generation is simulated by 'wse-sim generate'",
     "start_implicit_loop": "text generation is simulated by 'wse-sim generate'",
@@ -25,7 +25,8 @@ NOT_SIMULATED = {
 
 
 class Compression:
-    """Weights that would be streamed in fewer bits: taken, and without effect on the simulated step (a warning states this).
+    """Weights that would be streamed in fewer bits: accepted, without effect on the simulated step (a warning states
+    this).
 
     Args:
         compression_format: the name of a format.
@@ -37,7 +38,7 @@ class Compression:
         self.names: list[str] = []
 
     def __call__(self, model: torch.nn.Module) -> None:
-        """Take a model (``model.apply``)."""
+        """Accept a model (``model.apply``)."""
         if applied_to_a_part():
             return
         self.names = [name for name, p in model.named_parameters() if self.filter(name, p)]

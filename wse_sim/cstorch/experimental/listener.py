@@ -69,7 +69,7 @@ def create_listener(
     listener_name: str | None = None,
     **_: object,
 ) -> Listener:
-    """A listener by its kind: "summary" (or "summarize"), "norm" or "numpy".
+    """Return a listener by its kind: "summary" (or "summarize"), "norm" or "numpy".
 
     Raises:
         ProgramError: another kind.

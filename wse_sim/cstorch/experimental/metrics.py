@@ -28,5 +28,5 @@ __all__ = [
 
 
 def compute_all_metrics() -> list[tuple[str, float]]:
-    """(name, value) of all metrics."""
+    """Return (name, value) of all metrics."""
     return list(_as_dict().items())

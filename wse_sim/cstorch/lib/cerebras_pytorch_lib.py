@@ -1,4 +1,4 @@
-"""Attributes of operators in the compiler's intermediate form: taken and without effect here."""
+"""Attributes of operators in the compiler's intermediate form, which are accepted without effect."""
 
 from __future__ import annotations
 

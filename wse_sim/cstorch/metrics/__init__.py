@@ -139,7 +139,7 @@ class _PerClass(Metric):
         self.labelled += (is_label * counted).sum(0)
 
     def _counts(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(true positives, false positives, false negatives) of the classes that count."""
+        """Return (true positives, false positives, false negatives) of the classes that count."""
         tp, predicted, labelled = (
             torch.stack([t[c] for c in self.classes]) for t in (self.right, self.predicted, self.labelled)
         )

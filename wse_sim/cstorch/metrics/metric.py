@@ -103,12 +103,12 @@ class Metric(ABC):
 
 
 def get_all_metrics() -> dict[str, Metric]:
-    """All metrics of the program by name."""
+    """Return all metrics of the program by name."""
     return {m.name: m for m in sorted(_live, key=lambda m: m.name)}
 
 
 def compute_all_metrics() -> dict[str, float]:
-    """The values of all metrics by name."""
+    """Return the values of all metrics by name."""
     return {name: m.value() for name, m in get_all_metrics().items()}
 
 

@@ -135,7 +135,7 @@ recorder = Observer()
 
 
 def as_data(capture: Observation) -> dict[str, Any]:
-    """A capture as plain data, times in seconds from its beginning.
+    """Return a capture as plain data, times in seconds from its beginning.
 
     ``client`` holds ``[kind, name, start, duration]``; ``steps`` ``[number, client start, client duration, wafer start,
     wafer duration, program]``; ``programs`` the slices of one step of each program.
@@ -165,7 +165,7 @@ def as_data(capture: Observation) -> dict[str, Any]:
 
 
 def _program(compiled: Compiled, regions: tuple[str, ...]) -> dict[str, Any]:
-    """Slices of one simulated step, from its beginning, none beyond its end."""
+    """Return the slices of one simulated step, from its beginning, none beyond its end."""
     from wse_sim.report import views
 
     result = compiled.result

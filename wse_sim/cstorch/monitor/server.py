@@ -34,7 +34,7 @@ CAPTURE_TIMEOUT_S = 3600.0
 
 
 def registry() -> Path:
-    """The folder with one file per live run."""
+    """Return the folder with one file per live run."""
     import platformdirs
 
     return Path(os.environ.get("WSE_SIM_RUNS") or platformdirs.user_state_dir("wse-sim")) / "runs"

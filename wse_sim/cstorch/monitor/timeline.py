@@ -51,7 +51,7 @@ class TrackGroup:
 
 
 def groups(data: dict[str, Any]) -> list[TrackGroup]:
-    """The two groups of a capture, slices of a track nested and in the order of time."""
+    """Return the two groups of a capture, slices of a track nested and in the order of time."""
     wafer, client = TrackGroup("wafer", 1), TrackGroup("client", 2)
     wafer.tracks[STEPS], client.tracks[STEPS] = [], []
     for number, start, length, wafer_start, wafer_length, program in data["steps"]:
@@ -197,7 +197,7 @@ def chrome(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def perfetto(data: dict[str, Any]) -> bytes:
-    """A serialized Perfetto trace.
+    """Return a serialized Perfetto trace.
 
     Raises:
         WseError: the package perfetto is missing.

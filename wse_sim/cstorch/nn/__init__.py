@@ -17,14 +17,14 @@ __all__ = ["DiceCELoss", "Scope", "SelectiveGrad", "SmoothL1Loss", "StripPadding
 
 
 def applied_to_a_part() -> bool:
-    """Whether the caller was called by ``model.apply`` for a part of the model: names are not the model's there."""
+    """Return whether the caller was called by ``model.apply`` for a part of the model: names are not the model's there."""
     frame = sys._getframe(2)
     apply = torch.nn.Module.apply.__code__
     return frame.f_code is apply and frame.f_back is not None and frame.f_back.f_code is apply
 
 
 class StripPadding(torch.nn.Module):
-    """Marks sequences whose padding need not be computed: gives its input, masked where the mask is 0."""
+    """Marks sequences whose padding need not be computed; it returns its input, masked where the mask is 0."""
 
     def forward(self, values: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         if mask is None:
@@ -34,7 +34,7 @@ class StripPadding(torch.nn.Module):
 
 
 class Scope(torch.nn.Module):
-    """Names a part of a model: gives its input.
+    """Names a part of a model; it returns its input.
 
     Args:
         scope_name: of the part, in reports.
@@ -57,7 +57,7 @@ class Scope(torch.nn.Module):
 
 
 class SelectiveGrad(torch.nn.Module):
-    """Lets only a part of each weight's gradient through: a mask of zeros and ones, made once.
+    """Passes only a part of each weight's gradient, by a mask of zeros and ones that is made once.
 
     Args:
         parameters_filter: name patterns (``*`` and ``?``, or ``re:`` and a regular expression), or a function of name and
@@ -86,7 +86,7 @@ class SelectiveGrad(torch.nn.Module):
         self.masked: list[str] = []
 
     def __call__(self, model: torch.nn.Module) -> torch.nn.Module:
-        """Take a model's parameters; ``model.apply`` also calls this for every part, which is not meant."""
+        """Accept a model's parameters; ``model.apply`` also calls this for every part, which is ignored."""
         return model if applied_to_a_part() else self.forward(model)
 
     def forward(self, model: torch.nn.Module) -> torch.nn.Module:
@@ -132,7 +132,7 @@ class DiceCELoss(torch.nn.Module):
         self.wc, self.wd = wc, wd
 
     def forward(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """The loss, a scalar."""
+        """Return the loss, a scalar."""
         entropy = torch.nn.functional.cross_entropy(outputs, labels)
         shares = torch.softmax(outputs, dim=1)[:, self.first :]
         truth = functional.one_hot(labels, self.num_classes).movedim(-1, 1)[:, self.first :].to(shares.dtype)

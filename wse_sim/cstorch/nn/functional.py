@@ -9,7 +9,7 @@ from wse_sim.cstorch import faults
 
 
 def one_hot(array: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
-    """One-hot vectors of integers (int64, shape ``(..., num_classes)``).
+    """Return one-hot vectors of integers (int64, shape ``(..., num_classes)``).
 
     Raises:
         ProgramError: the number of classes is not given; to find it, values would have to be read.
@@ -22,7 +22,7 @@ def one_hot(array: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
 
 
 def sparse_matmul(input: torch.Tensor, indices: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:  # noqa: A002
-    """The product of each token with the weights of the expert that it was given.
+    """Return the product of each token with the weights of the expert that it was given.
 
     Rows are sorted by expert and multiplied in one grouped product, so each costs one expert.
 
@@ -54,7 +54,7 @@ def sparse_act_matmul(
     weight: torch.Tensor,
     dense_capacity: int | None = None,
 ) -> torch.Tensor:
-    """The product of the tokens whose mask is 1, and 0 for the others.
+    """Multiply the tokens whose mask is 1; the result is 0 for the others.
 
     Parameters
     ----------

@@ -173,7 +173,7 @@ class AdamW(AdamBase):
 
 
 class Adamax(_Moments):
-    """Adam with the largest decayed gradient instead of the second moment."""
+    """Adamax, a variant of Adam with the decayed maximum of the gradient's magnitude instead of the second moment."""
 
     second_moment = "exp_inf"
 
@@ -213,7 +213,7 @@ class Adamax(_Moments):
 
 
 class NAdam(_Moments):
-    """Adam with Nesterov momentum."""
+    """NAdam, Adam with Nesterov momentum."""
 
     def __init__(
         self,
@@ -266,7 +266,7 @@ class NAdam(_Moments):
 
 
 class RAdam(_Moments):
-    """Adam whose adaptive rate starts when its variance is known well enough."""
+    """RAdam, a variant of Adam whose adaptive rate starts when the variance of the gradient is known well enough."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Schedules made of schedules: one after another, several at once, scaled by group."""
+"""Schedules that combine other schedules: one after another, several at once, or scaled by group."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wse_sim.cstorch.optim.schedule import (
 
 
 class SequentialScheduler(Scheduler):
-    """One schedule after another: schedule i counts from its milestone on."""
+    """Runs one schedule after another; schedule i counts from its milestone."""
 
     def __init__(
         self,
@@ -71,7 +71,9 @@ class SequentialScheduler(Scheduler):
 
 
 class ChainedScheduler(Scheduler):
-    """Several schedules at once: the first gives the value, each later one its factor, value over its first value."""
+    """Runs several schedules at once: the first gives the value, and each later one multiplies it by its value over its
+    first value.
+    """
 
     def __init__(
         self,

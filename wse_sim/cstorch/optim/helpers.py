@@ -1,4 +1,4 @@
-"""Optimizers and schedules by name, as in configurations."""
+"""Makes optimizers and schedules by name, as in configurations."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _nearest(kind: str, name: str, choices: Iterable[str]) -> str:
 
 
 def _accepted(cls: type) -> set[str] | None:
-    """Names of the constructor's arguments, over all bases that it forwards to; None if it takes anything."""
+    """Return the names of the constructor's arguments, over all bases that it forwards to; None if it takes anything."""
     names: set[str] = set()
     for base in cls.__mro__:
         if "__init__" not in vars(base):
@@ -70,7 +70,7 @@ def _accepted(cls: type) -> set[str] | None:
 def _only_known(
     cls: type, keywords: Mapping[str, Any], extra: frozenset[str] = frozenset()
 ) -> dict[str, Any]:
-    """Arguments that the class takes; the others are dropped with one warning."""
+    """Return the arguments that the class takes; the others are dropped with one warning."""
     accepted = _accepted(cls)
     if accepted is None:
         return dict(keywords)
@@ -90,7 +90,7 @@ def _only_known(
 def configure_optimizer(
     optimizer_type: str, params: Iterable[torch.Tensor] | Iterable[dict[str, Any]], **keywords: Any
 ) -> Optimizer:
-    """An optimizer by its name (in any case); a number as ``learning_rate`` is its ``lr``.
+    """Return an optimizer by its name (in any case); a number as ``learning_rate`` is its ``lr``.
 
     Arguments that the optimizer does not take are left out, with one warning that lists them.
 
@@ -104,7 +104,9 @@ def configure_optimizer(
 def configure_optimizer_params(
     optimizer_type: str, kwargs: Mapping[str, object]
 ) -> tuple[type[Optimizer], dict[str, Any]]:
-    """The class of an optimizer by its name, and those of the arguments that it takes; see :func:`configure_optimizer`."""
+    """Return the class of an optimizer by its name, and those of the arguments that it takes; see
+    :func:`configure_optimizer`.
+    """
     by_name = {name.lower(): c for name, c in OPTIMIZERS.items()}
     cls = by_name.get(str(optimizer_type).lower())
     if cls is None:
@@ -129,7 +131,8 @@ def configure_optimizer_params(
 def configure_param_groups(
     model: torch.nn.Module, optimizer_params: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Groups of a model's parameters: without decay for biases and normalisations, and one per rate adjustment.
+    """Return the groups of a model's parameters: without decay for biases and normalisations, and one per rate
+    adjustment.
 
     ``optimizer_params`` may hold ``weight_decay`` (or older ``weight_decay_rate``), ``exclude_from_weight_decay`` (name
     patterns; default: biases and parameters of fewer than two dimensions of normalisation layers), and
@@ -237,7 +240,7 @@ def _named(entry: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _milestones(entries: Sequence[Mapping[str, Any]], schedules: Sequence[Scheduler]) -> list[int]:
-    """After how many steps the second, the third ... schedule begins."""
+    """Return after how many steps the second, the third ... schedule begins."""
     milestones, reached = [], 0
     for entry, made in zip(entries[:-1], schedules, strict=False):
         length = next(
@@ -253,7 +256,7 @@ def _milestones(entries: Sequence[Mapping[str, Any]], schedules: Sequence[Schedu
 
 
 def _number(value: object) -> object:
-    """Numbers that YAML reads as text ("1e-4")."""
+    """Return the numbers that YAML reads as text ("1e-4")."""
     if isinstance(value, str):
         try:
             return float(value)
@@ -296,7 +299,8 @@ def configure_lr_scheduler(
     learning_rate: object,
     adjust_learning_rate: Mapping[str, float] | None = None,
 ) -> Scheduler | None:
-    """A schedule of the learning rate from a number (constant), a dict (one form, by ``scheduler``) or a list of dicts.
+    """Return a schedule of the learning rate from a number (constant), a dict (one form, by ``scheduler``) or a list of
+    dicts.
 
     A list is a sequence whose milestones follow from each entry's ``total_iters``, or a chain if an entry says
     ``main_scheduler: ChainedLR``.  With ``adjust_learning_rate`` each group's own factor multiplies the rate.  None gives None.
@@ -344,7 +348,8 @@ def configure_scheduler_params(
 def configure_scheduler(
     optimizer: torch.optim.Optimizer, schedulers_params: Mapping[str, Any] | Sequence[Mapping[str, Any]]
 ) -> Scheduler | list[Scheduler | None]:
-    """Schedules of several options: a list of ``{option: schedule}``, or of ``{option: schedule}`` in one dict.
+    """Return the schedules of several options: a list of ``{option: schedule}``, or of ``{option: schedule}`` in one
+    dict.
 
     ``{form: its arguments}``, as ``{"CosineDecayLR": {...}}``, is one schedule of the rate or of the weight decay.
     """
@@ -372,7 +377,7 @@ def configure_scheduler(
 def _one_general(
     optimizer: torch.optim.Optimizer, option: str, value: float | Mapping[str, Any]
 ) -> Scheduler:
-    """Any other option of a group: the general form, with the option as its key."""
+    """Make a schedule of any other option of a group, with the option as its key."""
     if not any(option in g for g in optimizer.param_groups):
         known = sorted({k for g in optimizer.param_groups for k in g} - {"params", "tags"})
         raise faults.program_error(

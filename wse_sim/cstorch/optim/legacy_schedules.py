@@ -43,7 +43,7 @@ _SCHEDULES: dict[str, tuple[type[LRScheduler], str]] = {
 
 
 def _legacy(name: str, form: type[LRScheduler], order: str) -> Callable[..., LRScheduler]:
-    """A function, no class: trainers list the subclasses of a schedule, which have one name each."""
+    """Return a function, no class: trainers list the subclasses of a schedule, which have one name each."""
     words = [*order.split(), "disable_lr_steps_reset"]
 
     def schedule(optimizer: torch.optim.Optimizer, *values: object, **keywords: object) -> LRScheduler:

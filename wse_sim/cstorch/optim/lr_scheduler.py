@@ -33,11 +33,11 @@ class LRScheduler(Scheduler):
         return value
 
     def _get_closed_form_lr(self) -> Values:
-        """The learning rate at ``self.last_epoch``."""
+        """Return the learning rate at ``self.last_epoch``."""
         return super()._get_closed_form()  # type: ignore[safe-super]
 
     def get_last_lr(self) -> list[torch.Tensor]:
-        """The present learning rate of every group (tensors; read them in a step closure)."""
+        """Return the present learning rate of every group (tensors; read them in a step closure)."""
         return self.get_last_value()
 
     def get_lr(self) -> list[torch.Tensor]:

@@ -25,7 +25,7 @@ EXECUTION_ARGUMENTS = frozenset({"foreach", "capturable", "differentiable", "fus
 
 
 class _Prepared(ABCMeta):
-    """Calls ``preinitialize`` when the whole constructor has run: a subclass may set attributes after ``super()``."""
+    """Calls ``preinitialize`` after the complete constructor, because a subclass may set attributes after ``super()``."""
 
     def __call__(cls, *args: object, **kwargs: object) -> Optimizer:
         optimizer = super().__call__(*args, **kwargs)
@@ -71,7 +71,7 @@ class Optimizer(torch.optim.Optimizer, metaclass=_Prepared):
         """Make every state tensor (``self.state[p][name]``)."""
 
     def state_names_to_sparsify(self) -> list[str]:
-        """Names of the state that takes the mask of a sparse parameter."""
+        """Return the names of the state that takes the mask of a sparse parameter."""
         return []
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -136,7 +136,7 @@ class Optimizer(torch.optim.Optimizer, metaclass=_Prepared):
 
     @abstractmethod
     def step(self, closure: Callable[[], T] | None = None) -> T | None:  # type: ignore[override]
-        """One update of all parameters that have a gradient."""
+        """Update all parameters that have a gradient."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state like torch; scalars that all parameters share become one tensor each, as in
@@ -198,7 +198,7 @@ def _copy_values(present: dict[str, Any], saved: dict[str, Any]) -> None:
 
 
 def check_execution(name: str, given: dict[str, Any]) -> None:
-    """Refuse arguments that neither torch nor we know."""
+    """Refuse arguments that neither torch nor this class has."""
     for key in given:
         if key not in EXECUTION_ARGUMENTS:
             raise program_error(
@@ -238,7 +238,7 @@ def descend_quotient(p: torch.Tensor, lr: Number, numerator: torch.Tensor, denom
 
 
 def decayed(grad: torch.Tensor, p: torch.Tensor, weight_decay: Number) -> torch.Tensor:
-    """The gradient with L2 decay: ``grad + weight_decay * p``."""
+    """Return the gradient with L2 decay: ``grad + weight_decay * p``."""
     if is_zero(weight_decay):
         return grad
     if isinstance(weight_decay, torch.Tensor):

@@ -30,7 +30,7 @@ from wse_sim.cstorch.optim.optimizer import (
 
 
 class Adagrad(PerParameter):
-    """The rate of each weight falls with the sum of its squared gradients."""
+    """Adagrad: the rate of each weight falls with the sum of its squared gradients."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Adagrad(PerParameter):
 
 
 class Adadelta(PerParameter):
-    """Updates in the unit of the weights: a running size of updates over one of gradients."""
+    """Adadelta: the step is the gradient times the running size of updates over that of gradients."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Adadelta(PerParameter):
 
 
 class RMSprop(PerParameter):
-    """Gradients over the root of their running mean square."""
+    """RMSprop: divides gradients by the root of their running mean square."""
 
     def __init__(
         self,
@@ -187,7 +187,8 @@ class RMSprop(PerParameter):
 
 
 class Adafactor(PerParameter):
-    """Second moments kept as means of rows and columns: state of a matrix is its edges.
+    """Adafactor: stores second moments as means of rows and columns, so the state of a matrix has the size of its
+    edges.
 
     With ``relative_step`` the rate is ``min(1e-2, 1 / sqrt(t))`` (``warmup_init``: ``min(1e-6 t, ...)``), with
     ``scale_parameter`` times the root mean square of the weights.

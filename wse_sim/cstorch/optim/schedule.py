@@ -169,7 +169,7 @@ class Scheduler(ABC):
         self._epoch.add_(1 if taken is None else taken)
 
     def get_last_value(self) -> list[torch.Tensor]:
-        """The present value of every scheduled group (tensors; read them in a step closure)."""
+        """Return the present value of every scheduled group (tensors; read them in a step closure)."""
         return list(self._values)
 
     def state_dict(self) -> dict[str, Any]:

@@ -49,7 +49,7 @@ __all__ = [
 
 
 class ConstantScheduler(Scheduler):
-    """``v``."""
+    """Keeps the value ``v``."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class PolynomialScheduler(Scheduler):
 
 
 class LinearScheduler(PolynomialScheduler):
-    """A straight line from the first value to the last."""
+    """Follows a straight line from the first value to the last."""
 
     def __init__(
         self,
@@ -178,7 +178,7 @@ class InverseSquareRootDecayScheduler(Scheduler):
 
 
 class CosineDecayScheduler(Scheduler):
-    """Half a wave of the cosine from the first value to the last, over T steps."""
+    """Follows half a cosine wave from the first value to the last, over T steps."""
 
     def __init__(
         self,
@@ -263,7 +263,9 @@ class StepScheduler(Scheduler):
 
 
 class CosineAnnealingScheduler(Scheduler):
-    """The cosine between the first value and ``eta_min``, with a half wave of ``T_max`` steps; it continues after T_max."""
+    """Follows the cosine between the first value and ``eta_min``, with a half wave of ``T_max`` steps; it continues
+    after T_max.
+    """
 
     def __init__(
         self,
@@ -335,7 +337,7 @@ class LambdaScheduler(Scheduler):
         super().__init__(optimizer, **keywords)
 
     def set_value_lambda(self) -> Lambdas:
-        """The function of the count of steps, or a list with one per group."""
+        """Return the function of the count of steps, or a list with one per group."""
         return lambda epoch: 0.95**epoch
 
     def _get_closed_form(self) -> Values:
@@ -363,7 +365,7 @@ class MultiplicativeScheduler(Scheduler):
 
 
 class OneCycleScheduler(Scheduler):
-    """Up to the peak and down to almost nothing, in two phases or three (Smith and Topin 2017).
+    """Rises to the peak and falls to almost nothing, in two phases or three (Smith and Topin 2017).
 
     Up from ``v0`` to ``max_val`` until ``pct_start`` of ``total_steps``; then down to ``v0 / final_div_factor``
     (three phases: to ``v0`` first, as long as the way up, then on to the end).
@@ -418,7 +420,7 @@ class OneCycleScheduler(Scheduler):
 
 
 class CyclicScheduler(Scheduler):
-    """Triangles between ``base_val`` and ``max_val`` (Smith 2015).
+    """Follows triangles between ``base_val`` and ``max_val`` (Smith 2015).
 
     Modes: ``triangular``; ``triangular2`` halves the height each cycle; ``exp_range`` multiplies it by ``gamma^t``.
     """

@@ -17,7 +17,7 @@ class WeightDecayScheduler(Scheduler):
     param_group_key = "weight_decay"
 
     def get_last_wd(self) -> list[torch.Tensor]:
-        """The present weight decay of every group."""
+        """Return the present weight decay of every group."""
         return self.get_last_value()
 
 

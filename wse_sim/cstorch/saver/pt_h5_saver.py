@@ -36,12 +36,12 @@ class PyTorchH5Saver:
 
     @staticmethod
     def is_valid_checkpoint(path: str | os.PathLike[str]) -> bool:
-        """Whether the file is a checkpoint in HDF5."""
+        """Return whether the file is a checkpoint in HDF5."""
         return os.path.isfile(path) and checkpoint._is_hdf5(Path(path))
 
     @staticmethod
     def extract_version(path: str | os.PathLike[str]) -> Version | None:
-        """The format's version, or None for files of another kind."""
+        """Return the format's version, or None for files of another kind."""
         if not PyTorchH5Saver.is_valid_checkpoint(path):
             return None
         with checkpoint.opened(path) as file:
@@ -50,11 +50,11 @@ class PyTorchH5Saver:
 
     @staticmethod
     def tensor_names(path: str | os.PathLike[str]) -> list[str]:
-        """Names of the tensors and of the plain numbers of a file."""
+        """Return the names of the tensors and of the plain numbers of a file."""
         return [*checkpoint.names(path), *_numbers(path)]
 
     def load_tensor(self, path: str | os.PathLike[str], name: str) -> torch.Tensor | float:
-        """One tensor, or a plain number of the structure.
+        """Load one tensor, or a plain number of the structure.
 
         Raises:
             ProgramError: the file has no such tensor.
@@ -87,7 +87,7 @@ class PyTorchH5Saver:
 
     @staticmethod
     def flatten_state_dict(state_dict: object) -> tuple[dict[str, torch.Tensor], Any]:
-        """(tensors by name, the structure)."""
+        """Return (tensors by name, the structure)."""
         flat = checkpoint._Flat()
         spec = flat.walk(state_dict, ())
         return flat.tensors, spec

@@ -26,13 +26,13 @@ UNSPARSE = ("embedding", "norm", "lm_head", "pe_helper", "position", "bias")
 
 
 def default_sparse_param_filter(name: str, parameter: torch.Tensor) -> bool:
-    """Matrices, except embeddings, normalisations and output heads."""
+    """Select matrices, except embeddings, normalisations and output heads."""
     low = name.lower()
     return parameter.ndim > 1 and low.split(".")[-1] != "bias" and not any(word in low for word in UNSPARSE)
 
 
 def rank(score: torch.Tensor) -> torch.Tensor:
-    """Places of the values in falling order (0 is the largest), in the shape of the score."""
+    """Return the rank of each value in falling order (0 is the largest), in the shape of the score."""
     order = score.reshape(-1).argsort(descending=True, stable=True)
     places = torch.empty_like(order).scatter_(0, order, torch.arange(order.numel(), device=order.device))
     return places.reshape(score.shape)
@@ -41,7 +41,7 @@ def rank(score: torch.Tensor) -> torch.Tensor:
 def first_mask(
     parameter: torch.Tensor, sparsity: float, method: str | Callable[..., torch.Tensor]
 ) -> torch.Tensor:
-    """The mask at the start (float32 zeros and ones)."""
+    """Return the mask at the start (float32 zeros and ones)."""
     weights = runtime.host_value(parameter).detach()
     if callable(method):
         return method(parameter, sparsity).to(torch.float32)
@@ -74,7 +74,7 @@ class Sparse:
 
 
 class SparsityAlgorithm:
-    """Makes masks for the parameters of a model and keeps an optimizer to them.
+    """Makes masks for the parameters of a model and applies them in an optimizer.
 
     ``algorithm.apply(model)`` then ``algorithm.apply(optimizer)`` (or ``model.apply(algorithm)``,
     ``optimizer.apply(algorithm)``).
@@ -118,7 +118,7 @@ class SparsityAlgorithm:
     # -- use -------------------------------------------------------------------------------------
 
     def apply(self, target: T) -> T:
-        """Take a model or an optimizer."""
+        """Sparsify a model or an optimizer, and return it."""
         if isinstance(target, torch.nn.Module):
             self.sparsify_model(target)
         elif isinstance(target, torch.optim.Optimizer):
@@ -304,7 +304,7 @@ class GMP(DynamicSparsity):
     ) -> None:
         if schedule is None and sparsity is None:
             raise faults.program_error("GMP: the schedule of sparsity is missing; give schedule")
-        # Earlier releases say with "schedule" when masks change, and with "sparsity" how sparse they get.
+        # In earlier releases "schedule" states when masks change, and "sparsity" how sparse they get.
         if sparsity is not None and schedule is not None and update is None:
             update, schedule = schedule, None
         super().__init__(schedule if sparsity is None else sparsity, init_method, update=update, **options)
@@ -316,7 +316,7 @@ class GMP(DynamicSparsity):
 
 
 class _DropAndGrow(DynamicSparsity):
-    """SET and RigL: a fraction of the ones is dropped and grown elsewhere."""
+    """Base of SET and RigL: a fraction of the ones is dropped and grown elsewhere."""
 
     def __init__(
         self,
@@ -333,7 +333,7 @@ class _DropAndGrow(DynamicSparsity):
         )
 
     def growth(self, sparse: Sparse) -> torch.Tensor:
-        """Where new ones are best."""
+        """Return the score by which new ones are chosen."""
         raise RuntimeError(f"{type(self).__name__} defines no growth")
 
     def new_mask(self, sparse: Sparse, sparsity: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -378,7 +378,7 @@ class Group(SparsityAlgorithm):
             self.add(patterns, algorithm)
 
     def add(self, patterns: str | Iterable[str] | FilterCallable, algorithm: SparsityAlgorithm) -> None:
-        """One more algorithm, for parameters with names that fit."""
+        """Add an algorithm for the parameters whose names match."""
         algorithm.param_filter = make_param_filter(patterns)
         self.algorithms.append(algorithm)
 

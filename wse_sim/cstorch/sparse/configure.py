@@ -1,4 +1,4 @@
-"""Sparsity from a configuration."""
+"""Configures sparsity from a mapping."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ALGORITHMS: dict[str, type[SparsityAlgorithm]] = {"static": Static, "gmp": GMP, 
 
 
 def map_sparsity_algorithm(algorithm: str) -> type[SparsityAlgorithm]:
-    """The class of an algorithm, by its name in any case.
+    """Return the class of an algorithm, by its name in any case.
 
     Raises:
         ProgramError: no algorithm has the name.
@@ -52,7 +52,9 @@ def _one(spec: Mapping[str, Any]) -> SparsityAlgorithm:
 
 
 def configure(config: float | Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> SparsityAlgorithm:
-    """An algorithm from a fraction of zeros (static), a dict with ``algorithm``, or a list of dicts with ``param_filter``."""
+    """Return an algorithm from a fraction of zeros (static), a dict with ``algorithm``, or a list of dicts with
+    ``param_filter``.
+    """
     if isinstance(config, SparsityAlgorithm):
         return config
     if isinstance(config, int | float):
@@ -69,7 +71,7 @@ def configure(config: float | Mapping[str, Any] | Sequence[Mapping[str, Any]]) -
 def configure_sparsity_optimizer(
     sparsity_type: str, named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None, **config: Any
 ) -> SparsityAlgorithm:
-    """An algorithm by its type, as earlier releases configure it; then ``hook_module`` and the wrapper."""
+    """Return an algorithm by its type, as earlier releases configure it; then ``hook_module`` and the wrapper."""
     groups = config.pop("groups", None)
     if groups:
         made: SparsityAlgorithm = configure([{"type": sparsity_type, **config, **dict(g)} for g in groups])
@@ -84,7 +86,7 @@ def configure_sparsity_optimizer(
 def configure_sparsity_wrapper(
     model: torch.nn.Module, optimizer: torch.optim.Optimizer, sparsity_type: str = "static", **config: object
 ) -> SparsityWrapperOptimizer:
-    """Masks for a model, and its optimizer in the wrapper that keeps them."""
+    """Make masks for a model, and wrap its optimizer so that it applies them."""
     sparsity = configure_sparsity_optimizer(sparsity_type, model.named_parameters(), **config)
     sparsity.hook_module(model)
     return SparsityWrapperOptimizer(optimizer, sparsity)

@@ -1,4 +1,4 @@
-"""Sparsity (and shares to drop) as closed forms of the count of steps; at which steps masks change."""
+"""Closed forms of the step count for the sparsity and for the fractions to drop, and the steps at which masks change."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from wse_sim.cstorch import faults
 
 
 class StepFraction(ABC):
-    """A fraction between 0 and 1, of the count of steps t (an int64 tensor)."""
+    """A fraction between 0 and 1 as a function of the step count t (an int64 tensor)."""
 
     @abstractmethod
     def __call__(self, t: torch.Tensor) -> torch.Tensor:
-        """The fraction at t."""
+        """Return the fraction at t."""
 
     def start(self) -> float:
-        """The fraction at step 0."""
+        """Return the fraction at step 0."""
         return float(self(torch.tensor(0)))
 
 
@@ -73,7 +73,7 @@ class Polynomial(StepFraction):
 
 @dataclass
 class Cosine(StepFraction):
-    """Half a wave of the cosine from ``init`` to ``minimum``, over ``half_period`` steps."""
+    """Follows half a cosine wave from ``init`` to ``minimum``, over ``half_period`` steps."""
 
     init: float
     half_period: float
@@ -86,7 +86,7 @@ class Cosine(StepFraction):
 
 @dataclass
 class Steps(StepFraction):
-    """Levels by the number of the update."""
+    """Levels that are selected by the number of the update."""
 
     levels: Sequence[float]
     update: UpdateSchedule
@@ -103,16 +103,16 @@ class UpdateSchedule(ABC):
 
     @abstractmethod
     def is_update_step(self, t: torch.Tensor) -> torch.Tensor:
-        """A truth value of the count of steps."""
+        """Return whether masks change at this step, as a tensor."""
 
     @abstractmethod
     def first(self, count: int) -> list[int]:
-        """The first update steps."""
+        """Return the first update steps."""
 
 
 @dataclass
 class FreqUpdateSchedule(UpdateSchedule):
-    """Every ``freq`` steps from ``start`` on, before ``stop``."""
+    """Updates masks every ``freq`` steps from ``start`` on, before ``stop``."""
 
     freq: int = 1
     start: int = 0
@@ -134,7 +134,7 @@ class FreqUpdateSchedule(UpdateSchedule):
 
 @dataclass
 class ListUpdateSchedule(UpdateSchedule):
-    """Masks change at listed steps."""
+    """Updates masks at listed steps."""
 
     steps: Sequence[int]
 
@@ -160,7 +160,7 @@ FORMS = {
 
 
 def form_of(value: object, update: UpdateSchedule) -> StepFraction:
-    """A form from a number, a list of levels, a dict with ``type``, or a form.
+    """Return a form from a number, a list of levels, a dict with ``type``, or a form.
 
     Raises:
         ProgramError: shares out of range, an unknown type, wrong arguments.
@@ -192,7 +192,7 @@ def form_of(value: object, update: UpdateSchedule) -> StepFraction:
 
 
 def update_of(value: object) -> UpdateSchedule:
-    """When masks change: a schedule, a dict with ``freq`` or ``steps``, or every step."""
+    """Return when masks change: by a schedule, a dict with ``freq`` or ``steps``, or at every step."""
     if isinstance(value, UpdateSchedule):
         return value
     if value is None:

@@ -1,4 +1,4 @@
-"""The optimizer with sparsity in it, as earlier releases have it."""
+"""The optimizer that applies sparsity, as earlier releases have it."""
 
 from __future__ import annotations
 

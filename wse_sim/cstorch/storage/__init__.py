@@ -1,4 +1,4 @@
-"""Storage in the cloud: not part of the simulator; each name says so when it is used."""
+"""Storage in the cloud, which the simulator does not have; using one of these names raises an error."""
 
 from __future__ import annotations
 

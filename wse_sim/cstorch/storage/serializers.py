@@ -1,4 +1,4 @@
-"""Storage of tensors in checkpoint files: always by value, whatever a program requests."""
+"""Storage of tensors in checkpoint files: tensors are always stored by value, whatever a program requests."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def use_external_link(value: bool = True) -> Iterator[None]:
 
 @contextmanager
 def cache_deferred_tensors(value: bool = True) -> Iterator[None]:
-    """Handles of tensors in files keep no copy, so there is nothing to switch off."""
+    """Do nothing: handles of tensors in files keep no copy."""
     yield

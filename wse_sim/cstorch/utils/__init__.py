@@ -22,7 +22,7 @@ def __getattr__(name: str) -> object:
 
 
 def extract_loss(outputs: object) -> torch.Tensor:
-    """The loss among what a model returns: the tensor itself, the first of a tuple, or the entry "loss".
+    """Return the loss among what a model returns: the tensor itself, the first of a tuple, or the entry "loss".
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A function that runs once per process."""
+"""A decorator for functions that run once per process."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ tree_map, tree_flatten, tree_unflatten = pytree.tree_map, pytree.tree_flatten, p
 def visit_structure(
     data: object, select_fn: Callable[[Any], bool], strict: bool = False, scope: list[str] | None = None
 ) -> Iterator[tuple[list[str], Any]]:
-    """(path, value) of every selected value of a structure of dicts, lists and tuples.
+    """Yield (path, value) of every selected value of a structure of dicts, lists and tuples.
 
     Args:
         data: the structure.
@@ -41,12 +41,12 @@ def visit_structure(
 def visit_torch_tensors(
     data: object, strict: bool = False, scope: list[str] | None = None
 ) -> Iterator[tuple[list[str], torch.Tensor]]:
-    """(path, tensor) of every tensor of a structure."""
+    """Yield (path, tensor) of every tensor of a structure."""
     yield from visit_structure(data, lambda x: isinstance(x, torch.Tensor), strict, scope)
 
 
 def recurse_spec(spec: pytree.TreeSpec) -> Iterator[list[str]]:
-    """Paths of the leaves of a structure's specification (of torch's pytree), in their order."""
+    """Return the paths of the leaves of a structure's specification (of torch's pytree), in order."""
     marked = pytree.tree_unflatten([_Leaf()] * spec.num_leaves, spec)
     for path, _ in visit_structure(marked, lambda x: isinstance(x, _Leaf)):
         yield path
@@ -57,7 +57,7 @@ class _Leaf:
 
 
 def diff(a: object, b: object) -> list[list[str]]:
-    """Paths at which two structures differ."""
+    """Return the paths at which two structures differ."""
     left, right = (
         [(p, v) for p, v in visit_structure(x, lambda y: not isinstance(y, dict | list | tuple))]
         for x in (a, b)

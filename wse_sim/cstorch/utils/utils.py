@@ -14,7 +14,7 @@ FilterCallable = Callable[[str, torch.nn.Parameter], bool]
 
 
 def convert_glob_to_regex(pattern: str) -> re.Pattern[str] | None:
-    """The regular expression of a name pattern; ``re:`` in front marks one that is a regular expression already.
+    """Return the regular expression of a name pattern; ``re:`` in front marks one that is a regular expression already.
 
     Raises:
         ProgramError: the regular expression is malformed.
@@ -30,7 +30,7 @@ def convert_glob_to_regex(pattern: str) -> re.Pattern[str] | None:
 
 
 def make_param_filter(patterns: str | Iterable[str] | FilterCallable) -> FilterCallable:
-    """A function of name and parameter that is true where one of the patterns fits."""
+    """Return a function of name and parameter that is true if one of the patterns matches."""
     if callable(patterns):
         return patterns
     wanted = [patterns] if isinstance(patterns, str) else list(patterns)

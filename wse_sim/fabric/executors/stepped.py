@@ -75,7 +75,7 @@ def finish(program: Program, final: Final, memory: Memory, options: Options) -> 
 
 
 def _wanted_ports(program: Program, final: Final) -> npt.NDArray[np.bool_]:
-    """(R, 5): output ports for which words wait at open inputs."""
+    """Return (R, 5): output ports for which words wait at open inputs."""
     wanted = np.zeros(program.n_cores, np.uint8)
     for slot in range(program.n_slots):
         cfg, position = program.route[slot], final.position[slot]

@@ -74,7 +74,7 @@ class Product:
 
 @dataclass(frozen=True)
 class LayerShape:
-    """Sizes of a layer like that of the published kernels: a gated network; every head has its own keys."""
+    """Sizes of a layer of the published kernels: it has a gated network, and every head has its own keys."""
 
     hidden: int
     ffn: int

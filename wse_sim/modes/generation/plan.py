@@ -127,13 +127,14 @@ class GenerationPlan(DisplayedPlan):
         return sum(self.token_work_s(item) for item in self.regions) + self.handover_s
 
     def token_work_s(self, item: LayerRegion) -> float:
-        """Seconds that a region works on a token."""
+        """Return the seconds that a region works on a token."""
         ends = self.end_cycles / self.wafer.clock_hz if item.has_ends else 0.0
         return item.layers * self.layer_s + ends
 
     def prompt_work_s(self, item: LayerRegion) -> float:
-        """Seconds that a region works on a prompt in a sequence of prompts: as one block, or on rectangles in
-        chunks."""
+        """Return the seconds that a region works on a prompt in a sequence of prompts: as one block, or on rectangles
+        in chunks.
+        """
         if self.prefill_cycles is None:
             return sum(turn.count * sum(self.turn_s(turn, item)) for turn in self.reading.turns)
         cycles = item.layers * self.prefill_cycles + self.prompt_end_cycles * item.has_ends

@@ -107,7 +107,8 @@
   function outline(g, [name, row, col, height, width], color, label) {
     g.lineWidth = 2.5; g.strokeStyle = color; g.strokeRect(px(col), py(row), Math.max(3, width * view.scale), Math.max(3, height * view.scale));
     g.font = "bold 12px system-ui, sans-serif"; g.textAlign = "left"; g.textBaseline = "bottom";
-    const x = Math.max(MARGIN.left + 3, px(col)), y = Math.max(MARGIN.top + 15, py(row) - 3);
+    const most = MARGIN.left + frame().width - g.measureText(label).width - 3; // a label near the east edge ends there
+    const x = Math.max(MARGIN.left + 3, Math.min(px(col), most)), y = Math.max(MARGIN.top + 15, py(row) - 3);
     g.lineWidth = 4; g.strokeStyle = "#18181b"; g.strokeText(label, x, y); g.fillStyle = color; g.fillText(label, x, y);
   }
   function mark(g) {
@@ -165,7 +166,7 @@
 
   function draw() {
     const g = clean(canvas), f = frame(), w = windowOf();
-    const isFraction = state.layer.unit.startsWith("fraction"), top = isFraction ? 1 : state.layer.top || 1;
+    const top = state.layer.key === "busy" && state.bin > 0 ? 1 : state.layer.end;
     const block = picture(w, top);
     state.window = { ...w, block };
     g.save();
@@ -285,7 +286,7 @@
     if (s >= 1) return `${s.toPrecision(4)} s`;
     return s >= 1e-3 ? `${(s * 1e3).toPrecision(4)} ms` : `${(s * 1e6).toPrecision(4)} us`;
   }
-  const fraction = (v) => `${v && v < 5e-5 ? (100 * v).toPrecision(2) : (100 * v).toFixed(2)} %`;
+  const fraction = (v) => `${v > 1e-9 && v < 5e-5 ? (100 * v).toPrecision(2) : (100 * v).toFixed(2)} %`;
   function describe(row, col) {
     const i = row * cols + col, index = kernel ? kernel[i] : -1;
     const lines = [["core (row, column)", `${row}, ${col}`]];

@@ -1,4 +1,4 @@
-"""A device without a GPU: the threads of a grid one after the other, in an order that changes in every half cycle.
+"""A device without a GPU: the threads of a grid run one after the other, in an order that changes in every half cycle.
 
 What the kernels run is run here, compiled for the processor.  A thread that read what another one writes in the same half
 would see it in one order and not in the other.
@@ -17,7 +17,7 @@ from wse_sim.jit import bare_kernel
 
 @bare_kernel
 def run_in_turns(orders, routes, planes, payload, cores, tally, marks, settings, t, until):  # type: ignore[no-untyped-def]
-    """Cycles t .. until - 1, or fewer; row k of `orders` is the order of the threads in half cycle k."""
+    """Step cycles t .. until - 1, or fewer; row k of `orders` is the order of the threads in half cycle k."""
     n = orders.shape[1]
     while t < until and not is_over(t, marks, settings.sets):
         for k in range(n):
@@ -39,19 +39,19 @@ class HostGrid:
         self.orders = np.array([rng.permutation(threads) for _ in range(62)], np.int64)
 
     def upload(self, state: RunState) -> RunState:
-        """A copy; what the program says stays read-only, so the machine code is that of the other executors."""
+        """Return a copy; what the program says stays read-only, so the machine code is that of the other executors."""
         return each_array(_copied, state)
 
     def advance(self, state: RunState, t: int, until: int) -> None:
-        """All threads, in turns."""
+        """Run all threads, one after the other."""
         run_in_turns(self.orders, *state, t, until)
 
     def marks(self, state: RunState) -> Marks:
-        """As they are."""
+        """Return the marks unchanged."""
         return state.marks
 
     def download(self, state: RunState, onto: RunState) -> None:
-        """All that a device would hand back."""
+        """Return everything that a device would return."""
         Cuda().download(state, onto)
 
 

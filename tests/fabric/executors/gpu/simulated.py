@@ -1,4 +1,4 @@
-"""Random programs on the kernels in numba's simulator of a GPU, as one line of JSON.
+"""Runs random programs on the kernels in numba's simulator of a GPU, and prints one line of JSON.
 
 ``NUMBA_ENABLE_CUDASIM=1 python -m tests.fabric.executors.gpu.simulated``
 """
@@ -23,7 +23,7 @@ SEEDS = (0, 2, 3, 5, 6, 8, 9, 10, 11, 14, 19)
 
 
 def outcome(seed: int, executor: str | Executor) -> FabricResult | str:
-    """Result or fault of a random program."""
+    """Return result or fault of a random program."""
     made = random_program(seed, CONFIG)
     try:
         return run_program(
@@ -34,7 +34,7 @@ def outcome(seed: int, executor: str | Executor) -> FabricResult | str:
 
 
 def main() -> None:
-    """Compare, and print how many programs ran in which way and what differs by seed."""
+    """Compare, and print how many programs ran in which way and the differences by seed."""
     sys.setswitchinterval(1e-4)  # threads of the simulator mostly wait for each other
     told: dict[str, object] = {"simulated": bool(numba.config.ENABLE_CUDASIM), "persistent": 0, "launches": 0}
     differ: dict[int, object] = {}

@@ -1,4 +1,4 @@
-"""The GPU executor against the oracle: what its threads do, in any order, and its kernels in numba's simulator."""
+"""The GPU executor against the oracle: the work of its threads, in any order, and its kernels in numba's simulator."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from wse_sim.fabric.run import run_program
 
 
 def on_host(threads: int, seed: int = 0, cycles: int = 1000) -> Gpu:
-    """The executor without a GPU: `threads` threads in changing orders, `cycles` cycles a call."""
+    """Return the executor without a GPU: `threads` threads in changing orders, `cycles` cycles a call."""
     return Gpu(lambda: HostGrid(threads, seed), lambda: None, cycles)
 
 
@@ -64,7 +64,7 @@ def test_threads_in_any_order_equal_the_oracle() -> None:
 def test_threads_equal_the_oracle_on_programs_that_hypothesis_picks(
     seed: int, threads: int, round_robin: bool, ramp_cycles: int
 ) -> None:
-    """Seeds that no one chose, more threads than words, other arbitration and ramps."""
+    """Seeds are random, with more threads than words, other arbitration and ramps."""
     config = dataclasses.replace(CONFIG, round_robin=round_robin, ramp_cycles=ramp_cycles)
     compare(seed, config, on_host(threads, seed), 1)
 
@@ -72,13 +72,15 @@ def test_threads_equal_the_oracle_on_programs_that_hypothesis_picks(
 @pytest.mark.slow
 @pytest.mark.parametrize("block", range(2))
 def test_threads_equal_the_oracle_on_thousands_of_programs(block: int) -> None:
-    """The long run."""
+    """The same for the thousands of programs of the slow tests."""
     for seed in seeds(200_000 + 1000 * block, 1000):
         compare(seed, CONFIG, on_host(1 + seed % 29, seed), 1)
 
 
 def streams_at_edges(config: FabricConfig, cols: int) -> Program:
-    """Words go east over all columns of row 0, west over row 1, and up and down between rows 2 and 3 in the last columns."""
+    """Words move east over all columns of row 0, west over row 1, and up and down between rows 2 and 3 in the last
+    columns.
+    """
     b = Builder(4, cols, config)
     x = b.buffer("x", 40)
     last = cols - 1
@@ -106,7 +108,7 @@ def streams_at_edges(config: FabricConfig, cols: int) -> Program:
 @pytest.mark.slow
 @pytest.mark.parametrize("cols", [1, 2, 63, 64, 65, 128, 129])
 def test_streams_cross_the_edges_of_words(wse2: FabricConfig, cols: int) -> None:
-    """Fabrics as wide as a word, one narrower and one wider: the sink holds the sum of both vectors."""
+    """Fabrics are as wide as a machine word, one router narrower and one wider: the sink has the sum of both vectors."""
     program = streams_at_edges(wse2, cols)
     rng = np.random.default_rng(cols)
     inputs = {"x": rng.integers(-99, 99, (4, cols, 40)).astype(np.float32)}
@@ -132,7 +134,7 @@ def test_planes_hold_every_router_once() -> None:
 
 @pytest.mark.slow
 def test_a_deadlock_is_told_as_by_the_oracle(wse2: FabricConfig) -> None:
-    """Same cycle, same cores, same circle of waits."""
+    """The cycle, the cores and the cycle of waits are those of the oracle."""
     program = halo_sends_first(wse2, 6, 8)
     expected, found = (run_program(program, wse2, executor=one) for one in ("oracle", on_host(4)))
     assert expected.deadlock is not None
@@ -141,7 +143,7 @@ def test_a_deadlock_is_told_as_by_the_oracle(wse2: FabricConfig) -> None:
 
 @pytest.mark.slow
 def test_too_many_cycles_are_a_fault(wse2: FabricConfig) -> None:
-    """As on every executor, whether or not the bound falls on the end of a launch."""
+    """Too many cycles are a fault as on every executor, whether or not the bound is the end of a launch."""
     program = streams_at_edges(wse2, 65)
     for cycles in (10, 7):
         with pytest.raises(ProgramError, match="has not ended after 30 cycles"):
@@ -149,13 +151,13 @@ def test_too_many_cycles_are_a_fault(wse2: FabricConfig) -> None:
 
 
 def test_long_links_are_refused(wse3: FabricConfig) -> None:
-    """One sentence that names the executor to use."""
+    """One sentence names the executor to use."""
     with pytest.raises(ProgramError, match=r"links of one cycle.*\(WSE-3 has\); use executor='wavelet'"):
         run_program(streams_at_edges(wse3, 3), wse3, executor=on_host(3))
 
 
 def test_without_a_gpu_the_user_is_told_what_is_missing(wse2: FabricConfig) -> None:
-    """One sentence: what is needed, how to get it, what to use instead; nothing else chooses the executor."""
+    """One sentence states what is needed, how to get it, and what to use instead; no default chooses the executor."""
     program = streams_at_edges(wse2, 3)
     nowhere = Gpu(missing=lambda: "no GPU with a driver was found")
     with pytest.raises(
@@ -170,7 +172,7 @@ def test_without_a_gpu_the_user_is_told_what_is_missing(wse2: FabricConfig) -> N
 
 @pytest.mark.slow
 def test_the_command_line_tells_what_is_missing_before_it_works() -> None:
-    """One sentence, exit status 2; a machine with a GPU runs it."""
+    """The command ends with one sentence and status 2; on a machine with a GPU it runs."""
     out = subprocess.run(
         [sys.executable, "-m", "wse_sim.cli", "kernel", "reduce", "--param", "cores=4", "--param", "words=8", "--executor", "gpu"],
         capture_output=True, text=True, check=False,
@@ -185,7 +187,9 @@ def test_the_command_line_tells_what_is_missing_before_it_works() -> None:
 
 @pytest.mark.slow
 def test_kernels_equal_the_oracle_in_the_simulator_of_a_gpu() -> None:
-    """Every kernel as numba's simulator runs it: threads of the system that wait for each other, real atomic operations."""
+    """Every kernel runs in numba's simulator: threads of the system that wait for each other, with real atomic
+    operations.
+    """
     out = subprocess.run(
         [sys.executable, "-m", "tests.fabric.executors.gpu.simulated"],
         env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}, capture_output=True, text=True, check=False,

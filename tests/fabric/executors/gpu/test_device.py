@@ -1,4 +1,6 @@
-"""The GPU executor on a real GPU; without one these tests are skipped, and `test_agreement.py` runs its functions elsewhere."""
+"""The GPU executor on a real GPU; without one these tests are skipped, and `test_agreement.py` runs its functions on
+the CPU.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,13 @@ pytestmark = pytest.mark.skipif(
 
 
 def test_random_programs_equal_the_oracle() -> None:
-    """Counters, values, deadlocks, faults and time bins, one launch for 2,000 cycles."""
+    """Counters, values, deadlocks, faults and time bins are equal, with one launch for 2,000 cycles."""
     for seed in seeds(0, 250):
         compare(seed, CONFIG, "gpu", 1)
 
 
 def test_random_programs_equal_the_oracle_with_a_launch_for_every_half_cycle() -> None:
-    """What runs where blocks cannot wait for each other."""
+    """This is the method for devices whose blocks cannot wait for each other."""
     executor = Gpu(lambda: Cuda(persistent=False))
     for seed in seeds(1000, 25):
         compare(seed, CONFIG, executor, 1)

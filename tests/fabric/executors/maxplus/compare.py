@@ -1,4 +1,4 @@
-"""Runs of the max-plus executor, and their equality with a stepped run, field by field."""
+"""Runs the max-plus executor and compares it with a stepped run, field by field."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def solve_run(
 
 
 def differences(solved: FabricResult, reference: FabricResult, buffers: tuple[str, ...] = ()) -> list[str]:
-    """Names of fields that differ; the deadlock report counts as one field."""
+    """Return the names of fields that differ; the deadlock report counts as one field."""
     found = [name for name in FIELDS if not np.array_equal(getattr(solved, name), getattr(reference, name))]
     found += [
         name

@@ -18,7 +18,7 @@ BUFFER = 64
 
 
 def _path(rng: random.Random, a: Cell, b: Cell, x_first: bool) -> list[str]:
-    """Moves from a to b."""
+    """Return the moves from a to b."""
     rows = ["S" if b[0] > a[0] else "N"] * abs(b[0] - a[0])
     cols = ["E" if b[1] > a[1] else "W"] * abs(b[1] - a[1])
     return cols + rows if x_first else rows + cols
@@ -82,7 +82,7 @@ class _Color:
 def random_program(
     seed: int, config: FabricConfig, *, merges: float = 0.0, contention: float = 0.5
 ) -> tuple[Program, dict[str, np.ndarray]]:
-    """Program and values of its buffers."""
+    """Return a program and the values of its buffers."""
     rng = random.Random(seed)
     rows, cols = rng.randint(1, 5), rng.randint(2, 8)
     cells = [(r, c) for r in range(rows) for c in range(cols)]

@@ -15,7 +15,9 @@ Step = dict[str, Any]
 
 
 def random_regular_program(seed: int, config: FabricConfig) -> Program:
-    """20 to 48 rows (or, one time in three, columns) of equal cores but for the ends and, rarely, a slow line in between."""
+    """Draw 20 to 48 rows (or, one time in three, columns) of cores that are equal except for the ends and, rarely, a
+    slow line between them.
+    """
     rng = random.Random(seed)
     lines, across = rng.randint(20, 48), rng.randint(1, 4)
     turned = rng.random() < 0.3
@@ -67,7 +69,7 @@ def _step(rng: random.Random) -> Step:
 
 
 def _position(step: Step, line: int, lines: int, place: int, across: int) -> tuple[int, int]:
-    """Index along the step's direction, and how many there are."""
+    """Return the index along the step's direction, and the number of positions."""
     index, count = (place, across) if step["kind"] == "chain" else (line, lines)
     return (count - 1 - index if step["upwards"] else index), count
 

@@ -1,4 +1,4 @@
-"""Repeating rows and columns are solved once: against the oracle on all of them."""
+"""Repeating rows and columns are solved once: comparison with the oracle on all of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from wse_sim.fabric.run import FabricResult, run_program
 
 
 def both(program: Program, config: FabricConfig = WSE2) -> FabricResult:
-    """Timing-only runs of both executors; they must agree in every core."""
+    """Run both executors without values; they must agree in every core."""
     result = solve_run(program, config, functional=False)
     reference = run_program(program, config, executor="oracle", functional=False)
     assert differences(result, reference) == []
@@ -33,12 +33,12 @@ def both(program: Program, config: FabricConfig = WSE2) -> FabricResult:
 
 
 def copies(certificate: Certificate) -> int:
-    """Rows and columns that were not solved."""
+    """Return the number of rows and columns that were not solved."""
     return certificate.folded_rows + certificate.folded_cols
 
 
 def fuzz(seeds: range, config: FabricConfig) -> collections.Counter[str]:
-    """Random programs that repeat; counts what was folded."""
+    """Run random repeating programs; count the folded ones."""
     seen: collections.Counter[str] = collections.Counter()
     for seed in seeds:
         certificate = both(random_regular_program(seed, config), config).certificate
@@ -50,7 +50,7 @@ def fuzz(seeds: range, config: FabricConfig) -> collections.Counter[str]:
 
 
 def test_random_repeating_programs_equal_the_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few periods are kept, so that ends and transients are near: a copy that is not proved would show."""
+    """Few periods are kept, so ends and transients are near: an unproved copy would be wrong."""
     monkeypatch.setattr(fold, "KEPT", (3, 5, 9))
     seen = fuzz(range(100), WSE2) + fuzz(range(200, 250), OTHER)
     assert seen["folded"] > 40
@@ -75,14 +75,16 @@ def test_pipelined_gemv_contends_and_its_rows_repeat() -> None:
 
 
 def test_halo_repeats_in_both_directions() -> None:
-    """All cores start together, so copies are not shifted; the ends reach inwards one core per turn."""
+    """All cores start together, so copies are not shifted; the effect of the ends moves inwards by one core per turn."""
     certificate = both(halo(WSE2, 40, 44, 4, 20, 3)).certificate
     assert certificate.folded_rows > 20
     assert certificate.folded_cols > 20
 
 
 def column(config: FabricConfig, lines: int, own: int, tail: int) -> Program:
-    """A word travels down a column of cores that compute `own` cycles before they look at it; the last sends after `tail`."""
+    """Return a word travels down a column of cores that compute `own` cycles before they look at it; the last sends
+    after `tail`.
+    """
     b = Builder(lines, 2, config)
     x = b.buffer("x", 4)
     top, middle, last = b.core_class("top"), b.core_class("middle"), b.core_class("last")
@@ -107,17 +109,19 @@ def column(config: FabricConfig, lines: int, own: int, tail: int) -> Program:
 
 
 def test_a_line_behind_the_copies_that_starts_by_its_own_clock_prevents_them() -> None:
-    """The last core sends at once, whatever the wave does: shifting it with the wave would be wrong by one cycle a row."""
+    """The last core sends at once, independently of the wave: shifting it with the wave would be wrong by one cycle per
+    row.
+    """
     assert copies(both(column(WSE2, 60, 0, 3)).certificate) == 0
 
 
 def test_cores_that_are_still_busy_when_the_wave_comes_prevent_copies() -> None:
-    """With 30 cycles of own work the first rows are late for the wave and later rows are not."""
+    """With 30 cycles of own work the first rows are late for the wave, and later rows are not."""
     assert copies(both(column(WSE2, 60, 30, 0)).certificate) == 0
 
 
 def with_values(program: Program, config: FabricConfig, seed: int) -> FabricResult:
-    """Runs with values of both executors; they must agree in every core and every value."""
+    """Return the runs with values of both executors; they must agree in every core and every value."""
     rng = np.random.default_rng(seed)
     inputs = {"x": rng.standard_normal((program.rows, program.cols, BUFFER)).astype(np.float32)}
     result = solve_run(program, config, inputs=inputs)
@@ -127,7 +131,7 @@ def with_values(program: Program, config: FabricConfig, seed: int) -> FabricResu
 
 
 def test_values_of_copies_are_those_of_the_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Times come from a few lines, values from all: every core has its own."""
+    """Times come from a few lines, values from all: every core has its own values."""
     monkeypatch.setattr(fold, "KEPT", (3, 5, 9))
     folded = 0
     for seed in range(300, 360):
@@ -154,7 +158,7 @@ def test_contended_gemv_with_values_is_not_stepped() -> None:
 
 
 def test_rows_that_a_switch_leads_are_folded_for_timing_only() -> None:
-    """Where an order of words depends on times, values come with them."""
+    """If the order of words depends on times, values cannot be separated from them."""
     program = gemv(WSE2, 40, 6, 4, 4, 1)
     assert is_dataflow(program)
     moved = dataclasses.replace(program, cfg_positions=program.cfg_positions + 1)
@@ -165,7 +169,9 @@ def test_rows_that_a_switch_leads_are_folded_for_timing_only() -> None:
 
 
 def test_a_fault_in_a_copied_row_is_named() -> None:
-    """All rows repeat in time, and all leave their buffer in the third round; the first core of the first cycle is named."""
+    """All rows repeat in time, and all leave their buffer in the third round; the fault names the first core of the
+    first cycle.
+    """
     b = Builder(40, 1, WSE2)
     x = b.buffer("x", 4)
     k = b.core_class("k")

@@ -1,4 +1,4 @@
-"""Random programs: the max-plus executor equals the oracle, clean or not, values and counters included."""
+"""The max-plus executor equals the oracle on random programs, with or without contention, values and counters included."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ OTHER = FabricConfig.from_wafer(
 
 @pytest.fixture(autouse=True)
 def order_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Never step a contended component because that may be faster."""
+    """Order every contended component, even if stepping it would be faster."""
     monkeypatch.setattr(maxplus, "ORDERED_COST", 0.0)
 
 
 def fuzz(seeds: range, config: FabricConfig) -> collections.Counter[str]:
-    """Compare; a third of the programs without speculation, a fifth with merges."""
+    """Compare random programs; a third of them without speculation, a fifth with merges."""
     seen: collections.Counter[str] = collections.Counter()
     for seed in seeds:
         program, inputs = random_program(seed, config, merges=0.3 if seed % 5 == 0 else 0.0)
@@ -60,7 +60,7 @@ def fuzz(seeds: range, config: FabricConfig) -> collections.Counter[str]:
 
 
 def test_random_programs_equal_the_oracle() -> None:
-    """No false clean in 500 programs (2,000 in all), and every kind of outcome occurs."""
+    """No certificate is wrongly clean in 500 programs (2,000 in total), and every kind of outcome occurs."""
     seen = fuzz(seeds(0, 1500), WSE2) + fuzz(seeds(1500, 500), OTHER)
     programs = seen["programs"]
     assert programs == cases(1500) + cases(500)
@@ -73,7 +73,7 @@ def test_random_programs_equal_the_oracle() -> None:
 
 @pytest.mark.slow
 def test_contended_components_are_stepped_where_that_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The certificate says so, and the result is the same."""
+    """The certificate states this, and the result is the same."""
     monkeypatch.setattr(maxplus, "ORDERED_COST", 1e9)
     seen = fuzz(range(100), WSE2)
     assert seen["time-ordered"] == 0
@@ -82,7 +82,7 @@ def test_contended_components_are_stepped_where_that_is_faster(monkeypatch: pyte
 
 @pytest.mark.slow
 def test_components_side_by_side_equal_the_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Groups of components on two to four threads."""
+    """Groups of components run on two to four threads."""
     made = []
 
     def watched(*arguments: Any) -> Any:
@@ -103,7 +103,9 @@ def test_components_side_by_side_equal_the_oracle(monkeypatch: pytest.MonkeyPatc
 
 
 def test_components_are_dealt_by_their_cores_at_work() -> None:
-    """Components 0, 3 and 4 with 3, 1 and 2 cores at work: of 6 the half is the first; a component without work, 6, stays with the first."""
+    """Components 0, 3 and 4 have 3, 1 and 2 active cores: half of 6 is the first one; a component without work, 6,
+    stays with the first.
+    """
     label = np.array([0, 0, 0, 3, 4, 4, 6])
     at_work = np.array([True] * 6 + [False])
     assert groups_of(label, at_work, 2).tolist() == [0, 0, 0, 1, 1, 1, 0]

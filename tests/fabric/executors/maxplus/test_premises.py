@@ -1,4 +1,4 @@
-"""What the equations take for granted: a program that breaks one premise is stepped, and the certificate states which."""
+"""The premises of the equations: a program that violates one is stepped, and the certificate states which."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def both(program: Program, config: FabricConfig = CONFIG) -> FabricResult:
 
 
 def broken(certificate: Certificate | None) -> dict[str, int]:
-    """Premises that some core broke."""
+    """Return the premises that some core broke."""
     assert certificate is not None
     assert [check.name for check in certificate.premises] == [premise.name for premise in PREMISES]
     return {check.name: check.broken for check in certificate.premises if check.broken}
@@ -42,7 +42,7 @@ def broken(certificate: Certificate | None) -> dict[str, int]:
 def row_of_three(
     config: FabricConfig, send: Callable[[CoreClass, Buffer], object], switch: Switch | None = None
 ) -> Program:
-    """The middle core of three sends as `send` says, at first to the west; both others receive two words."""
+    """Return the middle core of three sends as `send` says, at first to the west; both others receive two words."""
     b = Builder(1, 3, config)
     x = b.buffer("x", 4)
     sender, receiver = b.core_class("sender"), b.core_class("receiver")
@@ -59,12 +59,12 @@ def row_of_three(
 
 
 def two_words(k: CoreClass, x: Buffer) -> None:
-    """The plainest sender."""
+    """Send two words; this is the simplest sender."""
     k.mov(fabric_out(0), x.dsd(0, 2), start="none")
 
 
 def west_then_east(config: FabricConfig) -> Program:
-    """Two words west, one command that turns the output, two words east."""
+    """Send two words west, one command that turns the output, and two words east."""
 
     def send(k: CoreClass, x: Buffer) -> None:
         two_words(k, x)
@@ -75,7 +75,7 @@ def west_then_east(config: FabricConfig) -> Program:
 
 
 def marked(config: FabricConfig, advance: str = "local") -> Program:
-    """As above; the mark of the last word to the west turns the output."""
+    """Send the same words; the mark of the last word to the west turns the output."""
 
     def send(k: CoreClass, x: Buffer) -> None:
         k.mov(fabric_out(0), x.dsd(0, 1), start="none")
@@ -86,7 +86,7 @@ def marked(config: FabricConfig, advance: str = "local") -> Program:
 
 
 def long_row(config: FabricConfig) -> Program:
-    """20 words over five links; the routers between are not nodes of the graph."""
+    """Send 20 words over five links; the routers between are not nodes of the graph."""
     b = Builder(1, 6, config)
     x = b.buffer("x", 20)
     sender, receiver = b.core_class("sender"), b.core_class("receiver")
@@ -101,7 +101,7 @@ def long_row(config: FabricConfig) -> Program:
 
 
 def threaded(config: FabricConfig) -> Program:
-    """A microthread sends beside the main thread."""
+    """Let a microthread send in addition to the main thread."""
 
     def send(k: CoreClass, x: Buffer) -> None:
         k.mov(fabric_out(0), x.dsd(0, 2), thread=1)
@@ -111,7 +111,7 @@ def threaded(config: FabricConfig) -> Program:
 
 
 def paired(config: FabricConfig) -> Program:
-    """SIMD-64: two wavelets of two fp16 in a step."""
+    """Send with SIMD-64: two wavelets of two fp16 per step."""
     b = Builder(1, 2, config)
     h = b.buffer("h", 8, "fp16")
     sender, receiver = b.core_class("sender"), b.core_class("receiver")
@@ -125,7 +125,7 @@ def paired(config: FabricConfig) -> Program:
 
 
 def merging(config: FabricConfig) -> Program:
-    """Both neighbours send to the middle core, the eastern one later."""
+    """Let both neighbours send to the middle core, the eastern one later."""
     b = Builder(1, 3, config)
     x = b.buffer("x", 4)
     early, late, receiver = b.core_class("early"), b.core_class("late"), b.core_class("receiver")
@@ -140,7 +140,9 @@ def merging(config: FabricConfig) -> Program:
 
 
 def shut(config: FabricConfig) -> Program:
-    """The middle router takes words from its own core only, and no command comes: the words from the west wait forever."""
+    """Let the middle router accept words only from its own core, without a command: the words from the west wait
+    forever.
+    """
     b = Builder(1, 3, config)
     x = b.buffer("x", 4)
     sender, receiver = b.core_class("sender"), b.core_class("receiver")
@@ -180,14 +182,14 @@ def test_a_component_that_breaks_a_premise_is_stepped(
 
 
 def test_the_plain_program_breaks_nothing() -> None:
-    """Two words over one hop: the first is received at 5 + 1, the last at 7, so the receiver halts in cycle 8."""
+    """Two words pass one hop: the first is received at 5 + 1, the last at 7, so the receiver halts in cycle 8."""
     result = both(row_of_three(CONFIG, two_words))
     assert result.cycles == 8
     assert broken(result.certificate) == {}
 
 
 def test_a_switch_that_no_command_can_turn_keeps_its_initial_position() -> None:
-    """Its other positions neither join components nor make them merge: position 1 of three is the one in force."""
+    """Its other positions neither connect components nor make them merge: position 1 of three is in force."""
     b = Builder(1, 3, CONFIG)
     x = b.buffer("x", 4)
     sender, receiver = b.core_class("sender"), b.core_class("receiver")
@@ -205,14 +207,18 @@ def test_a_switch_that_no_command_can_turn_keeps_its_initial_position() -> None:
 
 
 def test_words_reach_cores_behind_a_switch_that_turns() -> None:
-    """11 cycles: the third word leaves in cycle 3, behind the command, and so is received at 3 + 5 + 1, the last at 10."""
+    """The run takes 11 cycles: the third word leaves in cycle 3, after the command, and is received at 3 + 5 + 1, the
+    last at 10.
+    """
     result = both(west_then_east(CONFIG))
     assert result.deadlock is None
     assert result.cycles == 11
 
 
 def test_words_that_leave_their_component_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If routes were followed wrongly, at initial positions only, all is stepped, and the certificate says so."""
+    """If routes are followed wrongly, at initial positions only, everything is stepped, and the certificate states
+    this.
+    """
     monkeypatch.setattr(graph, "steered_slots", lambda program: np.zeros(max(1, program.n_slots), bool))
     certificate = both(west_then_east(CONFIG)).certificate
     assert broken(certificate) == {"command": 1, "closed": 3}
@@ -221,7 +227,9 @@ def test_words_that_leave_their_component_are_found(monkeypatch: pytest.MonkeyPa
 
 
 def stopped_beside(cycles: int) -> Program:
-    """Row 0, stepped: words for a core that never reads. Row 1, solved: busy for `cycles`, then it waits forever."""
+    """Row 0 is stepped and has words for a core that never reads; row 1 is solved, busy for `cycles`, and then waits
+    forever.
+    """
     b = Builder(2, 3, CONFIG)
     x = b.buffer("x", 40)
     thread, other, waits = b.core_class("thread"), b.core_class("other"), b.core_class("waits")
@@ -243,7 +251,7 @@ def stopped_beside(cycles: int) -> Program:
 
 @pytest.mark.parametrize("cycles", [10, 500])
 def test_blocked_cycles_of_stepped_components_go_on_to_the_end_of_all(cycles: int) -> None:
-    """Nothing moves in row 0 after about 50 cycles, yet its words want their ports until row 1 has stopped as well."""
+    """Nothing moves in row 0 after about 50 cycles, but its words want their ports until row 1 has stopped as well."""
     result = both(stopped_beside(cycles))
     assert result.deadlock is not None
     assert result.link_blocked[0, 0, 1] >= cycles - 60
@@ -251,7 +259,7 @@ def test_blocked_cycles_of_stepped_components_go_on_to_the_end_of_all(cycles: in
 
 
 def test_the_certificate_is_one_line_for_people() -> None:
-    """Cores by how their times were found, with the reason; equal kinds together."""
+    """Cores are grouped by the method that gave their times, with the reason; equal kinds are combined."""
     plain, stepped = (
         both(make(CONFIG)).certificate for make in (lambda c: row_of_three(c, two_words), merging)
     )
@@ -262,6 +270,6 @@ def test_the_certificate_is_one_line_for_people() -> None:
 
 
 def test_every_premise_says_what_holds_and_what_happens_otherwise() -> None:
-    """One name each."""
+    """Each premise has a unique name."""
     assert len({premise.name for premise in PREMISES}) == len(PREMISES)
     assert all(premise.holds and premise.otherwise for premise in PREMISES)

@@ -1,4 +1,4 @@
-"""Cases that a model of whole transfers gets wrong unless it keeps the time of every word."""
+"""Cases that a model of complete transfers gets wrong unless it keeps the time of every word."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ def test_streams_that_meet_are_put_in_order(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("vectors", [1, 20])
 def test_gemv_fed_from_the_edge_contends_on_its_ramps(vectors: int) -> None:
-    """The next vector arrives while the chain of the last one runs; they meet."""
+    """The next vector arrives while the chain of the last one runs, so they contend."""
     certificate = both(gemv(CONFIG, 17, 16, 8, 8, vectors, edge=True)).certificate
     assert certificate.clean == (vectors == 1)
     assert {flag.port for flag in certificate.flagged} == ({"RAMP"} if vectors > 1 else set())
 
 
 def test_streams_one_after_the_other_are_clean() -> None:
-    """20 words of color 0 have left core 1 before those of color 1 come."""
+    """20 words of color 0 have left core 1 before those of color 1 arrive."""
     assert both(two_streams(60, 1)).certificate.clean
 
 
@@ -105,7 +105,7 @@ def test_split_receive_with_a_pause() -> None:
 
 
 def test_speculation_that_fails_is_repeated() -> None:
-    """The reader is fast but late, which only the run can tell."""
+    """The reader is fast but late, which only the run shows."""
     b = Builder(1, 3, CONFIG)
     x = b.buffer("x", 40)
     send, late = b.core_class("send"), b.core_class("late")
@@ -151,7 +151,7 @@ LONG = dataclasses.replace(CONFIG, hop_cycles=7)
 
 
 def stuck_at(b: Builder) -> int:
-    """Cycles of a deadlocked run on links of seven cycles, equal to the oracle's and without a step; no core sends color 1."""
+    """Run a deadlock on links of seven cycles, equal to the oracle's and without a step; no core sends color 1."""
     b.route(1, None, "W", "R")
     program = b.build()
     result = solve_run(program, LONG, functional=False)
@@ -163,7 +163,8 @@ def stuck_at(b: Builder) -> int:
 
 @pytest.mark.parametrize("halfway", ["R", ""])
 def test_a_stuck_run_waits_for_the_oldest_word_on_a_link(halfway: str) -> None:
-    """Words 2 and 3 are sent in cycles 22 and 23; the reader's queue is full, word 2 is 1 + 7 + 7 cycles on its way behind the ring.
+    """Words 2 and 3 are sent in cycles 22 and 23; the reader's queue is full, and word 2 is in transit for 1 + 7 + 7
+    cycles behind the ring.
 
     With a reader halfway, the router there is its own node.
     """
@@ -186,7 +187,7 @@ def test_a_stuck_run_waits_for_the_oldest_word_on_a_link(halfway: str) -> None:
 
 
 def test_a_stuck_run_waits_for_the_move_that_the_first_credit_allows() -> None:
-    """Link and input queue hold 2 * 7 + 2 words of 17; two are read in cycles 200 and 201.
+    """Link and input queue have room for 2 * 7 + 2 words of 17; two are read in cycles 200 and 201.
 
     The credit of the first is for the link in 201, for the last word in 201 + 7; that move takes a cycle.
     """
@@ -205,7 +206,7 @@ def test_a_stuck_run_waits_for_the_move_that_the_first_credit_allows() -> None:
 
 
 def test_a_stuck_run_waits_for_a_credit_of_no_use() -> None:
-    """Both links and input queues hold 2 * 7 + 2 words of 17; the reader in the east takes one in cycle 200.
+    """Both links and input queues have room for 2 * 7 + 2 words of 17; the eastern reader takes one in cycle 200.
 
     Its credit is back in 201 + 7; the last word stays, for it also goes west, where nothing is read.
     """
@@ -239,7 +240,7 @@ def test_kernels_equal_the_oracle(turns: int) -> None:
 
 @pytest.mark.slow
 def test_steady_state_adds_turns_and_changes_nothing() -> None:
-    """Of 200 turns only a few are simulated; switched off, the same cycles come out."""
+    """Only a few of 200 turns are simulated; without extrapolation the cycles are the same."""
     program = halo(CONFIG, 6, 6, 5, 30, 200)
     short, full = both(program), both(program, steady=False)
     assert short.certificate.extrapolated_rounds > 150
@@ -248,7 +249,7 @@ def test_steady_state_adds_turns_and_changes_nothing() -> None:
 
 
 def test_steady_state_is_refused_while_a_queue_fills() -> None:
-    """A sender without back-pressure runs ahead by one word in two turns: no two states are alike before the end."""
+    """A sender without back-pressure runs ahead by one word in two turns, so no two states are equal before the end."""
     b = Builder(1, 2, CONFIG)
     x = b.buffer("x", 8)
     send, receive = b.core_class("send"), b.core_class("receive")
@@ -285,7 +286,7 @@ def test_unsupported_components_are_stepped_and_the_others_are_not() -> None:
 
 
 def test_out_of_bounds_names_core_and_cycle() -> None:
-    """Values are applied without a clock, but the fault is reported as the stepped executor reports it."""
+    """Values are applied without a clock, but the fault is that of the stepped executor."""
     b = Builder(1, 1, CONFIG)
     x = b.buffer("x", 4)
     k = b.core_class("k")
@@ -297,14 +298,16 @@ def test_out_of_bounds_names_core_and_cycle() -> None:
 
 
 def test_too_many_cycles_are_a_fault() -> None:
-    """As with the stepped executors."""
+    """Too many cycles are a fault as with the stepped executors."""
     with pytest.raises(ProgramError, match="not ended after 50 cycles"):
         solve_run(halo(CONFIG, 3, 3, 4, 30, 5), CONFIG, functional=False, max_cycles=50)
 
 
 @pytest.mark.parametrize("executor", ["oracle", "wavelet", "max-plus"])
 def test_the_last_cycle_that_is_allowed(executor: str) -> None:
-    """All executors step cycles 0 to max_cycles - 1: a program of n cycles needs n + 1, in the last of which nothing moves."""
+    """All executors step cycles 0 to max_cycles - 1: a program of n cycles needs n + 1, and in the last one nothing
+    moves.
+    """
     program = two_streams(60, 1)
     cycles = run_program(program, CONFIG, executor=executor, functional=False).cycles
     run_program(program, CONFIG, executor=executor, functional=False, max_cycles=cycles + 1)
@@ -317,7 +320,7 @@ progression = st.tuples(st.integers(0, 40), st.integers(1, 9), st.integers(1, 12
 
 @given(progression, progression)
 def test_progressions_meet_as_their_sets_do(a: tuple[int, int, int], b: tuple[int, int, int]) -> None:
-    """Against the sets themselves; a run of one word has step 0."""
+    """Progressions are compared with the sets themselves; a run of one word has step 0."""
     (s1, d1, n1), (s2, d2, n2) = a, b
     d1, d2 = (0 if n1 == 1 else d1), (0 if n2 == 1 else d2)
     cycles = {s1 + i * d1 for i in range(n1)} & {s2 + i * d2 for i in range(n2)}

@@ -89,7 +89,7 @@ class Core:
             self.memory[address + i] = value >> (16 * i) & 0xFFFF
 
     def visible(self, queue: int, t: int) -> list[Word]:
-        """Words that came before this cycle."""
+        """Return the words that came before this cycle."""
         return [word for word in self.inputs.get(queue, ()) if word.time < t]
 
     def take(self, queue: int) -> Word:
@@ -295,7 +295,7 @@ class Core:
             assert op == Op.NOP, Op(op).name
 
     def system(self, fn: Sys, b: int, t: int) -> int:
-        """A function of the machine; its result."""
+        """Return a function of the machine; its result."""
         x = self.get(b)
         if fn == Sys.TSC_VALUE:
             return (self.clock_held + (t - self.clock_base if self.clock_on else 0)) & ((1 << 48) - 1)
@@ -371,5 +371,5 @@ class Core:
 
 
 def replaced(dsd: int, low: int, value: int) -> int:
-    """A DSD value with another 16-bit field."""
+    """Return a DSD value with another 16-bit field."""
     return M.signed(dsd & ~(0xFFFF << low) | (value & 0xFFFF) << low, 64)

@@ -41,7 +41,7 @@ class Queue:
         self.words.append((t + self.latency, word))
 
     def ready(self, t: int) -> bool:
-        """Whether a word may leave: it has come, and the link is free within this cycle."""
+        """Return whether a word may leave: it has come, and the link is free within this cycle."""
         return bool(self.words) and self.words[0][0] <= t and self.free_milli <= 1000 * t
 
     def pop(self, t: int, word_milli: int) -> Word:
@@ -111,13 +111,13 @@ class Machine:
     # ---- DSD values
 
     def stride(self, dsd: int) -> int:
-        """Elements between two of a vector; 1 of a shape."""
+        """Return the elements between two of a vector; 1 of a shape."""
         if dsd & 15 == DsdKind.CIRCBUF:
             return int(self.image.rings[dsd >> 36 & 0xFFFF][2])
         return M.signed(dsd >> 36, 16) if dsd & 15 == DsdKind.MEM1D else 1
 
     def field(self, dsd: int, field: DsdField) -> int:
-        """A field of a DSD value."""
+        """Return a field of a DSD value."""
         kind, length = dsd & 15, dsd >> 20 & 0xFFFF
         if field in (DsdField.LENGTH, DsdField.TOTAL):
             row = self.image.shapes[length] if kind == DsdKind.MEM4D else None
@@ -143,7 +143,7 @@ class Machine:
         return base + width * n * M.signed(dsd >> 36, 16)
 
     def rebased(self, dsd: int, address: int) -> int:
-        """A DSD value at another address."""
+        """Return a DSD value at another address."""
         return replaced(dsd, 4, address)
 
     # ---- channels

@@ -138,7 +138,7 @@ class Body:
         return rows
 
     def memory_dsd(self, width: int, n: int) -> int:
-        """A descriptor of memory with room for `n` elements."""
+        """Return a descriptor of memory with room for `n` elements."""
         rng = self.rng
         kind = rng.randint(0, 7)
         if kind == 0:
@@ -156,7 +156,7 @@ class Body:
         )
 
     def vector(self) -> list[str]:
-        """An operation on memory alone."""
+        """Return an operation on memory alone."""
         rng, rows = self.rng, []
         name = rng.choice(O.VECTOR_OPS)
         n, row = rng.randint(1, 9), []
@@ -201,7 +201,7 @@ class Body:
         return rows
 
     def change_dsd(self) -> list[str]:
-        """Descriptors in registers: fields changed and read, addresses of elements."""
+        """Return the descriptors in registers: fields changed and read, addresses of elements."""
         rng = self.rng
         rows = [self.constant(0, self.memory_dsd(1, 5)), f"LDI 1 0 {rng.choice([1, 2, 3, -1])}"]
         op = rng.choice(
@@ -210,7 +210,7 @@ class Body:
         return [*rows, f"{op} {rng.randint(8, 15)} 0 {1 if op != 'DSD_GET' else rng.randint(0, 6)}"]
 
     def fabric(self, op: str, forms: list[Form], values: list[int], *, thread: int = -1) -> list[str]:
-        """An operation with a channel."""
+        """Return an operation with a channel."""
         rng = self.rng
         rows = [self.constant(k, value) for k, value in enumerate(values)]
         options: dict[str, int] = {}
@@ -243,7 +243,7 @@ class Body:
         return self.fabric(name, forms, values)
 
     def send(self, color: int, words: int, queue: int) -> list[str]:
-        """Words of memory, or a scalar, into a channel; perhaps a control wavelet behind them."""
+        """Return the words of memory, or a scalar, into a channel; perhaps a control wavelet behind them."""
         rng = self.rng
         simd = rng.choice([0, 0, 0, 1, 2])
         to = fabout(color, queue, words, simd=simd, wavelet_index=int(not simd and rng.random() < 0.2))

@@ -59,7 +59,7 @@ class Thread:
 
 
 def widths(name: str) -> tuple[int, int, int, int]:
-    """Words of an element of destination, sources and scalar."""
+    """Return the words of an element of destination, sources and scalar."""
     wide = 2 if name.endswith("32") or (name[0] == "f" and name.endswith("s")) else 1
     return (*MIXED.get(name, (wide, wide, wide)), 2 if name == "fmacs" else 1)
 
@@ -79,7 +79,7 @@ def load_row(core: Any, issue: list[int], place: int) -> list[int] | None:
 
 
 def is_async(core: Any, issue: list[int]) -> bool:
-    """Whether the operation runs on a microthread."""
+    """Return whether the operation runs on a microthread."""
     rows = [load_row(core, issue, place) for place in range(4)]
     return bool(issue[O.V_ASYNC]) or any(row[O.L_ASYNC] for row in rows if row)
 
@@ -106,7 +106,7 @@ def surveyed(core: Any, row: int, first: int) -> tuple[int, int, set[int], bool]
 
 
 def option(core: Any, value: int, first: int) -> int:
-    """An id of an issue row: itself, a register or a constant of the class."""
+    """Return an id of an issue row: itself, a register or a constant of the class."""
     if value >= O.USE_CONSTANT:
         return int(core.cls.constants[value - O.USE_CONSTANT])
     return int(core.get(first + value - O.USE_REGISTER)) if value >= O.USE_REGISTER else value
@@ -225,7 +225,7 @@ def address(core: Any, x: Operand) -> int:
 
 
 def element(core: Any, thread: Thread, values: list[int]) -> int:
-    """The result for source 0, source 1, scalar."""
+    """Return the result for source 0, source 1, scalar."""
     result = core.m.elements[thread.name](*values)
     if thread.name == "addc16":
         result += thread.carry

@@ -1,4 +1,4 @@
-"""Messages of loggers to a cluster's management: kept in memory, where a program may read them."""
+"""Accepts messages of loggers to a cluster's management and keeps them in memory, where a program may read them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["TelemetryClient"]
 
 
 class TelemetryClient:
-    """Takes values as a cluster's management would; the newest `max_buffer_size` pushes are kept in :attr:`kept`."""
+    """Accepts values as a cluster's management would; the newest `max_buffer_size` pushes are kept in :attr:`kept`."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class TelemetryClient:
     def push(
         self, metrics: Mapping[str, object], labels: Mapping[str, str] | None = None, **_: object
     ) -> None:
-        """Take values with their labels."""
+        """Accept values with their labels."""
         self.kept.append((dict(metrics), dict(labels or {})))
 
     def flush(self) -> None:

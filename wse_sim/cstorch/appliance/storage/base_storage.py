@@ -33,7 +33,7 @@ class _Storage:
 
     @classmethod
     def get_type(cls, path: Path) -> type[_Storage]:
-        """The kind of storage that a path belongs to.
+        """Return the kind of storage that a path belongs to.
 
         Raises
         ------
@@ -49,7 +49,7 @@ class _Storage:
 
     @classmethod
     def get(cls, path: Path) -> _Storage:
-        """The storage of a path."""
+        """Return the storage of a path."""
         return cls.get_type(path)(path)
 
     @classmethod
@@ -71,7 +71,7 @@ class StorageDeleter(_Storage):
 
     @classmethod
     def get(cls, path: Path) -> Self:
-        """The deleter of a path."""
+        """Return the deleter of a path."""
         made = cls.get_type(path)(path)
         assert isinstance(made, cls)
         return made

@@ -13,26 +13,26 @@ __all__ = ["H5Deleter", "H5Reader", "H5Writer"]
 class _File:
     @classmethod
     def is_valid_path(cls, path: base_storage.Path) -> bool:
-        """Paths without a scheme are files."""
+        """Accept paths without a scheme, which are files."""
         return "://" not in os.fspath(path)
 
     @classmethod
     def path_exists(cls, path: base_storage.Path) -> bool:
-        """Whether the file is there."""
+        """Return whether the file is there."""
         return Path(path).exists()
 
 
 class H5Reader(_File, base_storage.StorageReader, kind_of=base_storage.StorageReader):
-    """A checkpoint file to read."""
+    """Reads a checkpoint file."""
 
     @property
     def fstat(self) -> os.stat_result:
-        """Size and time of the file."""
+        """Return size and time of the file."""
         return os.stat(self.path)
 
     @property
     def global_metadata(self) -> dict[str, object]:
-        """Attributes of the file."""
+        """Return the attributes of the file."""
         from wse_sim.cstorch import checkpoint
 
         with checkpoint.opened(self.path) as file:
@@ -40,11 +40,11 @@ class H5Reader(_File, base_storage.StorageReader, kind_of=base_storage.StorageRe
 
 
 class H5Writer(_File, base_storage.StorageWriter, kind_of=base_storage.StorageWriter):
-    """A checkpoint file to write."""
+    """Writes a checkpoint file."""
 
 
 class H5Deleter(_File, base_storage.StorageDeleter, kind_of=base_storage.StorageDeleter):
-    """A checkpoint file to delete."""
+    """Deletes a checkpoint file."""
 
     def delete(self) -> None:
         """Delete the file."""

@@ -17,7 +17,7 @@ class _Cloud:
 
     @classmethod
     def is_valid_path(cls, path: base_storage.Path) -> bool:
-        """Whether a path has the scheme ``s3``."""
+        """Return whether a path has the scheme ``s3``."""
         return os.fspath(path).startswith("s3://")
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Classes by their base classes."""
+"""Finds classes by their base classes."""
 
 from __future__ import annotations
 

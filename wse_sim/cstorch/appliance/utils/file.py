@@ -1,4 +1,4 @@
-"""Links and folders as trainers make them."""
+"""Creates links and folders as trainers do."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def create_symlink(
 
 
 def get_path_size(path: str | os.PathLike[str]) -> int:
-    """Bytes of a file, or of all files below a folder."""
+    """Return the bytes of a file, or of all files below a folder."""
     at = Path(path)
     if at.is_file():
         return at.stat().st_size

@@ -15,7 +15,7 @@ _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0
 def convert_byte_unit(
     value: float, dst_unit: str, src_unit: str = "B", precision: int | None = None
 ) -> float:
-    """Bytes in another unit."""
+    """Convert bytes to another unit."""
     out = value * _BYTES[src_unit] / _BYTES[dst_unit]
     return out if precision is None else round(out, precision)
 
@@ -23,13 +23,13 @@ def convert_byte_unit(
 def convert_time_unit(
     value: float, dst_unit: str, src_unit: str = "s", precision: int | None = None
 ) -> float:
-    """Time in another unit."""
+    """Convert a time to another unit."""
     out = value * _SECONDS[src_unit] / _SECONDS[dst_unit]
     return out if precision is None else round(out, precision)
 
 
 def bytes_to_human(value: float, fmt: str = ".2f") -> str:
-    """Bytes in the largest unit that fits."""
+    """Return the bytes in the largest unit that fits."""
     for unit in ("PiB", "TiB", "GiB", "MiB", "KiB"):
         if value >= _BYTES[unit]:
             return f"{value / _BYTES[unit]:{fmt}}{unit}"

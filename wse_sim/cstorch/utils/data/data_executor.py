@@ -29,7 +29,7 @@ class MicroBatchSize:
 
     @classmethod
     def check(cls, value: MbsSetting, batch: int | None = None) -> MbsSetting:
-        """The setting itself, if it makes sense.
+        """Return the setting itself, if it makes sense.
 
         Raises:
             ProgramError: an unknown word, a number below 1 or one that does not divide the batch.
@@ -100,7 +100,7 @@ class DataExecutor:
 
     @property
     def execution(self) -> Execution:
-        """The run of this executor that is on, or was on last."""
+        """The current run of this executor, or the last one."""
         if self._execution is None:
             raise faults.program_error("the executor has not started; iterate over it first")
         return self._execution

@@ -1,4 +1,4 @@
-"""The loader of a program: a function that every input worker calls, and how its batches come to the client."""
+"""The loader of a program: every input worker calls a function, and its batches are sent to the client."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ PREFETCH = 2
 
 
 class RestartableDataLoader(abc.ABC):
-    """A loader whose position can be saved: what ``input_fn`` may return to be continued exactly."""
+    """A loader whose position can be saved; ``input_fn`` may return one to be resumed exactly."""
 
     @abc.abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """The position."""
+        """Return the position."""
 
     @abc.abstractmethod
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
-        """Go to a saved position."""
+        """Move to a saved position."""
 
 
 _ids = itertools.count()
@@ -133,7 +133,7 @@ class DataLoader:
 
     @property
     def is_restartable(self) -> bool:
-        """Whether the loader can save its position and go back to it."""
+        """True if the loader can save its position and return to it."""
         made = self.dataloader
         return isinstance(made, RestartableDataLoader) or (
             callable(getattr(made, "state_dict", None)) and callable(getattr(made, "load_state_dict", None))
@@ -175,7 +175,7 @@ class DataLoader:
     # -- batches ---------------------------------------------------------------------------------
 
     def limit(self) -> int | None:
-        """Batches that this object's own arguments allow, or None."""
+        """Return the batches that this object's own arguments allow, or None."""
         limits = [] if self.num_steps is None else [self.num_steps]
         if self._epochs is not None:
             per_epoch = self.steps_per_epoch if self.steps_per_epoch is not None else _length(self.dataloader)
@@ -207,7 +207,7 @@ class DataLoader:
             yield batch
 
     def __iter__(self) -> Iterator[Any]:
-        """The loop of the experimental interface: an executor over this loader."""
+        """Iterate over an executor for this loader, as the experimental interface does."""
         yield from DataExecutor(self, num_steps=self.limit())
 
 
@@ -262,7 +262,7 @@ def _work(
     endless: bool,
     out: queue.Queue[tuple[str, Any]],
 ) -> None:
-    """A worker process: its own loader, its own rank, batches into a bounded queue."""
+    """Run a worker process, which has its own loader and rank and puts batches into a bounded queue."""
     end_with_command()
     torch.set_num_threads(1)
     per_system = max(1, workers // systems)

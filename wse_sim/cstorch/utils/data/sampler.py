@@ -14,7 +14,7 @@ pad_index = -1
 
 
 class DistributedSampler(torch.utils.data.Sampler):
-    """Indices of a dataset, shuffled by epoch and dealt out over the input workers.
+    """Indices of a dataset, shuffled by epoch and distributed over the input workers.
 
     Args:
         data_source: the dataset (its length counts).
@@ -62,7 +62,7 @@ class DistributedSampler(torch.utils.data.Sampler):
             )
 
     def set_state(self, samples: int) -> None:
-        """Resume after that many samples of the first epoch (over all workers)."""
+        """Resume after this number of samples of the first epoch (over all workers)."""
         self.start_index = samples % max(self.total, 1)
 
     def set_epoch(self, epoch: int) -> None:
@@ -70,7 +70,7 @@ class DistributedSampler(torch.utils.data.Sampler):
         self.epoch = epoch
 
     def _indices(self) -> list[int]:
-        """All indices of this epoch in order, filled up or cut to whole groups."""
+        """Return all indices of this epoch in order, filled up or cut to whole groups."""
         if self.shuffle:
             draw = torch.Generator().manual_seed(self.seed + self.epoch)
             order = torch.randperm(len(self.data_source), generator=draw)[: self.total].tolist()
@@ -93,7 +93,7 @@ class DistributedSampler(torch.utils.data.Sampler):
         if self.batch_size is None:
             yield from order[self.rank :: self.workers]
             return
-        # Batches are dealt out in turn, so together the workers keep the order of batches.
+        # Batches are distributed round-robin, so together the workers keep the order of batches.
         for start in range(self.rank * self.batch_size, len(order), self.workers * self.batch_size):
             yield order[start : start + self.batch_size]
 

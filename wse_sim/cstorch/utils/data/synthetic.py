@@ -1,4 +1,4 @@
-"""Made-up samples of a given structure."""
+"""Synthetic samples of a given structure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes of batches and runs."""
+"""Computes sizes of batches and runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def compute_num_steps(
     steps_per_epoch: int | None = None,
     grad_accum_steps: int = 1,
 ) -> int:
-    """Batches still to run.
+    """Return the number of batches that remain.
 
     Args:
         dataloader: its length is the default of ``steps_per_epoch``.
@@ -81,7 +81,7 @@ def _check_counts(owner: str, **counts: int | None) -> None:
 
 
 def _length(loader: object) -> int | None:
-    """Batches of one pass, or None."""
+    """Return the batches of one pass, or None."""
     if not isinstance(loader, Sized):
         return None
     try:
@@ -120,7 +120,7 @@ class Schedule:
             return inside and (step - self.start) % self.step == 0
 
         def range(self) -> range:
-            """The steps without the last one that is added.
+            """Return the steps without the additional last one.
 
             Raises:
                 ProgramError: the range has no end.
@@ -130,7 +130,7 @@ class Schedule:
             return range(self.start, self.end, self.step)
 
         def next_immediate_step(self, step: int) -> int:
-            """The first of its steps that is not before `step`; the end if there is none."""
+            """Return the first step that is not before `step`; the end if there is none."""
             return next((s for s in self if s >= step), step if self.end is None else self.end)
 
         def __iter__(self) -> Iterator[int]:
@@ -151,7 +151,7 @@ class Schedule:
         return any(r.match(step) for r in self.ranges)
 
     def match_after(self, step: int) -> Iterable[int]:
-        """The matching steps from ``step`` on (without end if a range has none)."""
+        """Yield the matching steps from ``step`` on (without end if a range has none)."""
         ends = [r.end for r in self.ranges]
         bounded = [e for e in ends if e is not None]
         limit = max(bounded) if len(bounded) == len(ends) and bounded else None

@@ -1,4 +1,4 @@
-"""Writers of summaries: TensorBoard's where it is installed, else one that writes JSON lines.
+"""Writers of summaries: TensorBoard's where it is installed, otherwise one that writes JSON lines.
 
 A line of the latter: ``{"tag": "loss", "step": 50, "value": 2.30, "wall_time": 1700000000.0}`` in ``summaries.jsonl``.
 """
@@ -44,7 +44,7 @@ class JsonLinesWriter:
         return self.log_dir
 
     def _get_file_writer(self) -> SimpleNamespace:
-        """Where trainers look for the name of the file."""
+        """Return the object in which trainers look for the name of the file."""
         return SimpleNamespace(event_writer=SimpleNamespace(_file_name=str(self._path)))
 
     def _write(self, tag: str, step: int | None, value: object, walltime: float | None) -> None:

@@ -115,7 +115,7 @@ def flow(
                         if leaf < 0 or blocked:
                             continue
                         k = np.int64(tree[leaf])
-                        if k < 0:  # no one sends: this core never ends
+                        if k < 0:  # no core sends: this core never ends
                             blocked = True
                         elif left[leaf] >= written[k]:
                             following[c], reader[k] = reader[k], c

@@ -161,7 +161,9 @@ class _Whole:
         self._labels: npt.NDArray[np.int32] | None = None
 
     def timing(self, signing: bool) -> Planes | None:
-        """Planes of a timing-only run; None if cores or words are left over, or streams that should be signed were stepped."""
+        """Return the planes of a timing-only run; None if cores or words are left over, or streams that should be
+        signed were stepped.
+        """
         self.solve(signing=signing)
         if signing and self.skip.any():
             return None

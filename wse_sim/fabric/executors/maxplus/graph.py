@@ -88,7 +88,7 @@ def static_routes(program: Program) -> tuple[IntArray, IntArray]:
 
 
 def steering(program: Program) -> npt.NDArray[np.bool_]:
-    """(n_instr,): instructions that send a control wavelet or an advance mark."""
+    """Return (n_instr,): instructions that send a control wavelet or an advance mark."""
     op, advance = program.code[:, P.OP], program.code[:, P.ADVANCE]
     return np.asarray((op == Op.CONTROL) | ((op > Op.CONTROL) & (advance > 0)))
 
@@ -101,7 +101,7 @@ def steered_slots(program: Program) -> npt.NDArray[np.bool_]:
 
 
 def class_sends(program: Program) -> npt.NDArray[np.bool_]:
-    """(n_classes, slots): some instruction of the class sends on the slot."""
+    """Return (n_classes, slots): some instruction of the class sends on the slot."""
     sends = np.zeros((len(program.class_names), max(1, program.n_slots)), bool)
     code = program.code
     sending = (code[:, P.OP] >= P.FIRST_VECTOR_OP) & (code[:, P.D + P.KIND] == Kind.FABRIC)
@@ -110,7 +110,7 @@ def class_sends(program: Program) -> npt.NDArray[np.bool_]:
 
 
 def longest_transfer(program: Program, costs: npt.NDArray[np.int64], limit: int) -> npt.NDArray[np.int32]:
-    """(slots,): most words one instruction sends on the slot, at most `limit`."""
+    """Return (slots,): most words one instruction sends on the slot, at most `limit`."""
     words = np.ones(max(1, program.n_slots), np.int64)
     for i in np.flatnonzero(
         (program.code[:, P.OP] >= P.FIRST_VECTOR_OP) & (program.code[:, P.D + P.KIND] == Kind.FABRIC)
@@ -123,7 +123,7 @@ def longest_transfer(program: Program, costs: npt.NDArray[np.int64], limit: int)
 
 
 def slow_slots(program: Program, costs: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """(slots,): some instruction reads the slot slower than a word a cycle, so credits will bind."""
+    """Return (slots,): some instruction reads the slot slower than a word a cycle, so credits will bind."""
     slow = np.zeros(max(1, program.n_slots), bool)
     for place in (P.A, P.B):
         rows = (program.code[:, P.OP] >= P.FIRST_VECTOR_OP) & (program.code[:, place + P.KIND] == Kind.FABRIC)
@@ -304,7 +304,7 @@ def build_graph(
     speculate: bool,
     whole: bool = False,
 ) -> Graph:
-    """Nodes of all trees outside `skip`; trees named by `exact` (slot * R + core) get exact windows.
+    """Return the nodes of all trees outside `skip`; trees named by `exact` (slot * R + core) get exact windows.
 
     Routers of `ordered` (all if `whole`) get a node for every slot that reaches them.
     """

@@ -77,7 +77,7 @@ def order_routers(nodes: npt.NDArray[np.int32], n_routers: int) -> Ordered:
 def similar_routers(
     program: Program, label: npt.NDArray[np.int32], flagged: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.bool_]:
-    """(R,): `flagged` and all routers of their components with the program and routes of one of them.
+    """Return (R,): `flagged` and all routers of their components with the program and routes of one of them.
 
     If one of many equal routers has a collision, the others usually do as well; unnecessary ordering only
     costs time.

@@ -48,14 +48,14 @@ class Checked(Premise):
 
 
 def _holding(program: Program, rows: npt.NDArray[Any]) -> Cores:
-    """(n_classes,): classes with one of the instructions `rows`."""
+    """Return (n_classes,): classes with one of the instructions `rows`."""
     found = np.zeros(len(program.class_names), bool)
     found[program.class_of_instruction()[rows]] = True
     return found
 
 
 def _threaded(program: Program) -> Cores:
-    """(n_classes,): classes with tasks or microthreads that share the issue slot.
+    """Return (n_classes,): classes with tasks or microthreads that share the issue slot.
 
     A microthread that the main thread joins (or awaits by HALT) at once never shares it: it is equal to the same
     instruction on the main thread.
@@ -72,18 +72,18 @@ def _threaded(program: Program) -> Cores:
 
 
 def _commanding(program: Program) -> Cores:
-    """(n_classes,): classes that send control wavelets or advance marks."""
+    """Return (n_classes,): classes that send control wavelets or advance marks."""
     return _holding(program, steering(program))
 
 
 def _paired(program: Program) -> Cores:
-    """(n_classes,): classes that move two words in a step."""
+    """Return (n_classes,): classes that move two words in a step."""
     code = program.code
     return _holding(program, (code[:, P.OP] > Op.CONTROL) & (code[:, P.WIRE] == P.Wire.FP16X4))
 
 
 def unsupported_classes(program: Program) -> Cores:
-    """(n_classes,): classes that break a premise about cores."""
+    """Return (n_classes,): classes that break a premise about cores."""
     return _threaded(program) | _commanding(program) | _paired(program)
 
 
@@ -167,7 +167,7 @@ PREMISES: tuple[Premise, ...] = (*CHECKED, ROOM, MEETING, CLOSED)
 
 
 def words_out(links: npt.NDArray[np.integer], inside: npt.NDArray[np.bool_], cols: int) -> int:
-    """Words that went over links (R, 5) from cores `inside` (R,) to others."""
+    """Return the words that went over links (R, 5) from cores `inside` (R,) to others."""
     there = inside.reshape(-1, cols)
     moved = links.reshape(*there.shape, 5)
     ways = (

@@ -70,7 +70,7 @@ class Solution:
     waiting: npt.NDArray[np.int32] | None = None
 
     def stuck(self, ignore: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """(R,): cores outside `ignore` that wait forever."""
+        """Return (R,): cores outside `ignore` that wait forever."""
         return (self.columns[K.STATE] == K.READY) & ~ignore
 
     @functools.cached_property
@@ -165,7 +165,7 @@ def gather(cores, fields):  # type: ignore[no-untyped-def]
 
 
 def ring_cells(config: FabricConfig) -> int:
-    """Cells of the ring arrays: a power of two."""
+    """Return the cells of the ring arrays: a power of two."""
     return 1 << (config.ring_wavelets - 1).bit_length()
 
 

@@ -43,12 +43,12 @@ from wse_sim.fabric.format.program import Program
 from wse_sim.fabric.threads import LINES, LOOKS, cut, own_words
 from wse_sim.jit import give_way, helper_kernel, inlined_kernel, load_acquire, store_release, trailing_zeros
 
-# What a band shows the others, in cache lines of its own.
+# The state that a band publishes to the others, in separate cache lines.
 (SENT, STATUS, STOPPED, JUMPED, DISTANCE) = range(5)
 # cycles told; status (see show); 2 cycle + half of a fault; 1 + cycle of the last jump; its length
 LINE = LINES
 NEVER_STOPPED = np.int64(1) << 62
-# How a band is at the end of a cycle: nothing of its own is left to do; nothing happens until a count ends.
+# State of a band at the end of a cycle: it has no work left; nothing happens until a count ends.
 QUIET, CALM = 1, 2
 FARTHEST = (1 << 30) - 1  # cycles of one jump
 # What a band does after a cycle: it waits for the others, ends, or continues by that many cycles.
@@ -68,7 +68,7 @@ def make_edges(program: Program, bands: list[Band]) -> Edges:
     n, words, slots = len(bands), -(-program.cols // 64), max(1, program.n_slots)
     shown = own_words(n * LINE, dtype=np.int64)
     shown[STOPPED::LINE] = NEVER_STOPPED
-    words = 0 if n == 1 else -(-words // LINES) * LINES  # one band tells no one
+    words = 0 if n == 1 else -(-words // LINES) * LINES  # a single band has no neighbours
     return Edges(shown, own_words(2, n, 2, words), own_words(2, n, 2, words, slots, 2))
 
 
@@ -80,7 +80,7 @@ def split_rows(program: Program, n: int) -> list[Band]:
 
 
 def bands_of(program: Program, starts: list[int]) -> list[Band]:
-    """Bands that begin at row 0 and at every row of `starts`."""
+    """Return the bands that begin at row 0 and at every row of `starts`."""
     ends = [*starts, program.rows]
     return [Band(first, end, program.rows) for first, end in zip([0, *starts], ends, strict=True)]
 

@@ -138,7 +138,7 @@ class Wavelet:
 
 
 def sizes(i: int, band: Band, cols: int) -> Array:
-    """The counters of band `i` at cycle 0."""
+    """Return the counters of band `i` at cycle 0."""
     size = own_words(SIZES, dtype=np.int64)
     size[BAND], size[N_ROWS] = i, band.n_rows
     size[FIRST_CORE], size[END_CORE] = band.cores(cols)

@@ -107,7 +107,7 @@ class Band(NamedTuple):
         return self.first * cols, self.end * cols
 
     def words(self, cols: int) -> int:
-        """Words of routers, padding and ghosts included."""
+        """Return the words of routers, padding and ghosts included."""
         return (self.n_rows + 2) * (-(-cols // 64) + 1) + 2
 
 
