@@ -203,7 +203,8 @@ def draw_fabric_map(
     height = float(np.clip(2.75 * rows / cols + 0.6, 1.4, 4.7))
     from wse_sim.report.picture import Picture
 
-    figure = Picture(figsize=(3.0 * across + 1.4, height * down + 0.5), dpi=DPI, layout="constrained")
+    inches = height * down + 0.5 + 0.25 * title.count("\n")
+    figure = Picture(figsize=(3.0 * across + 1.4, inches), dpi=DPI, layout="constrained")
     grid = figure.subplots(down, across, squeeze=False)
     top = max(float(np.nanmax(values)) if values.size else 0.0 for values in arrays.values()) or 1.0
     for spot, (name, values) in zip(grid.flat, arrays.items(), strict=False):
@@ -276,7 +277,7 @@ def _subtitle(result: Result) -> str:
 def _head(axes: Axes, result: Result) -> None:
     """Write the title and below it the bottleneck, which explains a map with few colors."""
     inches = axes.figure.get_size_inches()[0] * axes.get_position().width
-    lines = textwrap.wrap(_subtitle(result), max(30, int(inches * 18)))
+    lines = textwrap.wrap(_subtitle(result), max(30, int(inches * 20)))
     axes.annotate(
         "\n".join(lines), (0, 1), xytext=(0, 4), xycoords="axes fraction", textcoords="offset points",
         fontsize=8, color="#52525b", va="bottom", annotation_clip=False,
