@@ -26,7 +26,7 @@ from wse_sim.csl.evaluate import Evaluator
 from wse_sim.csl.layout import EvaluatedUnit
 from wse_sim.csl.lower import ProgramCode
 from wse_sim.csl.modules import ExportedSymbol, ProgramState
-from wse_sim.csl.optimised import inline_calls, keep_scalars
+from wse_sim.csl.optimised import fold_calls, inline_calls, keep_scalars
 from wse_sim.csl.storage import check_defined
 from wse_sim.csl.unit import Compiler
 from wse_sim.csl.values import Cell, Function, Global, Ref, Value
@@ -165,6 +165,7 @@ class ClassLinker:
             if id(g) not in self.unit.assigned:
                 self.evaluator.check_reach(Value(g.type, g.data), at)
         order = self.order(roots)
+        fold_calls(order, roots)
         inline_calls(order, roots)
         self.place_frames(order)
         self.fill(used)
