@@ -164,6 +164,9 @@ class ClassLinker:
         for g, at in self.unit.taken.values():
             if id(g) not in self.unit.assigned:
                 self.evaluator.check_reach(Value(g.type, g.data), at)
+        for (key, wanted), (g, name, at) in self.unit.elements.items():
+            if key not in self.unit.assigned:
+                self.evaluator.check_element(Value(g.type, g.data), wanted, name, at)
         order = self.order(roots)
         fold_calls(order, roots)
         inline_calls(order, roots)
