@@ -181,12 +181,17 @@ class Image:
         """Cores of the rectangle."""
         return self.rows * self.cols
 
+    def place(self, pc: int) -> tuple[str, int, int, str] | None:
+        """File, line, column and function of a row of code; None if it has no source."""
+        row = int(self.source[pc]) if 0 <= pc < len(self.source) else -1
+        return self.positions[row] if 0 <= row < len(self.positions) else None
+
     def where(self, pc: int) -> str:
         """``file:line (function)`` of a row of code, for messages."""
-        row = int(self.source[pc]) if 0 <= pc < len(self.source) else -1
-        if row < 0 or row >= len(self.positions):
+        place = self.place(pc)
+        if place is None:
             return f"row {pc} of the code"
-        file, line, _, function = self.positions[row]
+        file, line, _, function = place
         return f"{file}:{line} ({function})" if function else f"{file}:{line}"
 
     def validate(self) -> None:
