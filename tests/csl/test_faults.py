@@ -175,6 +175,18 @@ def test_a_fault_at_run_time_shows_its_line(tmp_path: Path) -> None:
     assert told_fault(outcome.fault, outcome.cycle, tmp_path / "out").split("\n") == said[:2]
 
 
+@pytest.mark.parametrize("name", ["TIMESTAMP_COUNTER", "PERF_COUNTER_CONTROL"])
+def test_addresses_of_counters_name_the_library(tmp_path: Path, name: str) -> None:
+    text = f"""
+    const config = @import_module("<tile_config>");
+    var x: u16 = 0;
+    fn run() void {{ x = @bitcast(*u16, @as(u16, config.addresses.{name})).*; }}
+    comptime {{ @export_symbol(run); }}
+    """
+    with pytest.raises(CslError, match="addresses of the counters are not public.*use <time>"):
+        compile_text(tmp_path, text)
+
+
 def test_the_judge_places_a_fault_at_run_time() -> None:
     layout = (
         'layout { @set_rectangle(1, 1); @set_tile_code(0, 0, "pe.csl", .{}); @export_name("run", fn()void); }'
