@@ -16,14 +16,15 @@ import pytest
 from wse_sim.csl.compiler import CompiledProgram
 from wse_sim.csl.debug.console import Commands
 from wse_sim.csl.debug.debugger import Debugger
-from wse_sim.csl.debug.values import Types, shown
+from wse_sim.csl.debug.values import Expression, Types, ValuePlace, shown
 from wse_sim.fabric.vm import state as S
+from wse_sim.fabric.vm.image import Image
 from wse_sim.fabric.vm.replay import ReplaySession, StopEvent
 from wse_sim.fabric.vm.session import Session
 from wse_sim.fabric.vm.snapshot import Snapshot, take_snapshot
 from wse_sim.hardware.wafer import load_wafer
 
-from .machine import compile_text
+from .machine import Machine, compile_text
 from .test_waits import HEAD, HEAR, LAYOUT, MID, SEND
 
 ONE = """
@@ -286,6 +287,47 @@ def test_descriptors_and_bad_expressions_are_told(program: CompiledProgram) -> N
     types = Types(program.image)
     assert types.of_words("[2, 2]i16", [1, 2, 0xFFFF, 4]) == [[1, 2], [-1, 4]]
     assert types.of_words("f32", [0, 0x3F80]) == 1.0
+
+
+def test_fields_of_packed_structures(tmp_path: Path) -> None:
+    """A field that shares words, and a field inside it, is read from its bits."""
+    text = """
+    const E = enum(u3) { A, B = 5 }; const In = packed struct { p: bool, q: i5 };
+    const H = packed struct { a: u4, s: i3, e: E, inner: In, w: u17, f: f32, z: i2 };
+    var g: H = H{ .a = 9, .s = -2, .e = E.B, .inner = In{ .p = true, .q = -7 }, .w = 0x1abcd, .f = 1.5, .z = -1 };
+    fn run() void { g.a = 8; }
+    comptime { @export_symbol(run); }
+    """
+    machine = Machine(compile_text(tmp_path, text))
+    machine.call("run")
+    image = machine.program.image
+    symbol = {s.name: s for s in image.classes[0].symbols}["g"]
+    (fields,) = (fields for name, _, fields in image.structures if name == symbol.type)
+    assert [(f.name, f.type, f.at, f.first, f.bits) for f in fields][1] == ("s", "i3", 0, 4, 3)
+    place = ValuePlace("g", symbol.type, symbol.address)
+    session = machine.session
+    expression = Expression(Types(image), lambda _: place, lambda at, n: session.peek(0, 0, at, n).tolist())
+    inner = {"p": True, "q": -7}
+    assert expression.value("g") == {
+        "a": 8,
+        "s": -2,
+        "e": ".B",
+        "inner": inner,
+        "w": 0x1ABCD,
+        "f": 1.5,
+        "z": -1,
+    }
+    image.save(tmp_path / "image.npz")
+    assert Image.load(tmp_path / "image.npz").structures == image.structures
+    for path, value in (
+        ("g.s", -2),
+        ("g.inner.q", -7),
+        ("g.inner.p", True),
+        ("g.w", 0x1ABCD),
+        ("g.f", 1.5),
+        ("g.z", -1),
+    ):
+        assert expression.value(path) == value
 
 
 def write_gemv(folder: Path) -> None:

@@ -1,14 +1,17 @@
 """Malformed programs: one error each with its line and a sentence that says what is allowed; never a traceback."""
 
+import os
 import re
 from pathlib import Path
 
 import pytest
 
 from wse_sim.csl import CslError, compile_program
+from wse_sim.csl.host.faulted import told_fault
+from wse_sim.csl.judge import judge
 from wse_sim.errors import WseError
 
-from .machine import LAYOUT, compile_text
+from .machine import LAYOUT, Machine, compile_text
 
 # Text of the program, part of the sentence; `^` marks the line of the error (taken out before compiling).
 PROGRAMS = {
@@ -153,3 +156,42 @@ def test_faults_of_the_command_line(tmp_path: Path) -> None:
         compile_program(path, params={"m": 3})
     with pytest.raises(WseError, match="there is no file"):
         compile_program(tmp_path / "other.csl")
+
+
+def test_a_fault_at_run_time_shows_its_line(tmp_path: Path) -> None:
+    """Place, source line and caret on lines of their own; no line of a source that changed after it was compiled."""
+    line = "  x[0] = x[k] + x[1];"
+    text = f"var x = @zeros([8]i16);\nvar k: i16 = 30000;\nfn run() void {{\n{line}\n}}\ncomptime {{ @export_symbol(run); }}"
+    machine = Machine(compile_text(tmp_path, text))
+    machine.session.launch(0, 0, 1, 1, "run", (), arm=False)
+    outcome = machine.session.advance()
+    said = told_fault(outcome.fault, outcome.cycle).split("\n")
+    assert "address 30016 is outside the memory" in said[0]
+    assert said[1].endswith("pe.csl:4:11")
+    assert said[2:] == [f"    {line}", f"    {' ' * line.index('[k')}^"]
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "out.json").write_text("{}")
+    os.utime(tmp_path / "out" / "out.json", (0, 0))
+    assert told_fault(outcome.fault, outcome.cycle, tmp_path / "out").split("\n") == said[:2]
+
+
+@pytest.mark.parametrize("name", ["TIMESTAMP_COUNTER", "PERF_COUNTER_CONTROL"])
+def test_addresses_of_counters_name_the_library(tmp_path: Path, name: str) -> None:
+    text = f"""
+    const config = @import_module("<tile_config>");
+    var x: u16 = 0;
+    fn run() void {{ x = @bitcast(*u16, @as(u16, config.addresses.{name})).*; }}
+    comptime {{ @export_symbol(run); }}
+    """
+    with pytest.raises(CslError, match="addresses of the counters are not public.*use <time>"):
+        compile_text(tmp_path, text)
+
+
+def test_the_judge_places_a_fault_at_run_time() -> None:
+    layout = (
+        'layout { @set_rectangle(1, 1); @set_tile_code(0, 0, "pe.csl", .{}); @export_name("run", fn()void); }'
+    )
+    text = "var x = @zeros([8]i16);\nvar k: i16 = 30000;\nfn run() void { x[0] = x[k]; }\ncomptime { @export_symbol(run); }"
+    answer = judge({"files": {"layout.csl": layout, "pe.csl": text}, "calls": ["run"], "memcpy": False})
+    assert (answer.passed, answer.file, answer.line) == (False, "pe.csl", 3), answer
+    assert answer.column > 0

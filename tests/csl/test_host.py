@@ -204,16 +204,46 @@ def test_a_case_alone_finds_what_lies_beside_it(tmp_path: Path) -> None:
     assert not (case / "written").exists()
 
 
+def test_a_copy_states_streaming_order_and_width(runner: SdkRuntime) -> None:
+    """The interface has no defaults for them."""
+    given = {"streaming": False, "order": MemcpyOrder.ROW_MAJOR, "data_type": MemcpyDataType.MEMCPY_32BIT}
+    for name in given:
+        rest = {key: value for key, value in given.items() if key != name}
+        with pytest.raises(HostError, match=name):
+            runner.memcpy_d2h(np.zeros(12, np.float32), runner.get_id("data"), 0, 0, 2, 2, 3, **rest)  # type: ignore[arg-type]
+
+
 def test_copies_and_launches_keep_their_order(runner: SdkRuntime) -> None:
     """Commands that do not wait run in the order in which they were given; symbols answer after stop()."""
     data = runner.get_id("data")
     x = np.arange(12, dtype=np.float32)
     task = runner.memcpy_h2d(
-        data, x, 0, 0, 2, 2, 3, streaming=False, order=MemcpyOrder.COL_MAJOR, nonblock=True
+        data,
+        x,
+        0,
+        0,
+        2,
+        2,
+        3,
+        streaming=False,
+        order=MemcpyOrder.COL_MAJOR,
+        nonblock=True,
+        data_type=MemcpyDataType.MEMCPY_32BIT,
     )
     runner.launch("scale", 3, nonblock=True)
     y = np.zeros(12, np.float32)
-    runner.memcpy_d2h(y, data, 0, 0, 2, 2, 3, streaming=False, order=MemcpyOrder.COL_MAJOR)
+    runner.memcpy_d2h(
+        y,
+        data,
+        0,
+        0,
+        2,
+        2,
+        3,
+        streaming=False,
+        order=MemcpyOrder.COL_MAJOR,
+        data_type=MemcpyDataType.MEMCPY_32BIT,
+    )
     assert task.done
     assert np.array_equal(y, 3 * x)
     runner.stop()
@@ -225,7 +255,18 @@ def test_copies_and_launches_keep_their_order(runner: SdkRuntime) -> None:
 def test_fractions_leave_out_what_the_host_takes(runner: SdkRuntime) -> None:
     """Two copies take over 1,500 cycles, four cores scale three numbers each meanwhile; the report's fractions are of the latter."""
     runner.launch("scale", 3, nonblock=False)
-    runner.memcpy_d2h(np.zeros(12, np.float32), runner.get_id("data"), 0, 0, 2, 2, 3, streaming=False)
+    runner.memcpy_d2h(
+        np.zeros(12, np.float32),
+        runner.get_id("data"),
+        0,
+        0,
+        2,
+        2,
+        3,
+        streaming=False,
+        order=MemcpyOrder.ROW_MAJOR,
+        data_type=MemcpyDataType.MEMCPY_32BIT,
+    )
     runner.stop()
     at_work = runner.session.cycle - runner.session.quiet_cycles
     assert runner.session.quiet_cycles > 1000
@@ -261,10 +302,66 @@ def test_calls_that_cannot_be_done(runner: SdkRuntime) -> None:
         (lambda: runner.launch("data"), "launch takes a function"),
         (lambda: runner.launch("scale"), "takes 1 arguments"),
         (lambda: runner.launch("scale", "x"), "must be a number"),
-        (lambda: runner.memcpy_h2d(data, x, 1, 0, 2, 2, 3, streaming=False), "is not in the rectangle"),
-        (lambda: runner.memcpy_h2d(data, x[:7], 0, 0, 2, 2, 2, streaming=False), "the region takes 8"),
-        (lambda: runner.memcpy_h2d(data, x.astype(np.float64), 0, 0, 2, 2, 3, streaming=False), "64 bits"),
-        (lambda: runner.memcpy_h2d(77, x, 0, 0, 2, 2, 3, streaming=False), "not an exported variable"),
+        (
+            lambda: runner.memcpy_h2d(
+                data,
+                x,
+                1,
+                0,
+                2,
+                2,
+                3,
+                streaming=False,
+                order=MemcpyOrder.ROW_MAJOR,
+                data_type=MemcpyDataType.MEMCPY_32BIT,
+            ),
+            "is not in the rectangle",
+        ),
+        (
+            lambda: runner.memcpy_h2d(
+                data,
+                x[:7],
+                0,
+                0,
+                2,
+                2,
+                2,
+                streaming=False,
+                order=MemcpyOrder.ROW_MAJOR,
+                data_type=MemcpyDataType.MEMCPY_32BIT,
+            ),
+            "the region takes 8",
+        ),
+        (
+            lambda: runner.memcpy_h2d(
+                data,
+                x.astype(np.float64),
+                0,
+                0,
+                2,
+                2,
+                3,
+                streaming=False,
+                order=MemcpyOrder.ROW_MAJOR,
+                data_type=MemcpyDataType.MEMCPY_32BIT,
+            ),
+            "64 bits",
+        ),
+        (
+            lambda: runner.memcpy_h2d(
+                77,
+                x,
+                0,
+                0,
+                2,
+                2,
+                3,
+                streaming=False,
+                order=MemcpyOrder.ROW_MAJOR,
+                data_type=MemcpyDataType.MEMCPY_32BIT,
+            ),
+            "not an exported variable",
+        ),
         (lambda: SdkRuntime("out", cmaddr="1.2.3.4:9"), "names a real system"),
     ]
     for call, words in calls:

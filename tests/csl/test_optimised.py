@@ -111,6 +111,57 @@ comptime { @export_symbol(line); @export_symbol(shape); @export_symbol(strided);
     assert machine.call("moved_shape", 1) - machine.call("moved_line", 1) == 4 * register
 
 
+CALLS = """
+const State = enum(i16) { FIRST, NEXT, LAST };
+var x = @zeros([16]i16);
+var turn: i16 = 0;
+var seen: i16 = 0;
+fn state() State {
+  if (turn == 1) { return State.FIRST; } else if (turn == 2) { return State.NEXT; }
+  return State.LAST;
+}
+fn long_body() void { for (@range(i16, 16)) |i| { x[i] += x[i] * 3 + turn; } seen += 1; }
+fn choice() void {
+  switch (state()) {
+    State.FIRST => { long_body(); },
+    State.NEXT => { seen += 2; },
+    State.LAST => { seen += 3; },
+  }
+}
+fn plain() void {
+  if (turn == 1) { for (@range(i16, 16)) |i| { x[i] += x[i] * 3 + turn; } seen += 1; }
+  else if (turn == 2) { seen += 2; }
+  else { seen += 3; }
+}
+fn mixed(a: u32, b: u32) u32 { if (b > 7) { return (a << 3) ^ (b * 5); } return a | (b << 2); }
+var word: u32 = 0;
+fn folded() void { word = mixed(5, 9); }
+fn written() void { word = 5; }
+fn set(t: i16) void { turn = t; }
+comptime {
+  @export_symbol(choice); @export_symbol(plain); @export_symbol(folded); @export_symbol(written); @export_symbol(set);
+  @export_symbol(seen); @export_symbol(word); @export_symbol(x);
+}
+"""
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_functions_with_one_call_and_their_known_results(tmp_path: Path, arch: str) -> None:
+    """A `switch` over the result of a function called once takes the cycles of its `if`s in place; known arguments make a constant."""
+    machine = Machine(compile_text(tmp_path, CALLS, arch=arch))
+    for turn, step in ((1, 1), (2, 2), (3, 3)):
+        machine.call("set", turn)
+        before = machine.read("seen")[0]
+        ways = machine.call("choice"), machine.call("plain")
+        assert machine.read("seen")[0] == before + 2 * step
+        assert (
+            abs(ways[0] - ways[1]) <= load_wafer(arch).scalar_jump_cycles
+        )  # ends of arms lie in another order
+    assert machine.call("folded") == machine.call("written")
+    machine.call("folded")
+    assert machine.read("word")[0] == (5 << 3) ^ (9 * 5)
+
+
 def test_large_variables_begin_at_sixteen_bytes(tmp_path: Path) -> None:
     """Seven words do not fill 16 bytes, nine do; a word address counts two bytes."""
     text = """

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from wse_sim.csl import compile_program
-from wse_sim.csl.host.arrays import HostError
+from wse_sim.csl.host.arrays import HostError, MemcpyDataType, MemcpyOrder
 from wse_sim.csl.host.asked import STILL_VARIABLE
 from wse_sim.csl.host.commands import cs_python, run_commands
 from wse_sim.csl.host.record import DebugUtil
@@ -125,8 +125,30 @@ def test_how_a_script_ends(
 def test_arrays_may_be_longer_than_a_copy(runner: SdkRuntime) -> None:
     """Twelve items are taken from the slice, and twelve written into it; what is behind stays."""
     data, x, y = runner.get_id("data"), np.arange(40, dtype=np.float32), np.full(40, -1, np.float32)
-    runner.memcpy_h2d(data, x[5:], 0, 0, 2, 2, 3, streaming=False)
-    runner.memcpy_d2h(y[10:], data, 0, 0, 2, 2, 3, streaming=False)
+    runner.memcpy_h2d(
+        data,
+        x[5:],
+        0,
+        0,
+        2,
+        2,
+        3,
+        streaming=False,
+        order=MemcpyOrder.ROW_MAJOR,
+        data_type=MemcpyDataType.MEMCPY_32BIT,
+    )
+    runner.memcpy_d2h(
+        y[10:],
+        data,
+        0,
+        0,
+        2,
+        2,
+        3,
+        streaming=False,
+        order=MemcpyOrder.ROW_MAJOR,
+        data_type=MemcpyDataType.MEMCPY_32BIT,
+    )
     assert y[8:24].tolist() == [-1, -1, *range(5, 17), -1, -1]
     runner.stop()
 

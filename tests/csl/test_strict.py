@@ -36,6 +36,8 @@ RULES = {
     "route in a function": ("fn run() void { @set_local_color_config(@get_color(1), .{ .routes = .{} }); }", "can only be called while a top-level", "wse2", ""),
     "both sides of a position": (ROUTE.replace("CONFIG", ".{ .routes = .{ .rx = .{ WEST }, .tx = .{ RAMP } }, .switches = .{ .pos1 = .{ .rx = EAST, .tx = NORTH } } }"), "one of rx, tx and invalid", "wse2", ""),
     "two inputs of a position": (ROUTE.replace("CONFIG", ".{ .routes = .{ .rx = .{ WEST }, .tx = .{ RAMP } }, .switches = .{ .pos2 = .{ .rx = .{ EAST, NORTH } } } }"), "must be a single direction", "wse2", ""),
+    "no input": (ROUTE.replace("CONFIG", ".{ .routes = .{ .rx = .{}, .tx = .{ RAMP } } }"), "a route with tx has no rx", "wse2", ""),
+    "no output": (ROUTE.replace("CONFIG", ".{ .routes = .{ .rx = .{ WEST } } }"), "a route with rx has no tx", "wse2", ""),
     "no routes": (ROUTE.replace("CONFIG", ".{ .switches = .{ .pos1 = .{ .rx = EAST } } }"), "without a routes field is not allowed", "wse2", ""),
     "pop mode among routes": (ROUTE.replace("CONFIG", ".{ .routes = .{ .rx = .{ WEST }, .tx = .{ RAMP }, .pop_mode = .{ .always_pop = true } } }"), "give it in switches", "wse2", ""),
     "a task as a function": (TASK + "fn run() void { t(); }", "'t' is a task and cannot be called", "wse2", ""),

@@ -63,29 +63,54 @@ def test_streams_are_found_by_what_the_layout_binds(
     for order, (x, y, w, h, k) in ((MemcpyOrder.ROW_MAJOR, (0, 0, 3, 2, 4)), (MemcpyOrder.COL_MAJOR, (1, 1, 2, 1, 3))):  # fmt: skip
         sent = np.arange(w * h * k, dtype=np.float32)
         got = np.zeros_like(sent)
-        runner.memcpy_h2d(5, sent, x, y, w, h, k, streaming=True, order=order, nonblock=True)
-        runner.memcpy_d2h(got, 6, x, y, w, h, k, streaming=True, order=order)
+        runner.memcpy_h2d(
+            5,
+            sent,
+            x,
+            y,
+            w,
+            h,
+            k,
+            streaming=True,
+            order=order,
+            nonblock=True,
+            data_type=MemcpyDataType.MEMCPY_32BIT,
+        )
+        runner.memcpy_d2h(
+            got, 6, x, y, w, h, k, streaming=True, order=order, data_type=MemcpyDataType.MEMCPY_32BIT
+        )
         assert got.tolist() == (2 * sent + 1).tolist()
     counts = np.zeros(6, np.uint32)
     n = runner.get_id("n")
-    runner.memcpy_d2h(counts, n, 0, 0, 3, 2, 1, streaming=False, data_type=HALF)
+    runner.memcpy_d2h(counts, n, 0, 0, 3, 2, 1, streaming=False, data_type=HALF, order=MemcpyOrder.ROW_MAJOR)
     assert counts.tolist() == [4, 4, 4, 4, 4 + 3, 4 + 3]
     x = np.zeros(6, np.uint32)
     calls = [
-        (lambda: runner.memcpy_h2d(7, x, 0, 0, 3, 2, 1, streaming=True), "color 7 is not a host stream; the program binds 5, 6"),
-        (lambda: runner.memcpy_d2h(x, n, 0, 0, 3, 2, 1, streaming=True), "is not a host stream"),
-        (lambda: runner.memcpy_d2h(x, "n", 0, 0, 3, 2, 1, streaming=False), "is 'n'; it must be an integer"),
-        (lambda: runner.memcpy_d2h(x, n, 0, 0, 3.5, 2, 1, streaming=False), "width is 3.5"),
-        (lambda: runner.memcpy_d2h(x, n, 0, 0, 3, 2, 1, streaming=False, order="C"), "order is 'C'; it must be MemcpyOrder.ROW_MAJOR or"),
-        (lambda: runner.memcpy_d2h(x, n, 0, 0, 3, 2, 1, streaming=False, data_type=16), "data_type is 16; it must be"),
+        (lambda: runner.memcpy_h2d(7, x, 0, 0, 3, 2, 1, streaming=True, order=MemcpyOrder.ROW_MAJOR, data_type=MemcpyDataType.MEMCPY_32BIT), "color 7 is not a host stream; the program binds 5, 6"),
+        (lambda: runner.memcpy_d2h(x, n, 0, 0, 3, 2, 1, streaming=True, order=MemcpyOrder.ROW_MAJOR, data_type=MemcpyDataType.MEMCPY_32BIT), "is not a host stream"),
+        (lambda: runner.memcpy_d2h(x, "n", 0, 0, 3, 2, 1, streaming=False, order=MemcpyOrder.ROW_MAJOR, data_type=MemcpyDataType.MEMCPY_32BIT), "is 'n'; it must be an integer"),
+        (lambda: runner.memcpy_d2h(x, n, 0, 0, 3.5, 2, 1, streaming=False, order=MemcpyOrder.ROW_MAJOR, data_type=MemcpyDataType.MEMCPY_32BIT), "width is 3.5"),
+        (lambda: runner.memcpy_d2h(x, n, 0, 0, 3, 2, 1, streaming=False, order="C", data_type=MemcpyDataType.MEMCPY_32BIT), "order is 'C'; it must be MemcpyOrder.ROW_MAJOR or"),
+        (lambda: runner.memcpy_d2h(x, n, 0, 0, 3, 2, 1, streaming=False, data_type=16, order=MemcpyOrder.ROW_MAJOR), "data_type is 16; it must be"),
         # three 16-bit words, and one more that fills the last word of 32 bits; five do not go in
-        (lambda: runner.memcpy_h2d(n, np.zeros(5, np.uint32), 0, 0, 1, 1, 5, streaming=False, data_type=HALF), r"needs 5 words, and 'n' of core \(0, 0\) has 3"),
-        (lambda: runner.memcpy_h2d(n, np.zeros(3, np.uint32), 2, 1, 1, 1, 3, streaming=False), r"needs 6 words, and 'n' of core \(2, 1\) has 3"),
+        (lambda: runner.memcpy_h2d(n, np.zeros(5, np.uint32), 0, 0, 1, 1, 5, streaming=False, data_type=HALF, order=MemcpyOrder.ROW_MAJOR), r"needs 5 words, and 'n' of core \(0, 0\) has 3"),
+        (lambda: runner.memcpy_h2d(n, np.zeros(3, np.uint32), 2, 1, 1, 1, 3, streaming=False, order=MemcpyOrder.ROW_MAJOR, data_type=MemcpyDataType.MEMCPY_32BIT), r"needs 6 words, and 'n' of core \(2, 1\) has 3"),
     ]  # fmt: skip
     for call, words in calls:
         with pytest.raises(HostError, match=words):
             call()
-    runner.memcpy_h2d(n, np.zeros(2, np.uint32), 0, 0, 1, 1, 2, streaming=False)
+    runner.memcpy_h2d(
+        n,
+        np.zeros(2, np.uint32),
+        0,
+        0,
+        1,
+        1,
+        2,
+        streaming=False,
+        order=MemcpyOrder.ROW_MAJOR,
+        data_type=MemcpyDataType.MEMCPY_32BIT,
+    )
     runner.stop()
 
 
@@ -332,7 +357,18 @@ def test_a_layout_of_modules_and_chosen_files(
     runner.launch("all", 3, True)
     runner.launch("mark")
     got = np.zeros(64, np.float32)
-    runner.memcpy_d2h(got, runner.get_id("out"), 0, 0, 4, 4, 4, streaming=False)
+    runner.memcpy_d2h(
+        got,
+        runner.get_id("out"),
+        0,
+        0,
+        4,
+        4,
+        4,
+        streaming=False,
+        order=MemcpyOrder.ROW_MAJOR,
+        data_type=MemcpyDataType.MEMCPY_32BIT,
+    )
     runner.stop()
     for y, x in np.ndindex(4, 4):
         edge = x in (0, 3) or y in (0, 3)

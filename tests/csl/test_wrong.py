@@ -46,6 +46,7 @@ MISTAKES = {
     "operation on numbers": (*inside("var s0: f32 = 1.0; @fadds(s0, s0, 2.0);"), "must be a DSD"),
     "asynchronous in memory": (*inside("@fmovs(y_dsd, 0.0, .{ .async = true });"), "needs a fabin_dsd"),
     "a float for integers": (*inside("@add16(y_dsd, y_dsd, 1.5);"), "computes with integers"),
+    "a descriptor of other elements": (*inside("@faddh(y_dsd, y_dsd, 1.0);"), "computes with f16 here, and this descriptor has elements of f32"),
     "an unknown option": (*inside("@fmovs(y_dsd, 0.0, .{ .asynch = true });"), "there is no option 'asynch'"),
     "two tasks, one id": (
         *above("task t1() void {}\ntask t2() void {}\ncomptime { @bind_local_task(t1, @get_local_task_id(12)); @bind_local_task(t2, @get_local_task_id(12)); }"),

@@ -92,7 +92,7 @@ class DsdBuiltins(Evaluation):
         base = fields["base_address"]
         if not isinstance(base.type, ty.PointerType):
             raise CslError(at, f"base_address must be a pointer, found '{base.type}'")
-        element = base.type.target.element if isinstance(base.type.target, ty.ArrayType) else base.type.target
+        element = element_of(base.type)
         if t is ty.MEM4D:
             shape = self.stated_shape(fields, at)
             if type(base) is Value:
@@ -330,6 +330,18 @@ class DsdBuiltins(Evaluation):
             if said:
                 raise CslError(at, said)
 
+    def check_element(self, value: Operand, wanted: ty.FloatType, name: str, at: int) -> None:
+        """Refuse a known descriptor of floats of another width than an operation computes with.
+
+        Moves take any descriptor, as public examples do: they copy bits.
+        """
+        if type(value) is Value and isinstance(value.data, Dsd):
+            element = value.data.element
+            if isinstance(element, ty.FloatType) and element.words != wanted.words:
+                raise CslError(
+                    at, f"{name} computes with {wanted} here, and this descriptor has elements of {element}"
+                )
+
     # ---- changes
     def dsd_argument(self, node: tree.Builtin, scope: Scope) -> Operand:
         value = self.eval(node.args[0], scope)
@@ -351,7 +363,9 @@ class DsdBuiltins(Evaluation):
         self.count(node, 2)
         dsd, pointer = self.dsd_argument(node, scope), self.address_argument(node.args[1], scope)
         if type(dsd) is Value and type(pointer) is Value:
-            return Value(dsd.type, replace(dsd.data, ref=pointer.data, offset=0))
+            assert isinstance(pointer.type, ty.PointerType)
+            element = element_of(pointer.type)
+            return Value(dsd.type, replace(dsd.data, ref=pointer.data, offset=0, element=element))
         return self.change_dsd("DSD_BASE", dsd, pointer, node.at)
 
     def b_increment_dsd_offset(self, node: tree.Builtin, scope: Scope) -> Operand:
@@ -468,6 +482,11 @@ class DsdBuiltins(Evaluation):
                 fifo.at, "@load_to_dsr", [tree.Name(fifo.at, name), tree.Name(fifo.at, "fifo")]
             )
             self.unit.program.startup.append((load, inner))
+
+
+def element_of(t: ty.PointerType) -> ty.Type:
+    """The type of the elements to which a pointer points, or those of its array."""
+    return t.target.element if isinstance(t.target, ty.ArrayType) else t.target
 
 
 def beyond(d: Dsd) -> str:

@@ -152,6 +152,7 @@ class Code:
         default_factory=dict
     )  # first row of an unrolled loop -> rows that its further turns add
     plain: set[int] = field(default_factory=set)  # rows that call without arguments and results
+    known: set[int] = field(default_factory=set)  # rows that call with arguments known at compile time
     cyclic: bool = False  # calls itself, perhaps through others
     done: bool = False
     entry: int = -1
@@ -214,10 +215,12 @@ class Code:
         self.emit(op, a, b, label, cost, at)
 
     def finish(self) -> None:
-        """Labels become rows of this function; a call of a caller that ends the function becomes a jump."""
-        for row in self.rows:
+        """Labels become rows of this function; a jump to the next row costs nothing, and a call of a caller that ends the function becomes a jump."""
+        for i, row in enumerate(self.rows):
             if row[0] in JUMPS:
                 row[3] = self.labels[row[3]]
+                if row[0] == Op.JMP and row[3] == i + 1:
+                    self.costs[i] = COST["free"]
         for k, (i, kind, payload) in enumerate(self.fixes):
             if kind == "call" and (payload.cyclic or not payload.done):
                 self.cyclic = True

@@ -114,6 +114,12 @@ def read_route(value: Operand, color: int, arch: str, at: int, *, strict: bool =
             chosen(old["pop_mode"], POP, "pop_mode", at) if isinstance(old, dict) and "pop_mode" in old else 0
         )
     positions = [(rx, tx), (0, 0), (0, 0), (0, 0)]
+    if strict and bool(rx) != bool(tx) and "switches" not in fields:
+        given, other = ("tx", "rx") if tx else ("rx", "tx")
+        raise CslError(
+            at,
+            f"a route with {given} has no {other}, so no word can take it; give a direction, or leave both empty",
+        )
     if "switches" in fields:
         if arch == "wse3" and color not in SWITCHED_WSE3:
             raise CslError(

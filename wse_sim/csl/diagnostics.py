@@ -96,9 +96,14 @@ def quote(at: int) -> str:
     if place is None:
         return ""
     source, line, column = place
-    begin = source.starts[line - 1] + max(0, column - MOST_SHOWN // 2)
-    column = min(column, MOST_SHOWN // 2)
-    text = source.text[begin : begin + MOST_SHOWN].split("\n", 1)[0]
+    begin = source.starts[line - 1]
+    return pointed(source.text[begin : begin + column + MOST_SHOWN].split("\n", 1)[0], column)
+
+
+def pointed(text: str, column: int) -> str:
+    """A source line with a caret under a column (from 1), as :func:`quote` has it; a long line is cut around the column."""
+    begin = max(0, column - MOST_SHOWN // 2)
+    text, column = text[begin : begin + MOST_SHOWN], min(column, MOST_SHOWN // 2)
     if not text.strip():
         return ""
     lead = "".join("\t" if c == "\t" else " " for c in text[: column - 1])

@@ -30,6 +30,7 @@ from wse_sim.csl.host.arrays import argument_word
 from wse_sim.csl.host.memory import memory_map
 from wse_sim.csl.host.record import address_of
 from wse_sim.errors import ConfigError, WseError
+from wse_sim.fabric.vm.report import Fault
 from wse_sim.fabric.vm.session import Outcome, Session
 from wse_sim.hardware import load_wafer
 from wse_sim.written import scratch
@@ -103,6 +104,14 @@ class Judgement:
         return {"passed": self.passed, **dataclasses.asdict(self)}
 
 
+class _FaultedError(WseError):
+    """The program under judgement faulted."""
+
+    def __init__(self, fault: Fault) -> None:
+        self.fault = fault
+        super().__init__(f"the program faulted: {fault}")
+
+
 def judge(request: JudgeRequest | Mapping[str, Any]) -> Judgement:
     """Compile, run, check and time a kernel; faults of the request, the sources and the run are verdicts, not exceptions."""
     began, verdict = time.perf_counter(), Judgement()
@@ -122,6 +131,9 @@ def judge(request: JudgeRequest | Mapping[str, Any]) -> Judgement:
             verdict.file, verdict.line, verdict.column = Path(found[0].name).name, found[1], found[2]
     except WseError as fault:
         verdict.message = str(fault)
+        if isinstance(fault, _FaultedError) and fault.fault.place is not None:
+            file, verdict.line, verdict.column = fault.fault.place
+            verdict.file = Path(file).name
     except Exception as fault:
         verdict.stage, verdict.message = (
             "simulator",
@@ -151,6 +163,9 @@ def answers(lines: Iterable[str]) -> Iterator[str]:
 
 def _without(folder: str, fault: WseError) -> WseError:
     """Return the error without the name of the scratch folder."""
+    if isinstance(fault, _FaultedError):
+        where = fault.fault.where.replace(folder, "")
+        return _FaultedError(dataclasses.replace(fault.fault, where=where))
     return fault if isinstance(fault, CslError) else WseError(str(fault).replace(folder, ""))
 
 
@@ -246,7 +261,8 @@ def _call(
 def _look(session: Session, outcome: Outcome, most: int) -> int:
     """Return the cycle at which it ended; raise an error if it failed."""
     if outcome.reason == "fault":
-        raise WseError(f"the program faulted: {outcome.fault}")
+        assert outcome.fault is not None
+        raise _FaultedError(outcome.fault)
     if outcome.reason == "waits":
         raise WseError(f"the program waits forever: {session.proof().text()}")
     if outcome.reason == "cycle":

@@ -30,6 +30,9 @@ class EvaluatedUnit(CodeUnit):
     taken: dict[
         int, tuple[Global, int]
     ]  # variables that operations take as their descriptors, with a place that does
+    elements: dict[
+        tuple[int, ty.FloatType], tuple[Global, str, int]
+    ]  # by variable and wanted element: an operation that takes it as its descriptor (name and place)
     constants: dict[tuple[ty.Type, str], Cell]
     comptime: Evaluator
     function: Callable[[Function, Mapping[str, Operand], ty.Type, int], Code]

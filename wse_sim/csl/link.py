@@ -26,12 +26,12 @@ from wse_sim.csl.evaluate import Evaluator
 from wse_sim.csl.layout import EvaluatedUnit
 from wse_sim.csl.lower import ProgramCode
 from wse_sim.csl.modules import ExportedSymbol, ProgramState
-from wse_sim.csl.optimised import inline_calls, keep_scalars
+from wse_sim.csl.optimised import fold_calls, inline_calls, keep_scalars
 from wse_sim.csl.storage import check_defined
 from wse_sim.csl.unit import Compiler
 from wse_sim.csl.values import Cell, Function, Global, Ref, Value
 from wse_sim.fabric.vm import opcodes as O
-from wse_sim.fabric.vm.image import ColorConfig, CoreClass, Symbol, Task
+from wse_sim.fabric.vm.image import ColorConfig, CoreClass, FieldPlace, Symbol, Task
 from wse_sim.fabric.vm.opcodes import Op
 
 Array = npt.NDArray[Any]
@@ -58,7 +58,7 @@ class Linker:
         self.positions: ConstantPool[tuple[str, int, int, str]] = ConstantPool()
         self.configs: ConstantPool[ColorConfig] = ConstantPool()
         self.local_names: list[tuple[str, str, int, int, int, int]] = []
-        self.structures: dict[str, tuple[str, str, tuple[tuple[str, str, int], ...]]] = {}
+        self.structures: dict[str, tuple[str, str, tuple[FieldPlace, ...]]] = {}
         self.code: list[Array] = []
         self.costs: list[Array] = []
         self.sources: list[Array] = []
@@ -87,13 +87,13 @@ class Linker:
             self.structures[name] = (name, kind, ())  # may point to itself
             rows = zip(inner.fields, inner.offsets, inner.shifts, strict=True)
             fields = tuple(
-                (n, self.type_name(f) + ("" if bit < 0 else f"@{bit}:{ty.bits_of(f)}"), at)
+                FieldPlace(n, self.type_name(f), at, bit, ty.bits_of(f) if bit >= 0 else 0)
                 for (n, f), at, bit in rows
                 if f.words
             )
             self.structures[name] = (name, kind, fields)
         elif isinstance(inner, ty.EnumType):
-            cases = tuple((n, str(inner.base), int(value)) for n, value in inner.names.items())
+            cases = tuple(FieldPlace(n, str(inner.base), int(value)) for n, value in inner.names.items())
             self.structures[name] = (name, "enum", cases)
         return str(t)
 
@@ -164,7 +164,11 @@ class ClassLinker:
         for g, at in self.unit.taken.values():
             if id(g) not in self.unit.assigned:
                 self.evaluator.check_reach(Value(g.type, g.data), at)
+        for (key, wanted), (g, name, at) in self.unit.elements.items():
+            if key not in self.unit.assigned:
+                self.evaluator.check_element(Value(g.type, g.data), wanted, name, at)
         order = self.order(roots)
+        fold_calls(order, roots)
         inline_calls(order, roots)
         self.place_frames(order)
         self.fill(used)

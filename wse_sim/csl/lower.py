@@ -216,6 +216,7 @@ class ProgramCode:
         unit.used = {}
         unit.assigned = set()
         unit.taken = {}
+        unit.elements = {}
         unit.constants = {}
         unit.comptime = Evaluator(unit, strict=True)
         unit.function = self.function

@@ -164,7 +164,7 @@ class CallLowerer(RuntimeBuiltins):
         window = self.code.next
         args: list[Operand] = []
         given: dict[str, Operand] = {}
-        mixed = False
+        mixed, known = False, True
         for p, arg in zip(fn.node.params, node.args, strict=True):
             mark = self.code.next
             value = self.eval_as(arg, scope, None if p.type is None else self.type_of(p.type, inner))
@@ -176,6 +176,7 @@ class CallLowerer(RuntimeBuiltins):
                     arg.at, f"the parameter '{p.name}' of '{fn.name}' must be known at compile time"
                 )
             elif not self.static(value, p.comptime):
+                known &= type(value) is Value
                 value = self.argument(value, mark, arg.at)
             inner.names[str(p.name)] = given[str(p.name)] = value
             args.append(value)
@@ -188,6 +189,8 @@ class CallLowerer(RuntimeBuiltins):
         row = self.code.emit(Op.CALL, window, 0, 0, "call", node.at)
         if result is ty.VOID and all(type(v) is Value for v in given.values()):
             self.code.plain.add(row)
+        if known:
+            self.code.known.add(row)
         self.code.fix("call", code)
         self.code.callees.append((code, window))
         self.code.release(window)

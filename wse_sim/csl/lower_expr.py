@@ -372,7 +372,8 @@ class ExpressionLowerer(PlaceLowerer):
             raise CslError(at, f"a value that is known only at run time cannot become a {t}")
         if s is ty.BOOL or can_widen(s, t):
             return Run(t, reg, at)
-        return self.narrow(Run(s, reg, at), t, at, f"alu{width(t)}")
+        same = isinstance(s, ty.IntType) and isinstance(t, ty.IntType) and s.bits == t.bits
+        return self.narrow(Run(s, reg, at), t, at, "free" if same else f"alu{width(t)}")
 
     def narrow(self, run: Run, t: ty.Type, at: int, cost: str) -> Run:
         """The low bits of a register under an integer type."""

@@ -58,10 +58,30 @@ class PlaceLowerer(Evaluator):
         """Check that a known descriptor stays in its array; for a variable, later, if nothing assigns the
         variable."""
         self.check_reach(value, arg.at)
-        if isinstance(arg, tree.Name) or (isinstance(arg, tree.Member) and isinstance(arg.base, tree.Name)):
-            place = self.access(arg, scope)
-            if type(place) is Ref and isinstance(place.root, Global) and not place.path:
-                self.unit.taken.setdefault(id(place.root), (place.root, arg.at))
+        variable = self.variable_of(arg, scope)
+        if variable is not None:
+            self.unit.taken.setdefault(id(variable), (variable, arg.at))
+
+    def look_at_element(
+        self, value: Operand, arg: tree.Node, scope: Scope, wanted: ty.FloatType, name: str
+    ) -> None:
+        """Check the elements of a known descriptor in an operation; for a variable, later, if nothing assigns
+        the variable."""
+        self.check_element(value, wanted, name, arg.at)
+        variable = self.variable_of(arg, scope)
+        if variable is not None:
+            self.unit.elements.setdefault((id(variable), wanted), (variable, name, arg.at))
+
+    def variable_of(self, arg: tree.Node, scope: Scope) -> Global | None:
+        """The variable of a program that an expression names, if it is nothing else."""
+        if not (
+            isinstance(arg, tree.Name) or (isinstance(arg, tree.Member) and isinstance(arg.base, tree.Name))
+        ):
+            return None
+        place = self.access(arg, scope)
+        return (
+            place.root if type(place) is Ref and isinstance(place.root, Global) and not place.path else None
+        )
 
     # ---- operands
     def register(self, value: Operand, at: int) -> int:

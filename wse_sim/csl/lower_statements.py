@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from wse_sim.csl import tree
 from wse_sim.csl import types as ty
-from wse_sim.csl.code import Agg, Local, Mem, Run, RunRange
+from wse_sim.csl.code import COST, Agg, Local, Mem, Run, RunRange
 from wse_sim.csl.diagnostics import CslError
 from wse_sim.csl.evaluate import Scope, Signal
 from wse_sim.csl.lower_calls import END, CallLowerer, Target, has_run, leaves
@@ -196,6 +196,8 @@ class StatementLowerer(CallLowerer):
                     code.jump(Op.JEQI, reg, number, label, key.at)
                 else:
                     code.jump(Op.JEQ, reg, self.register(case, key.at), label, key.at)
+        if default is None and arms and covers(node, value.type):
+            code.costs[-1] = COST["free"]  # no value is left but the last one
         return arms, default
 
     def switch_arm(self, body: tree.Node, scope: Scope) -> Signal:
@@ -288,3 +290,11 @@ class StatementLowerer(CallLowerer):
         t = None if place.type is ty.COMPTIME_STRUCT else place.type
         self.store(place, self.eval_as(node.value, scope, t), node.at)
         return None
+
+
+def covers(node: tree.Switch, t: ty.Type) -> bool:
+    """Return whether the arms of a switch without `else` name every value of a type."""
+    named = sum(len(keys) for keys, _ in node.arms if keys is not None)
+    if isinstance(t, ty.EnumType):
+        return named == len(t.names)
+    return t is ty.BOOL and named == 2

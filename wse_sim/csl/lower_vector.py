@@ -124,6 +124,8 @@ class VectorLowerer(ExpressionLowerer):
         for i, (arg, kind) in enumerate(zip(args, kinds, strict=False)):
             code.next = start + len(kinds)
             form, value = self.vector_operand(arg, scope, kind, i)
+            if form == Form.DSD and isinstance(kind, ty.FloatType) and len(kinds) > 2:
+                self.look_at_element(value, arg, scope, kind, node.name)
             operands.append(value)
             if form == Form.SCALAR and node.name.startswith(INTEGER_OPERATIONS):
                 self.check_integer(value, node.name, arg.at)

@@ -3,7 +3,9 @@ instruction cost nothing.
 
 The rows stay, so values are those of the plain code. Free are
 
-* calls of short leaf functions: their bodies are inlined;
+* calls of short leaf functions, and of functions with one call: their bodies are inlined;
+* functions that only compute, if all their calls have known arguments: their results are constants;
+* comparisons of a result that every return of an inlined function knows: each return leads to its arm;
 * the control of an innermost loop with a known number of iterations, if all iterations together have few
   instructions: it is unrolled;
 * a load of a scalar variable that is in a register: loaded or stored before in the same basic block, with no
@@ -12,7 +14,8 @@ The rows stay, so values are those of the plain code. Free are
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence, Set
 
 from wse_sim.csl import types as ty
 from wse_sim.csl.code import COST, JUMPS, NO_RESULT, Code
@@ -27,37 +30,44 @@ SIZES = {COST["free"]: 0, COST["alu32"]: 2, COST["dsd_add"]: 5, COST["dsd_change
 LOADS = frozenset(int(op) for op in (Op.LD_I16, Op.LD_U16, Op.LD_I32, Op.LD_U32))
 STORES = frozenset(int(op) for op in (Op.ST_16, Op.ST_32))
 OTHER_STORES = frozenset(int(op) for op in (Op.ST_64, Op.STX_16, Op.STX_32))
+COMPUTES = frozenset(range(Op.MATH)) - {Op.CALL, Op.CALLR, Op.END}
+"""Opcodes that only compute and jump; functions of the math library stay."""
+KNOWN_JUMPS = frozenset(
+    int(op) for op in (Op.JZ, Op.JNZ, Op.JEQI, Op.JNEI, Op.JLTI, Op.JLEI, Op.JGTI, Op.JGEI)
+)
+"""Jumps that compare a register with a known number."""
+SHORT_READS = frozenset((int(O.Sys.TSC_READ), int(O.Sys.X_COORD), int(O.Sys.Y_COORD)))
+"""Functions of the machine that are few instructions."""
 CALLS = frozenset(int(op) for op in (Op.CALL, Op.CALLR, Op.SYS))
 
 
 def inlined_size(code: Code) -> int:
-    """Instructions of a function; one that reads the machine's registers has too many behind its rows, but for a time stamp.
-
-    The library writes its three words out (its source is public), and a published operation between two stamps takes no cycles of calls.
-    """
-    if any(row[0] == Op.SYS and row[3] != O.Sys.TSC_READ for row in code.rows):
+    """Instructions of a function; a routine of the machine's library has too many behind its rows."""
+    if _is_library(code):
         return INLINED_INSTRUCTIONS + 1
     return _instructions(code, 0, len(code.rows))
 
 
 def inline_calls(order: Sequence[Code], roots: Iterable[Code]) -> None:
-    """Calls of short functions that call nothing cost nothing, nor do their returns.
+    """Calls of short functions and of functions with one call cost nothing, nor do their returns; `order` has callees first.
 
-    LLVM also puts a function that is called at one place into its caller; published products of matrices become 6 % short with that, so it is left.
+    LLVM removes a function that nothing else calls after it has put it into its caller, so its length does not matter.
     """
     apart = {id(code) for code in roots}
-    inside = {
-        id(code)
-        for code in order
-        if id(code) not in apart
-        and not code.cyclic
-        and _calls_nothing(code)
-        and inlined_size(code) <= INLINED_INSTRUCTIONS
-    }
+    calls = Counter(
+        id(payload) for code in order for _, kind, payload in code.fixes if kind in ("call", "tail")
+    )
+    inside: set[int] = set()
+    for code in order:
+        short = _calls_nothing(code, inside) and inlined_size(code) <= INLINED_INSTRUCTIONS
+        once = calls[id(code)] == 1 and not _is_library(code)
+        if id(code) not in apart and not code.cyclic and (short or once):
+            inside.add(id(code))
     for code in order:
         for row, kind, callee in code.fixes:
             if kind == "call" and id(callee) in inside:
                 code.costs[row] = COST["free"]
+                thread_jumps(code, row, callee)
         if id(code) in inside:
             code.costs = [
                 COST["free"] if row[0] == Op.RET else cost
@@ -65,8 +75,70 @@ def inline_calls(order: Sequence[Code], roots: Iterable[Code]) -> None:
             ]
 
 
-def _calls_nothing(code: Code) -> bool:
-    return not any(kind in ("call", "tail") for _, kind, _ in code.fixes)
+def fold_calls(order: Sequence[Code], roots: Iterable[Code]) -> None:
+    """A function that only computes costs nothing if all its calls have known arguments: its results are constants.
+
+    It may call functions of the same kind; their arguments are then known too.
+    """
+    apart = {id(code) for code in roots}
+    pure: set[int] = set()
+    sites: dict[int, list[tuple[Code, int]]] = {}
+    for code in order:
+        callees = {row: callee for row, kind, callee in code.fixes if kind == "call"}
+        for row, callee in callees.items():
+            sites.setdefault(id(callee), []).append((code, row))
+        if not code.cyclic and all(
+            row[0] in COMPUTES or (i in callees and id(callees[i]) in pure) for i, row in enumerate(code.rows)
+        ):
+            pure.add(id(code))
+    folded: set[int] = set()
+    for code in reversed(order):  # callers first
+        calls = sites.get(id(code), [])
+        if id(code) not in pure or id(code) in apart or not calls:
+            continue
+        if all(row in caller.known or id(caller) in folded for caller, row in calls):
+            folded.add(id(code))
+            code.costs = [COST["free"]] * len(code.rows)
+            for caller, row in calls:
+                caller.costs[row] = COST["free"]
+
+
+def thread_jumps(code: Code, call: int, callee: Code) -> None:
+    """Comparisons of a result that every return of an inlined function knows cost nothing: each return leads to its arm (jump threading)."""
+    targets = {row[3] for row in callee.rows if row[0] in JUMPS}
+    for i, row in enumerate(callee.rows):
+        if row[0] == Op.RET and (i in targets or i == 0 or callee.rows[i - 1][:2] != [Op.LDI, 0]):
+            return
+    targets = {row[3] for row in code.rows if row[0] in JUMPS}
+    held = {code.rows[call][1]}
+    for i in range(call + 1, len(code.rows)):
+        op, a, b, _ = code.rows[i]
+        if i in targets:
+            return
+        if op == Op.MOV and b in held:
+            held.add(a)
+        elif (op in KNOWN_JUMPS and a in held) or (
+            op == Op.JMP and i > call + 1 and code.rows[i - 1][0] in KNOWN_JUMPS
+        ):
+            code.costs[i] = COST["free"]
+        else:
+            return
+
+
+def _is_library(code: Code) -> bool:
+    """Return whether a function is a routine of the machine's library: its instructions are not public, and it stays a call.
+
+    A time stamp and the position of a core are read in few instructions: the library writes the three words of a stamp out (its source is
+    public), and a published operation between two stamps takes no cycles of calls.
+    """
+    return any(row[0] == Op.SYS and row[3] not in SHORT_READS for row in code.rows)
+
+
+def _calls_nothing(code: Code, inside: Set[int]) -> bool:
+    """Return whether a function calls only functions that are put into it."""
+    return all(
+        kind == "call" and id(callee) in inside for _, kind, callee in code.fixes if kind in ("call", "tail")
+    )
 
 
 def unroll(code: Code, body: int, control: int, turns: int) -> None:

@@ -233,7 +233,7 @@ class Debugger:
         place = self.view.place(core, text)
         if place.address < 0:
             raise DebugError(f"'{text}' is in a register; only variables in memory can be watched")
-        words = self.view.types.words(place.type)
+        words = self.view.types.extent(place.type, place.first, place.width)
         point = MemoryWatch(core, place.address, words)
         return self._watch(f"{text} of {self.view.name(core)}", point, condition)
 
@@ -366,7 +366,7 @@ class Debugger:
         session = self.session
         here, was_present = session.here(), session.present is None
         kept = session.watches
-        point = MemoryWatch(core, place.address, self.view.types.words(place.type))
+        point = MemoryWatch(core, place.address, self.view.types.extent(place.type, place.first, place.width))
         session.watches = [point]
         rows, groups = session._rows, session._groups
         session.set_stops({}, {})

@@ -14,14 +14,11 @@ import numpy as np
 from wse_sim.csl.debug.lines import DebugError
 from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm.halves import bits_cb16
-from wse_sim.fabric.vm.image import Image
+from wse_sim.fabric.vm.image import FieldPlace, Image
 
 Datum: TypeAlias = "bool | int | float | str | list[Datum] | dict[str, Datum]"
 _ARRAY = re.compile(r"\[([\d, ]+)\](.+)", re.DOTALL)
 _POINTER = re.compile(r"(?:\[\*\]|\*)(?:const )?(.+)", re.DOTALL)
-_BITS = re.compile(
-    r"(.+)@(\d+):(\d+)"
-)  # a field of a packed structure: its type, its first bit in its word, its bits
 _INTEGER = re.compile(r"([iu])(\d{1,2})")
 MOST_ELEMENTS = 4096
 _DEREF = "__DEREF"
@@ -45,8 +42,8 @@ class Types:
         match = _POINTER.fullmatch(name)
         return match[1] if match else None
 
-    def fields(self, name: str) -> Sequence[tuple[str, str, int]]:
-        """Fields (name, type, offset in words) of a structure or union."""
+    def fields(self, name: str) -> Sequence[FieldPlace]:
+        """Fields of a structure or union."""
         kind, fields = self.structures.get(name, ("", ()))
         return fields if kind in ("struct", "union", "packed") else ()
 
@@ -55,8 +52,6 @@ class Types:
         shape = self.array(name)
         if shape is not None:
             return int(np.prod(shape[0], dtype=np.int64)) * self.words(shape[1])
-        if (part := _BITS.fullmatch(name)) is not None:
-            return -(-(int(part[2]) + int(part[3])) // 16)
         integer = _INTEGER.fullmatch(name)
         if integer is not None:
             bits = int(integer[2])
@@ -67,23 +62,30 @@ class Types:
             return 4
         kind, fields = self.structures.get(name, ("", ()))
         if kind == "enum" and fields:
-            return self.words(fields[0][1])
-        wide = kind != "packed" and any(self.words(f) > 1 for _, f, _ in fields)
-        end = max((at + self.words(f) for _, f, at in fields), default=1)
+            return self.words(fields[0].type)
+        wide = kind != "packed" and any(self.words(f.type) > 1 for f in fields)
+        end = max((f.at + self.extent(f.type, f.first, f.bits) for f in fields), default=1)
         return -(-end // 2) * 2 if wide else end
 
-    def of_words(self, name: str, words: Sequence[int]) -> Datum:
-        """Convert words of memory to a value of a type."""
+    def extent(self, name: str, first: int, bits: int) -> int:
+        """16-bit words that a value of a type takes; those that its `bits` bits from bit `first` on touch, if `first` is not -1."""
+        return self.words(name) if first < 0 else -(-(first + bits) // 16)
+
+    def of_words(self, name: str, words: Sequence[int], first: int = -1, bits: int = 0) -> Datum:
+        """Convert words of memory to a value of a type; `bits` bits from bit `first` on, if `first` is not -1."""
+        if first >= 0:
+            number = sum(int(w) << (16 * k) for k, w in enumerate(words)) >> first & ((1 << bits) - 1)
+            return self.of_words(name, [number >> (16 * k) & 0xFFFF for k in range(self.words(name))])
         shape = self.array(name)
         if shape is not None:
             return self._elements(shape[0], shape[1], words)
-        if (part := _BITS.fullmatch(name)) is not None:
-            number = sum(int(w) << (16 * k) for k, w in enumerate(words)) >> int(part[2]) & (
-                (1 << int(part[3])) - 1
-            )
-            return self.of_words(part[1], [number >> (16 * k) & 0xFFFF for k in range(self.words(part[1]))])
         if self.fields(name):
-            return {f: self.of_words(t, words[at : at + self.words(t)]) for f, t, at in self.fields(name)}
+            return {
+                f.name: self.of_words(
+                    f.type, words[f.at : f.at + self.extent(f.type, f.first, f.bits)], f.first, f.bits
+                )
+                for f in self.fields(name)
+            }
         return self.of_bits(name, sum(int(w) << (16 * k) for k, w in enumerate(words)))
 
     def _elements(self, shape: tuple[int, ...], element: str, words: Sequence[int]) -> Datum:
@@ -113,8 +115,8 @@ class Types:
             return self._descriptor(bits)
         kind, fields = self.structures.get(name, ("", ()))
         if kind == "enum" and fields:
-            number = self.of_bits(fields[0][1], bits)
-            return next((f".{case}" for case, _, value in fields if value == number), f"{number}")
+            number = self.of_bits(fields[0].type, bits)
+            return next((f".{case.name}" for case in fields if case.at == number), f"{number}")
         return bits & 0xFFFF
 
     def _descriptor(self, bits: int) -> Datum:
@@ -157,12 +159,17 @@ def shown(value: Datum) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class ValuePlace:
-    """A variable, or a part of one: its type, and where it is: an address in words, or (-1) the bits of a register."""
+    """A variable, or a part of one: its type, and where it is: an address in words, or (-1) the bits of a register.
+
+    A field of a packed structure that shares words has `width` bits from bit `first` of its first word on; others have a `first` of -1.
+    """
 
     name: str
     type: str
     address: int
     bits: int = 0
+    first: int = -1
+    width: int = 0
 
 
 _BINARY: Mapping[type[ast.operator], Callable[..., float]] = {
@@ -204,8 +211,8 @@ class Expression:
         """The value of a place."""
         if place.address < 0:
             return self.types.of_bits(place.type, place.bits)
-        words = self.types.words(place.type)
-        return self.types.of_words(place.type, self.read(place.address, words))
+        words = self.types.extent(place.type, place.first, place.width)
+        return self.types.of_words(place.type, self.read(place.address, words), place.first, place.width)
 
     def _parsed(self, text: str) -> ast.expr:
         spelled = re.sub(r"#(\d+)\.", r"__HASH\1__", text.strip()).replace(".*", _DEREF)
@@ -228,11 +235,11 @@ class Expression:
                 raise DebugError("a slice has no fields; name one element")
             if self.types.target(base.type) is not None:
                 base = self._target(base)
-            for name, kind, at in self.types.fields(base.type):
-                if name == field and base.address >= 0:
-                    found = ValuePlace(f"{base.name}.{name}", kind, base.address + at)
+            for f in self.types.fields(base.type):
+                if f.name == field and base.address >= 0:
+                    found = self._field(base, f)
                     return self._target(found) if field != node.attr else found
-            known = ", ".join(name for name, _, _ in self.types.fields(base.type)) or "none"
+            known = ", ".join(f.name for f in self.types.fields(base.type)) or "none"
             raise DebugError(
                 f"{base.name} of type '{base.type}' has no field '{field}'; its fields are {known}"
             )
@@ -243,6 +250,15 @@ class Expression:
             items = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
             return self._element(base, [self._whole(item) for item in items])
         return None
+
+    def _field(self, base: ValuePlace, field: FieldPlace) -> ValuePlace:
+        """The place of a field; inside a field that shares words it is counted in bits."""
+        name, at, first, width = f"{base.name}.{field.name}", field.at, field.first, field.bits
+        if base.first >= 0:
+            width = width or 16 * self.types.words(field.type)
+            words, first = divmod(base.first + 16 * at + max(first, 0), 16)
+            at = words
+        return ValuePlace(name, field.type, base.address + at, first=first, width=width)
 
     def _whole(self, node: ast.expr | None, default: int = 0) -> int:
         value = default if node is None else self._value(node)

@@ -52,21 +52,25 @@ TWICE = "is called twice; a runtime loads, runs and stops once"
 
 
 class Transfer(TypedDict, total=False):
-    """Keywords of the memcpy calls: `streaming` (to be given), width of the elements, order of the items, and not to wait."""
+    """Keywords of the memcpy calls: `streaming`, width of the elements and order of the items (all to be given), and not to wait."""
 
     streaming: Required[bool]
-    data_type: int
-    order: int
+    data_type: Required[int]
+    order: Required[int]
     nonblock: bool
+
+
+REQUIRED = {"data_type": "MemcpyDataType.MEMCPY_32BIT", "order": "MemcpyOrder.ROW_MAJOR"}
+"""Keywords that every copy gives, besides `streaming`, each with an example."""
 
 
 @dataclass(frozen=True)
 class CopyWay:
-    """Transfer options with their defaults."""
+    """How a copy is done: the keywords of its call."""
 
     streaming: bool
-    data_type: int = MemcpyDataType.MEMCPY_32BIT
-    order: int = MemcpyOrder.ROW_MAJOR
+    data_type: int
+    order: int
     nonblock: bool = False
 
     @classmethod
@@ -76,7 +80,7 @@ class CopyWay:
         Raises
         ------
         HostError
-            If one is unknown, or `streaming` is missing.
+            If one is unknown, or one of `streaming`, `data_type` and `order` is missing.
         """
         for name in how:
             if name not in Transfer.__annotations__:
@@ -85,6 +89,9 @@ class CopyWay:
             raise HostError(
                 f"{call} needs streaming=True (words of a color) or streaming=False (an exported array)"
             )
+        for name, example in REQUIRED.items():
+            if name not in how:
+                raise HostError(f"{call} has no {name}; give one, such as {name}={example}")
         for name, kind in (("data_type", MemcpyDataType), ("order", MemcpyOrder)):
             if name in how and how[name] not in list(kind):  # type: ignore[literal-required]
                 known = " or ".join(f"{kind.__name__}.{m.name}" for m in kind)

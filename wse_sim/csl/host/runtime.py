@@ -31,6 +31,7 @@ from wse_sim.csl.host import arrays
 from wse_sim.csl.host.arrays import TWICE, CopyWay, HostError, MemcpyDataType, StoppedError, Transfer
 from wse_sim.csl.host.asked import asked_still_cycles, asked_threads
 from wse_sim.csl.host.debugged import tell_end
+from wse_sim.csl.host.faulted import told_fault
 from wse_sim.csl.host.launches import LaunchWatch
 from wse_sim.csl.host.layout_api import EXTRA_FILE, SYMBOLS_FILE
 from wse_sim.csl.host.record import (
@@ -563,7 +564,7 @@ class SdkRuntime:
         """Return why a run failed; logs are also written in this case."""
         self._write_log()
         if outcome.reason == "fault":
-            said = f"the program faulted at cycle {outcome.cycle}: {outcome.fault}"
+            said = told_fault(outcome.fault, outcome.cycle, self.folder)
         elif outcome.reason == "waits":
             said = would_wait(what, self.session)
         else:

@@ -13,7 +13,7 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -127,6 +127,19 @@ def _pool(width: int, dtype: npt.DTypeLike = np.int32) -> Callable[[], Array]:
     return lambda: np.zeros((0, width), dtype)
 
 
+class FieldPlace(NamedTuple):
+    """A field of a structure: its name, the spelling of its type, and its offset in words; of an enum a case and its value.
+
+    A field that shares words with others (of a packed structure) begins at bit `first` of its word and has `bits` bits; `first` is -1 for others.
+    """
+
+    name: str
+    type: str
+    at: int
+    first: int = -1
+    bits: int = 0
+
+
 @dataclasses.dataclass
 class Image:
     """A program for `rows` x `cols` cores of generation ``arch`` ("wse2" or "wse3").
@@ -160,20 +173,25 @@ class Image:
     half: str = "f16"  # format of 16-bit floats: one of opcodes.HALF_FORMATS
     local_names: tuple[tuple[str, str, int, int, int, int], ...] = ()
     """For debuggers: (name, type, register of the function or -1, word address or -1, first row and end of the rows that see it)."""
-    structures: tuple[tuple[str, str, tuple[tuple[str, str, int], ...]], ...] = ()
-    """For debuggers: (type, "struct", "union" or "enum", (field, its type, offset in words)); of an enum (name, type, value)."""
+    structures: tuple[tuple[str, str, tuple[FieldPlace, ...]], ...] = ()
+    """For debuggers: (type, "struct", "packed", "union" or "enum", its fields or cases)."""
 
     @property
     def n_cores(self) -> int:
         """Cores of the rectangle."""
         return self.rows * self.cols
 
+    def place(self, pc: int) -> tuple[str, int, int, str] | None:
+        """File, line, column and function of a row of code; None if it has no source."""
+        row = int(self.source[pc]) if 0 <= pc < len(self.source) else -1
+        return self.positions[row] if 0 <= row < len(self.positions) else None
+
     def where(self, pc: int) -> str:
         """``file:line (function)`` of a row of code, for messages."""
-        row = int(self.source[pc]) if 0 <= pc < len(self.source) else -1
-        if row < 0 or row >= len(self.positions):
+        place = self.place(pc)
+        if place is None:
             return f"row {pc} of the code"
-        file, line, _, function = self.positions[row]
+        file, line, _, function = place
         return f"{file}:{line} ({function})" if function else f"{file}:{line}"
 
     def validate(self) -> None:
@@ -285,6 +303,10 @@ class Image:
             plain = {
                 key: _tuples(value) if isinstance(value, list) else value for key, value in plain.items()
             }
+            plain["structures"] = tuple(
+                (name, kind, tuple(FieldPlace(*field) for field in fields))
+                for name, kind, fields in plain["structures"]
+            )
             image = cls(classes=tuple(classes), configs=configs, **plain, **arrays)
             image.validate()
             return image

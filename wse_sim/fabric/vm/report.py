@@ -18,13 +18,14 @@ PORTS = "NESW"
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """A forbidden operation of a core: column, row, cycle, sentence, ``file:line``."""
+    """A forbidden operation of a core: column, row, cycle, sentence, ``file:line``; file, line and column where they are known."""
 
     x: int
     y: int
     cycle: int
     text: str
     where: str
+    place: tuple[str, int, int] | None = None
 
     def __str__(self) -> str:
         """The sentence with place and time."""
@@ -56,7 +57,9 @@ def why_fault(m: S.Machine, image: Image) -> Fault:
     pc = int(m.core[c, S.FAULT_PC]) or int(m.core[c, S.PC])
     words = int(m.sets[S.WORDS])
     if kind == S.F_BOUNDS:
-        return Fault(x, y, int(m.size[S.CLOCK]), _beyond(m, image, c, a, b), image.where(pc))
+        return _placed(
+            Fault(x, y, int(m.size[S.CLOCK]), _beyond(m, image, c, a, b), image.where(pc)), image, pc
+        )
     text = {
         S.F_ADDRESS: f"address {a} is outside the memory of the program, words 0 to {words - 1}",
         S.F_DIVISION: "an integer is divided by 0",
@@ -70,8 +73,15 @@ def why_fault(m: S.Machine, image: Image) -> Fault:
         S.F_CONFIG: f"configuration register {a} is not modelled; use the functions of tile_config",
         S.F_OPCODE: "the code holds no such opcode",
     }.get(kind, f"fault {kind}")
-    where = "its router" if kind == S.F_TWO_INPUTS else image.where(pc)
-    return Fault(x, y, int(m.size[S.CLOCK]), text, where)
+    if kind == S.F_TWO_INPUTS:
+        return Fault(x, y, int(m.size[S.CLOCK]), text, "its router")
+    return _placed(Fault(x, y, int(m.size[S.CLOCK]), text, image.where(pc)), image, pc)
+
+
+def _placed(fault: Fault, image: Image, pc: int) -> Fault:
+    """The fault with the place of its row of code."""
+    place = image.place(pc)
+    return fault if place is None else dataclasses.replace(fault, place=place[:3])
 
 
 def _beyond(m: S.Machine, image: Image, c: int, first: int, beyond: int) -> str:
