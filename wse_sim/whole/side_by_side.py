@@ -1,9 +1,9 @@
 """Choose the number of parallel streams of each tensor, before regions have their shapes.
 
 A tensor travels in bundles of equally many words per token, and all regions at its ends use the same number.
-Norms take and give one bundle. Attention has one per band of heads (attribute `bands`) if dense layers are at
-its other ends. Dense layers and elementwise work take more; the operands and the result of elementwise work
-have the same number. The plan prices regions accordingly (attributes `link_words`, `most_bundles`): a link
+Attention has one per band of heads (attribute `bands`) if dense layers are at its other ends. Dense layers,
+norms and elementwise work take more; the operands and the result of a norm or of elementwise work have the
+same number. The plan prices regions accordingly (attributes `link_words`, `most_bundles`): a link
 takes `wavelet_cycles` per word.
 """
 
@@ -29,8 +29,8 @@ def link_attributes(graph: KernelGraph) -> dict[str, dict[str, object]]:
             continue
         tensors = [name for name in (*kernel.inputs, *kernel.outputs) if name in most]
         words = max(graph.tensors[name].elements / graph.samples / PAIR / most[name] for name in tensors)
-        # The cost of elementwise work includes the links that its operands share.
-        own = 0 if kernel.family in POINTWISE else round(words)
+        # The cost of elementwise work includes the links that its operands share, that of a norm its links.
+        own = 0 if kernel.family in (*POINTWISE, "norm") else round(words)
         out[kernel.name] = {"link_words": own, "most_bundles": most[first]}
         if kernel.family == "attention":
             out[kernel.name]["bands"] = bands_of(graph, kernel)
@@ -60,7 +60,7 @@ def most_bundles(graph: KernelGraph) -> dict[str, int]:
             bands, parts = bands_of(graph, kernel), PACKED if len(kernel.inputs) == 1 else 1
             found |= dict.fromkeys(set(kernel.inputs) & set(found), bands * parts)
             found |= dict.fromkeys(set(kernel.outputs) & set(found), bands)
-    tied = [kernel for kernel in graph.kernels if kernel.family in POINTWISE]
+    tied = [kernel for kernel in graph.kernels if kernel.family in (*POINTWISE, "norm")]
     tied = [kernel for kernel in tied if kernel.inputs and kernel.outputs[0] in found]
     for _ in tied:  # one tie may follow from another
         for kernel in tied:
@@ -87,7 +87,7 @@ def _splits(kernel: Kernel, tensor: str) -> bool:
     """Return whether a kernel takes or gives a tensor in bundles; a residual is buffered in one piece."""
     if kernel.family == "gemm":
         return tensor in kernel.outputs or kernel.inputs.index(tensor) == kernel.inputs.count(tensor) - 1
-    return kernel.family in POINTWISE
+    return kernel.family in (*POINTWISE, "norm")
 
 
 def _most(words: int, limit: int) -> int:
