@@ -10,9 +10,13 @@ takes `wavelet_cycles` per word.
 from __future__ import annotations
 
 from wse_sim.graph import Kernel, KernelGraph
+from wse_sim.kernels.blocks.word_rows import is_light
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.regions.contract import PAIR, POINTWISE, stream_order
+from wse_sim.whole.regions.fused import items_of
 
+WITHOUT_PROGRAM = ("embedding", "dropout", "cross_entropy")
+"""Families without a fabric program: the host does their work, or the loss that a training run adds."""
 PACKED = 3  # queries, keys and values
 MOST_BANDS = 4  # bands of attention; each has four streams
 MOST_BUNDLES = 8  # of a tensor; each has its own color, where ways cross
@@ -34,6 +38,8 @@ def link_attributes(graph: KernelGraph) -> dict[str, dict[str, object]]:
         out[kernel.name] = {"link_words": own, "most_bundles": most[first]}
         if kernel.family == "attention":
             out[kernel.name]["bands"] = bands_of(graph, kernel)
+        if kernel.family == "gemm" and len(kernel.inputs) > 1:
+            out[kernel.name]["most_residuals"] = most.get(kernel.inputs[1], 1)
     return out
 
 
@@ -84,10 +90,11 @@ def bands_of(graph: KernelGraph, kernel: Kernel) -> int:
 
 
 def _splits(kernel: Kernel, tensor: str) -> bool:
-    """Return whether a kernel takes or gives a tensor in bundles; a residual is buffered in one piece."""
+    """Return whether a kernel takes or gives a tensor in bundles; a dense layer that reads it twice does not."""
     if kernel.family == "gemm":
-        return tensor in kernel.outputs or kernel.inputs.index(tensor) == kernel.inputs.count(tensor) - 1
-    return kernel.family in (*POINTWISE, "norm")
+        is_residual = tensor in kernel.inputs[1:]
+        return kernel.inputs.count(tensor) < 2 and (not is_residual or is_light(items_of(kernel)))
+    return kernel.family in (*POINTWISE, "norm", *WITHOUT_PROGRAM)
 
 
 def _most(words: int, limit: int) -> int:
