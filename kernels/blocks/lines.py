@@ -26,10 +26,12 @@ class Line:
     builder: Builder
     vertical: bool
     across: Index = field(default_factory=lambda: slice(None))  # the rows (or columns) that hold such a line
+    first: int = 0  # the column (or row) of position 0
 
     def place(self, position: int) -> tuple[Any, Any]:
         """Builder place of one position of the line."""
-        return (position, self.across) if self.vertical else (self.across, position)
+        at = self.first + position
+        return (at, self.across) if self.vertical else (self.across, at)
 
     def toward(self, side: int) -> str:
         """Return the port that leads to smaller (-1) or larger (+1) positions."""

@@ -10,6 +10,13 @@ fullest core. A core receives D / 2 words of two fp16 elements per token and sen
 A core receives the next block while it works on one and sends the previous result, so it stores two blocks of
 tokens and two of results. b is the fastest block size from 1 to `MOST` that fits.
 
+In a whole model on the fabric a token may arrive over k links, D / k features each. Then k neighbours in a row
+of cores share a block: a *lane*. Each has D / k features, and they add their statistics up. The k streams enter
+row by row above the lanes and turn below and above them, so their words cross no link twice::
+
+    lanes        max(R - (k - 1), (R - 2 (k - 1)) floor(C / k))      k = 1: R C;  0 if C < k
+    per sample   max(blocks of ceil(T / lanes) tokens, l T D / (2 k))      l: cycles of a word on a link
+
 In the backward pass a core receives the gradient and the normalized form of a token and sends the gradient of
 the input: 3 D / 2 words, and six blocks instead of four. Cores with tokens sum the gradients of the
 parameters in fp32, and all cores store a part of the optimizer state. If there are more cores than tokens,
@@ -22,7 +29,7 @@ agree within 1 % if one link delivers the words in time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
@@ -45,7 +52,7 @@ class TokenBlocks:
     blocks stored at a time.
 
     `parameter_bytes` is the size of one parameter on every core. A backward pass uses the blocks of its
-    `forward` pass.
+    `forward` pass. `lane`: cores that share a token, each with `features` of it.
     """
 
     work: RowWork
@@ -56,6 +63,7 @@ class TokenBlocks:
     blocks: int = 4
     parameter_bytes: int = 2
     forward: TokenBlocks | None = None
+    lane: int = 1
 
     @property
     def parameters(self) -> int:
@@ -91,7 +99,10 @@ class TokenBlocks:
         found = []
         for b in range(1, max(1, self.most) + 1):
             moved = Cost(ramp=float(self.tensors * b * words(self.features, self.dtype)))
-            found.append(_values(self.work.cost(b, self.features, 1, 1, self.wafer) + moved))
+            work = self.work.cost(b, self.features, self.lane, 1, self.wafer)
+            # The next block waits for the sums of the other cores too: no fill, but a stall of every block.
+            work = replace(work, idle=0.0 * work.idle, stalled_input=work.idle)
+            found.append(_values(work + moved))
         return np.array([0.0 * found[0], *found])
 
     def sizes(self, tokens: int) -> list[int]:
@@ -131,7 +142,19 @@ class TokenBlocks:
         )
 
 
+def lanes_of(rows: Size, cols: Size, lane: int) -> Size:
+    """Return the lanes of `lane` cores on a region: whole rows of cores above and below let their streams turn.
+
+    >>> lanes_of(15, 5, 1), lanes_of(15, 5, 2), lanes_of(9, 3, 3), lanes_of(9, 2, 3)
+    (75, 26, 7, 0)
+    """
+    turning = lane - 1
+    one = (rows - turning) * np.minimum(1, cols // lane)
+    found = np.maximum(0, np.maximum(one, (rows - 2 * turning) * (cols // lane)))
+    return found if np.ndim(found) else int(found)
+
+
 def _values(cost: Cost) -> NDArray[np.float64]:
     """Return a cost as an array (causes,), or (draws, causes) if constants are arrays."""
-    parts = [np.asarray(part, float) for part in cost.parts().values()]
+    parts = [np.asarray(getattr(cost, each.name), float) for each in fields(Cost)]
     return np.stack(np.broadcast_arrays(*parts), axis=-1)

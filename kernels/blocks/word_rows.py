@@ -8,41 +8,37 @@ words of a row.  Cycles per sample::
     row          T (2 m ceil(v / w) + v)
     last row     the same for its words, plus T v / 2 words sent, plus o + T v / rate per operation
 
-The last row gets fewer words, so that it takes no longer than the others. If only bias and ReLU are fused, it
-may have none: the first row adds the bias, the last row applies ReLU as the sums arrive (T (v / rate + v /
-2)), and R - 1 rows share the words. Otherwise the rows wait while the last row finishes outputs: the time of
-its operations and sends, minus the time of 14 / v tokens, whose sums fit in the queues between two cores.
-This sets the pace of the region; the waiting cores are stalled on input.
+The last row gets fewer words, so that it takes no longer than the others. If only bias, residual and ReLU are
+fused, it may have none: the first row adds the bias, the last row finishes the sums as they arrive (T (v +
+v / 2), with ReLU v / rate instead of v, with a residual v / 2 more, and ReLU after it a separate operation),
+and R - 1 rows share the words. Otherwise the rows wait while the last row finishes outputs: the time of its
+operations and sends, minus the time of 14 / v tokens, whose sums fit in the queues between two cores. This
+sets the pace of the region; the waiting cores are stalled on input.
 
-With a slow function or a residual, rows may finish tokens in rotation: F rows take part, where F is the
+With a slow function and no residual, rows may finish tokens in rotation: F rows take part, where F is the
 largest divisor of T up to R, and the sums of T / F tokens return to each. The fastest variant is counted, as
 :mod:`wse_sim.whole.regions` selects it::
 
-    row          T (2 m ceil(v / w) + v) + T / F (3 v / 2 [+ v / 2 of a residual] + o + v / rate per operation except the bias)
+    row          T (2 m ceil(v / w) + v) + T / F (3 v / 2 + o + v / rate per operation except the bias)
 
-A residual waits in stores next to the last row, one core each. A store receives every word, deals it out to
-the columns, and ends a token with a control word. It limits the pace to::
+A residual waits in stores between the inlets and its source. The last store of each of its k bundles receives
+every word, deals it out to its columns, and ends a token with a control word. Bundles that enter over other
+rows than the last one share the links of sums down a column; l is the time of a word on a link::
 
-    store        T (N / 2 + ceil(N / v) v / 2 + 1)
+    store        T (N / k + 1)         link    T l (v + N / 2 k)
 
-If there are at least three moving columns (C / efficiency - C), rows may finish tokens in rotation next to
-keepers: stores of a row's residual, which also receive its results and send them in sequence. One core deals
-every token to the keeper of its row; l is the time of a word on a link::
-
-    handed       (T + T / F) (l N / 2 + 2)         keeper    T / F (3 N / 2 + ceil(N / v) v / 2 + 1)
-
-The link next to the last row's keeper carries the residuals of all rows and the results of that row. The
-columns of a row wait for each other when they send: N / 2 cycles per token, minus the time of 14 / v tokens.
+If the last row has no inputs, stores hold parts of samples, and share two samples in all moving cores except
+the inlets (C / efficiency - C columns, less one). Otherwise k = 1, and one store holds two samples.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.elements import op_rate
@@ -53,9 +49,11 @@ from wse_sim.kernels.contract.family import Cost, Size, Tiling
 PAIR = 2  # fp16 elements of a word
 QUEUED_WORDS = 14  # of sums between two cores: output queue, router, input queue
 TURN_CYCLES = 2  # from the last word of one forwarding instruction to the first word of the next
-LEAST_MOVING = 3  # moving columns: one of inlets, two of stores
+LEAST_MOVING = 2  # moving columns: one of inlets, one of stores
 LIGHT = frozenset({"bias", "relu"})
 """Operations that need no separate instruction."""
+FLOWING = ("bias", "residual", "relu")
+"""Operations that the last row runs on sums as they arrive, in this order."""
 
 
 class _Way(NamedTuple):
@@ -63,8 +61,8 @@ class _Way(NamedTuple):
 
     issued: Size
     stalled: Size
-    beside: Size  # of the cores that store or forward a residual
-    stores: Size  # rows that have a store of the residual
+    beside: Size  # of the cores that store a residual, and of the links that it shares
+    stores: Size  # cores that share two samples of the residual
     fed: Size  # rows with inputs
     each: Size  # words of the fullest of them
     is_even: Size  # whether no row has two words more than another
@@ -85,7 +83,7 @@ class WordRows:
 
     With `waits` or `shares`, the time that rows wait for the last one is included. With `most_bundles`, the
     cores next to the rows are included: the inlet that receives the bundles with its row's words, and the
-    stores of a residual.
+    stores of a residual, which may come in `residuals` bundles.
     """
 
     tokens: Size
@@ -97,13 +95,15 @@ class WordRows:
     shares: bool = False
     waits: bool = False
     most_bundles: int = 0
+    residuals: int = 1
 
     def cost(self) -> Cost:
         """Return the cost per sample: cycles of the busiest core, and its stall at the pace of the region."""
         issued, stalled, beside, *_ = self._chosen
         if self.most_bundles:
-            heard = self.tokens * _heard(self.words, self._chosen, self.most_bundles, self.wafer)
-            stalled = np.maximum(stalled, np.maximum(heard, beside) - issued)
+            more, heard = self._heard()
+            issued = issued + self.tokens * more
+            stalled = np.maximum(stalled, np.maximum(self.tokens * heard, beside) - issued)
         sums = 1.0 * self.tokens * self.v
         rows, cols = self.tiling.rows, self.tiling.cols
         idle = fill_cycles(rows, cols, self.wafer) + chain_latency(rows, self.wafer)
@@ -111,9 +111,8 @@ class WordRows:
 
     @property
     def store_bytes(self) -> Size:
-        """Bytes of the fullest store of a residual: two samples of its tokens; a keeper also stores two results."""
-        share = ceil_div(self.tokens, self._chosen.stores) + (self._chosen.stores > 1)
-        return 2 * bytes_of("fp16") * share * self.outputs
+        """Bytes of the fullest store of a residual: its part of two samples."""
+        return 2 * bytes_of("fp16") * self.tokens * self.outputs / self._chosen.stores
 
     @cached_property
     def items(self) -> tuple[str, ...]:
@@ -144,28 +143,27 @@ class WordRows:
         """The fastest variant of finishing outputs."""
         has_residual = "residual" in self.items
         issued, stalled, fullest = self._finishing()
-        stored = has_residual * self.tokens * stored_cycles(self.outputs, self.v)
         one, rows = np.ones_like(issued), self._rows
-        found = _Way(
-            issued, stalled * (self.shares or self.waits), stored + 0.0 * issued, one, rows, fullest, one < 1
-        )
+        stored = has_residual * self.tokens * residual_cycles(self.outputs, self.v, 1, self.wafer) + 0.0 * one
+        found = _Way(issued, stalled * (self.shares or self.waits), stored, one, rows, fullest, one < 1)
         each = ceil_div(self.words, rows)
         others = []
-        if set(self.items) <= LIGHT:
+        if is_light(self.items):
+            moving = moving_columns(self.tiling.cols, self.wafer)
+            has_room = ~np.asarray(has_residual) | (moving >= LEAST_MOVING)
+            rows_above = self._rows_above
             others.append(
                 _Way(
-                    self._flowing(),
+                    np.where(has_room, self._flowing(), np.inf),
                     0.0 * one,
-                    0.0 * one,
-                    one,
-                    self._rows_above,
-                    ceil_div(self.words, self._rows_above),
+                    self._handed() + 0.0 * one,
+                    np.maximum(1, self.tiling.rows * (moving - 1)) * one,
+                    rows_above,
+                    ceil_div(self.words, rows_above),
                     one > 0,
                 )
             )
-        if self.shares and has_residual:
-            others.append(self._kept())
-        elif self.shares and not SPECIAL_FUNCTIONS.isdisjoint(self.items):
+        if self.shares and not has_residual and not SPECIAL_FUNCTIONS.isdisjoint(self.items):
             turns = finishing_rows(self.tokens, self._rows)
             others.append(_Way(self._in_turn(turns), 0.0 * one, 0.0 * one, one, rows, each, one > 0))
         for other in others:
@@ -174,15 +172,49 @@ class WordRows:
             found = _Way(*(np.where(is_taken, a, b) for a, b in zip(other, found, strict=True)))
         return found
 
-    def _kept(self) -> _Way:
-        """Return the variant whose rows finish tokens in rotation next to keepers; infinite cycles if there
-        is no room for those."""
-        turns = finishing_rows(self.tokens, self._rows - 1)
-        issued = np.where(has_keepers(self.tiling.cols, self.wafer), self._in_turn(turns), np.inf)
-        each = ceil_div(self.words, self._rows) * self._per_word + self.v
-        stalled = self.tokens / turns * waits_for_columns(self.outputs, self.v, each)
-        handed = kept_cycles(self.tokens, self.outputs, turns, self.v, self.wafer)
-        return _Way(issued, stalled, handed, turns, self._rows, ceil_div(self.words, self._rows), turns > 0)
+    def _handed(self) -> Size:
+        """Return the cycles of the stores of a residual and of the links that it shares, in the fastest number
+        of bundles."""
+        if "residual" not in self.items:
+            return 0.0
+        most = np.minimum(np.minimum(self._rows_above + 1, self.tiling.cols), self.residuals)
+        counts = [k for k in range(1, self.residuals + 1) if np.all(self.outputs % (PAIR * k) == 0)]
+        ways = [
+            np.where(k <= most, residual_cycles(self.outputs, self.v, k, self.wafer), np.inf) for k in counts
+        ]
+        return self.tokens * np.minimum.reduce(ways)
+
+    def _heard(self) -> tuple[Size, Size]:
+        """Return, per token, the cycles that a row works longer because bundles end where rows do, and those
+        of its inlet, which receives all bundles with words of its row: for the fastest number of bundles.
+
+        Groups of rows have one bundle each, or all rows have equally many words.
+        """
+        way, most = self._chosen, self.most_bundles
+        each, rows = way.each, way.fed
+        least, more, heard = np.inf + 0.0 * each, 0.0 * each, np.inf + 0.0 * each
+        for count in range(1, most + 1):
+            if np.any(self.words % count):
+                continue
+            size = self.words / count
+            alone = ceil_div(size, np.maximum(1, rows // count))
+            several = np.where(
+                np.logical_and(way.is_even, count % np.asarray(rows) == 0),
+                count // rows,
+                ceil_div(each, size) + 1.0,
+            )
+            ways = (
+                (alone, 1.0, np.logical_and(way.is_even, np.asarray(rows) >= count)),
+                (each, np.minimum(several, count), True),
+            )
+            for words, bundles, is_possible in ways:
+                extra = np.maximum(0, words - each) * self._per_word
+                arriving = hearing_cycles(bundles * size, words, self.wafer)
+                cycles = np.where(is_possible, np.maximum(way.paced / self.tokens + extra, arriving), np.inf)
+                is_less = cycles < least
+                least = np.where(is_less, cycles, least)
+                more, heard = np.where(is_less, extra, more), np.where(is_less, arriving, heard)
+        return more, heard
 
     def _finishing(self) -> tuple[Size, Size, Size]:
         """Return, for a last row that multiplies as well, the issue cycles of the busiest core, the wait
@@ -207,8 +239,7 @@ class WordRows:
     def _flowing(self) -> Size:
         """Return the cycles if the last row has no inputs; infinite for a single row."""
         each = ceil_div(self.words, self._rows_above) * self._per_word + self.v
-        rate = min(1.0, self.wafer.max_fp32_per_cycle) if "relu" in self.items else 1.0
-        last = self.v / rate + self.v / PAIR
+        last = flowing_cycles(self.items, self.v, self.wafer)
         return np.where(self.tiling.rows > 1, self.tokens * np.maximum(each, last), np.inf)
 
     def _in_turn(self, turns: Size) -> Size:
@@ -217,7 +248,7 @@ class WordRows:
         size = rounds * self.v
         items = (item for item in self.items if item != "bias")
         work = rounds * sum(_item_cycles(item, self.v, self.wafer) for item in items)
-        moved = size + size / PAIR * (1 + ("residual" in self.items))
+        moved = size + size / PAIR
         each = self.tokens * (ceil_div(self.words, self._rows) * self._per_word + self.v) + moved + work
         return np.where((self._rows > 1) & (turns > 1), each, np.inf)
 
@@ -231,31 +262,35 @@ def finishing_rows(tokens: Size, rows: Size) -> Size:
     return found
 
 
-def has_keepers(cols: Size, wafer: Wafer) -> NDArray[np.bool_]:
-    """Return whether a region with `cols` compute columns has room for keepers and stores: at least three
-    moving columns."""
-    moving = np.ceil(cols / wafer.pipeline_efficiency - 1e-9) - cols
-    return np.asarray(moving >= LEAST_MOVING)
+def is_light(items: Sequence[str]) -> bool:
+    """Return whether a last row without inputs can finish outputs with these operations as sums arrive."""
+    return tuple(items) == tuple(item for item in FLOWING if item in items)
 
 
-def waits_for_columns(outputs: Size, v: Size, each: Size) -> Size:
-    """Return the cycles that a row waits when its columns send a token in sequence; queued sums hide some
-    tokens of `each` cycles."""
-    return np.maximum(0.0, (outputs - v) / PAIR - each * QUEUED_WORDS / v)
+def flowing_cycles(items: Sequence[str], v: Size, wafer: Wafer) -> Size:
+    """Return the cycles per token of a last row that finishes `v` sums of a column as they arrive, and sends
+    them."""
+    if "residual" not in items:
+        rate = min(1.0, wafer.max_fp32_per_cycle) if "relu" in items else 1.0
+        return v / rate + v / PAIR
+    return 2.0 * v + (_item_cycles("relu", v, wafer) if "relu" in items else 0.0)
 
 
-def kept_cycles(tokens: Size, outputs: Size, turns: Size, v: Size, wafer: Wafer) -> Size:
-    """Return the cycles per sample of the core that deals a residual to keepers of `turns` rows, or of a
-    keeper if larger."""
-    token = wafer.wavelet_cycles * outputs / PAIR + TURN_CYCLES
-    handed = tokens * token + tokens / turns * token
-    return np.maximum(handed, tokens / turns * (outputs + stored_cycles(outputs, v)))
+def moving_columns(cols: Size, wafer: Wafer) -> Size:
+    """Return the moving columns of a region with `cols` compute columns."""
+    return np.ceil(cols / wafer.pipeline_efficiency - 1e-9) - cols
 
 
-def stored_cycles(outputs: Size, v: Size) -> Size:
-    """Return the cycles per token of a residual's store: words in, words out to columns of `v` outputs, a
-    control word."""
-    return outputs / PAIR + ceil_div(outputs, v) * v / PAIR + 1.0
+def residual_cycles(outputs: Size, v: Size, bundles: int, wafer: Wafer) -> Size:
+    """Return the cycles per token of a residual in `bundles`. Its last store receives all words, deals them
+    out and ends with a control word; a link that it shares with sums may take longer.
+
+    >>> from wse_sim.hardware import load_wafer
+    >>> [float(residual_cycles(768, 36, count, load_wafer("wse2"))) for count in (1, 2, 4)]
+    [769.0, 385.0, 193.0]
+    """
+    shared = wafer.wavelet_cycles * (outputs / PAIR / bundles + v * (bundles > 1))
+    return np.maximum(outputs / bundles + 1.0, shared)
 
 
 def hearing_cycles(words: Size, each: Size, wafer: Wafer) -> Size:
@@ -271,21 +306,6 @@ def hearing_cycles(words: Size, each: Size, wafer: Wafer) -> Size:
     22.0
     """
     return np.maximum(wafer.wavelet_cycles * words, 1.0 * words + 2 * each)
-
-
-def _heard(words: Size, way: _Way, most_bundles: int, wafer: Wafer) -> Size:
-    """Return the cycles per token of an inlet, which receives all bundles with words of its row.
-
-    If all rows have equally many words, bundles end where rows do.
-    """
-    each, rows = way.each, way.fed
-    found = np.inf + 0.0 * each
-    for count in (count for count in range(1, most_bundles + 1) if most_bundles % count == 0):
-        size = words / count
-        ends_with_rows = np.where(rows % count == 0, 1.0, np.where(count % rows == 0, count // rows, np.inf))
-        bundles = np.minimum(np.where(way.is_even, ends_with_rows, np.inf), ceil_div(each, size) + 1.0)
-        found = np.minimum(found, hearing_cycles(np.minimum(bundles, count) * size, each, wafer))
-    return found
 
 
 def _item_cycles(item: str, size: Size, wafer: Wafer) -> Size:

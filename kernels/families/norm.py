@@ -52,7 +52,7 @@ from wse_sim.kernels.blocks.line_stages import FEATURE, MATRIX, ROW, TWO_FEATURE
 from wse_sim.kernels.blocks.products import weight_bytes
 from wse_sim.kernels.blocks.rows import grid_cost, grid_footprint, grid_program, grid_values
 from wse_sim.kernels.blocks.shared import OnRows
-from wse_sim.kernels.blocks.token_blocks import TokenBlocks
+from wse_sim.kernels.blocks.token_blocks import TokenBlocks, lanes_of
 from wse_sim.kernels.blocks.training import FP32_BYTES, input_gradient, weight_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
@@ -89,6 +89,8 @@ from wse_sim.kernels.contract.parameters import (
 )
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
+
+PAIR = 2  # fp16 elements of a word
 
 
 @dataclass(frozen=True)
@@ -140,8 +142,11 @@ class Norm(OnRows):
 
     def lay(self, dims: Dims, attrs: Attrs = NONE) -> Lay:
         """Return the layout: with a fabric layout, rows enter and leave over the rows of cores, in sequence
-        on one link."""
-        return Lay("rows", "rows", most_links=1) if _is_laid(attrs) else Lay()
+        on each link; lanes need colors for their statistics."""
+        said = NormAttributes.of(attrs)
+        if not _is_laid(attrs):
+            return Lay()
+        return Lay("rows", "rows", most_links=max(1, said.most_bundles), more_colors=said.most_bundles > 1)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of statistics, scale and shift, a stage buffer and code."""
@@ -189,7 +194,7 @@ class Norm(OnRows):
             return whole_cost(dims, tiling, wafer, phase, dtype, attrs)
         blocks = blocks_of(dims, tiling, wafer, phase, dtype, attrs)
         if blocks is not None:
-            local = blocks.cost(int(dims["rows"]), tiling.rows * tiling.cols)
+            local = blocks_cost(dims, tiling, wafer, phase, dtype, attrs)
             return local + Cost(idle=fill_cycles(tiling.rows, tiling.cols, wafer))
         local = _work(phase, dtype, attrs).cost(t, f, lane, tiling.rows, wafer)
         if phase is Phase.WEIGHT_GRADIENT or tiling.mapping != "stationary":
@@ -361,7 +366,7 @@ def in_tokens(attrs: Attrs) -> bool:
 def _is_laid(attrs: Attrs) -> bool:
     """Return whether the attributes state the layout of the norm's streams on the fabric."""
     said = NormAttributes.of(attrs)
-    return said.whole or said.link_words > 0
+    return said.whole or said.most_bundles > 0
 
 
 class Same:
@@ -377,18 +382,44 @@ class Same:
         return isinstance(other, Same) and other.wafer is self.wafer
 
 
+def blocks_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, dtype: str, attrs: Attrs) -> Cost:
+    """Return the cost of blocks of tokens; on the fabric over the number of links that is fastest, words of a
+    link included."""
+    rows, said = int(dims["rows"]), NormAttributes.of(attrs)
+    found: Cost | None = None
+    for lane in lanes_for(int(dims["cols"]), said.most_bundles):
+        blocks = blocks_of(dims, tiling, wafer, phase, dtype, attrs, lane)
+        count = lanes_of(tiling.rows, tiling.cols, lane)
+        if blocks is None or not np.any(count) or (found is not None and not blocks.most):
+            continue
+        cost = blocks.cost(rows, np.maximum(1, count))
+        if said.most_bundles:
+            link = rows * dims["cols"] / PAIR / lane * wafer.wavelet_cycles
+            cost = cost + Cost(
+                stalled_input=np.maximum(0.0, link - cost.total) + np.where(count > 0, 0, np.inf)
+            )
+        found = cost if found is None else found.or_faster(cost)
+    assert found is not None  # one core is a lane anywhere
+    return found
+
+
+def lanes_for(features: int, most: int) -> tuple[int, ...]:
+    """Return the numbers of links, up to `most`, over which tokens of `features` may arrive in whole words."""
+    return (1, *(lane for lane in range(2, most + 1) if features % (PAIR * lane) == 0))
+
+
 def blocks_of(
-    dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, dtype: str, attrs: Attrs
+    dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, dtype: str, attrs: Attrs, lane: int = 1
 ) -> TokenBlocks | None:
-    """Return blocks of whole tokens; None for other layouts, or if a token does not fit in a core: on the
-    fabric none is split."""
+    """Return blocks of tokens that the cores of a lane share; None for other layouts, or if a token does not
+    fit, which the fabric refuses."""
     if tiling.mapping != "stationary" or not in_tokens(attrs):
         return None
     said, trains = NormAttributes.of(attrs), bool(tiling.options.get("training", False))
     found = _blocks(
-        int(dims["cols"]), Same(wafer), phase, dtype, said.kind, affine_of(attrs), said.eps, trains
+        int(dims["cols"]), Same(wafer), phase, dtype, said.kind, affine_of(attrs), said.eps, trains, lane
     )
-    return found if found.most or said.link_words else None
+    return found if found.most or said.most_bundles else None
 
 
 @lru_cache(maxsize=64)
@@ -401,14 +432,16 @@ def _blocks(
     has: tuple[str, ...],
     eps: float,
     trains: bool,
+    lane: int,
 ) -> TokenBlocks:
-    """Return blocks of tokens of `cols` features; cached, because many shapes use the same ones."""
+    """Return blocks of tokens of `cols` features on `lane` cores; cached, because many shapes use the same
+    ones."""
     wafer = same.wafer
     attrs = {"kind": kind, "eps": eps, "affine": has[0] if len(has) == 1 else ("" if has else "none")}
     blocks, parameter_bytes = (6, bytes_of(dtype) + FP32_BYTES) if trains else (4, bytes_of(dtype))
     forward = TokenBlocks(
-        _work(Phase.FORWARD, dtype, attrs, cols), cols, dtype, wafer,
-        blocks=blocks, parameter_bytes=parameter_bytes,
+        _work(Phase.FORWARD, dtype, attrs, cols), cols // lane, dtype, wafer,
+        blocks=blocks, parameter_bytes=parameter_bytes, lane=lane,
     )  # fmt: skip
     if phase is Phase.FORWARD:
         return forward

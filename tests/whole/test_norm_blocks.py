@@ -15,11 +15,12 @@ from torch import nn
 from wse_sim import api
 from wse_sim.graph import KernelGraph, frozen
 from wse_sim.hardware import load_wafer
+from wse_sim.kernels.blocks.token_blocks import lanes_of
 from wse_sim.modes.base import expect
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole import compare_with_engine, inputs_over_rows, run_whole
 from wse_sim.whole.regions.norm import NormRegion
-from wse_sim.whole.regions.turns import winding
+from wse_sim.whole.regions.turns import cable, winding
 from wse_sim.whole.run import program_of
 
 SIDE = 16
@@ -72,6 +73,66 @@ def checked(model: nn.Module, tokens: int, features: int, cores: tuple[int, int]
     period = found.busiest + sum(found.waits)
     assert period == pytest.approx(max(price, link), rel=0.05)
     return region
+
+
+def between_layers(tokens: int, features: int, side: int) -> tuple[PipelinedPlan, nn.Module]:
+    """A norm between two layers, which take and give several links, on a wafer of `side` rows and columns."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(features, features), nn.LayerNorm(features, eps=0.1), nn.Linear(features, features)
+    )
+    model = model.half().float()
+    size = dict.fromkeys(("rows", "cols", "program_rows", "program_cols", "io_channels_per_edge"), side)
+    wafer = load_wafer("wse2").derive(**size, io_bytes_per_s=1e13)
+    graph = inputs_over_rows(lowered(model, tokens, features))
+    plan = api.compile(graph, wafer=wafer, mode="pipelined", batch=8, replicas=1)
+    return expect(plan, PipelinedPlan), model
+
+
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize(
+    ("tokens", "features", "side", "lane", "groups"),
+    [
+        (13, 96, 40, 6, 1),  # six columns are one group
+        (29, 36, 32, 3, 3),
+        (17, 48, 32, 4, 3),  # more lanes than tokens
+        (40, 48, 40, 4, 2),  # 533 cycles where one link would take 960
+    ],
+)
+def test_lanes_of_cores_share_tokens_that_come_over_several_links(
+    tokens: int, features: int, side: int, lane: int, groups: int
+) -> None:
+    """Values beside PyTorch; the steady cycles are those of the plan, which has the sums of a lane and 1 / lane of the words on a link."""
+    plan, model = between_layers(tokens, features, side)
+    x = torch.randn(3, tokens, features).half().float()
+    run = run_whole(plan, {name: value.numpy() for name, value in model.state_dict().items()}, x.numpy())
+    with torch.no_grad():
+        wanted = model(x).numpy().reshape(run.outputs.shape)
+    assert np.abs(run.outputs - wanted).max() < 10 * 2.0**-11 * np.abs(wanted).max()
+    assert run.fabric.words_left == 0
+    region: Any = program_of(plan, 1).regions[1]
+    assert (region.lane, len({col for _, col in region.takers()})) == (lane, groups)
+    found = compare_with_engine(plan, 6)
+    assert found.regions[1].busiest == pytest.approx(found.regions[1].issued, abs=2)
+    assert found.cycles_per_sample == pytest.approx(plan.pace_cycles, rel=0.06)
+
+
+def test_streams_wind_side_by_side() -> None:
+    """Two streams through two groups of two columns of five rows: in on rows 1 and 0, and around each other on rows 3 and 4.
+
+    Three lanes remain in each group, with the neighbours of the first swapped in the second.
+    """
+    outer, passing = cable(0, 0, 5, 2, 0, 2)
+    assert outer == ((1, 0), (2, 0), (3, 0), (4, 0), (4, 1), (4, 2), (4, 3), (3, 3), (2, 3), (1, 3))
+    assert passing == {(4, 0), (4, 1), (4, 2), (4, 3)}
+    inner, passing = cable(0, 0, 5, 2, 1, 2)
+    assert inner == ((0, 0), (0, 1), (1, 1), (2, 1), (3, 1), (3, 2), (2, 2), (1, 2))
+    assert passing == {(0, 0), (0, 1)}
+
+
+def test_lanes_leave_room_for_their_streams_to_turn() -> None:
+    """15 x 5 cores: two streams take a row in, and another to turn to a second pair of columns, so 2 x 13 lanes; three take two rows: 13."""
+    assert [lanes_of(15, 5, lane) for lane in (1, 2, 3, 5, 6)] == [75, 26, 13, 11, 0]
 
 
 @pytest.mark.thinned(4)

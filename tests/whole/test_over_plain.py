@@ -66,13 +66,13 @@ def test_a_plain_layer_is_priced_on_its_own_region_both_ways(graph):
 
 
 def test_queries_keys_and_values_of_one_product_are_priced_as_the_three_layers_that_they_become():
-    """One of 32 outputs on a third of the columns; on its own link, 12 x 16 words, where one of all three took 12 x 48."""
+    """One of 32 outputs on a third of the columns; on the links of two bands of heads, 12 x 8 words each, where one of all three took 12 x 48."""
     graph = api.lower(nn.TransformerEncoderLayer(32, 2, 64, batch_first=True), (torch.zeros(1, 12, 32),))
     laid = {kernel.name: kernel for kernel in laid_graph(graph).kernels}
     whole = next(kernel for kernel in laid.values() if kernel.attrs.get("layers", 1) > 1)
     third = next(kernel for kernel in inputs_over_rows(graph).kernels if kernel.name == f"{whole.name}.q")
     assert (whole.dims["n"], third.dims["n"]) == (96, 32)
-    assert whole.attrs["link_words"] == third.attrs["link_words"] == 12 * 16
+    assert whole.attrs["link_words"] == third.attrs["link_words"] == 12 * 8
     prices = Prices(load_wafer("wse2"))
     for rows, cols in ((4, 12), (16, 24)):
         costs = (

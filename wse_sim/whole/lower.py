@@ -25,7 +25,7 @@ from wse_sim.whole.regions.depthwise import Depthwise
 from wse_sim.whole.regions.fused import items_of
 from wse_sim.whole.regions.norm import affine_parts
 from wse_sim.whole.residual_sums import summed_apart
-from wse_sim.whole.side_by_side import PACKED, link_attributes, packed_tensors
+from wse_sim.whole.side_by_side import PACKED, WITHOUT_PROGRAM, link_attributes, packed_tensors
 from wse_sim.whole.split_products import transposed, unpacked
 from wse_sim.whole.tokens import with_pooled_tokens
 
@@ -77,8 +77,6 @@ TRAINED_LAYS: dict[str, dict[str, object]] = {
 """Further layout attributes of kernels that train."""
 SUMS = "dsum"
 """Name suffix of kernels that sum the gradients of a tensor with several readers."""
-WITHOUT_PROGRAM = ("embedding", "dropout", "cross_entropy")
-"""Families without a fabric program: the host does their work, or the loss that a training run adds."""
 MEETS = PRODUCTS
 """Families whose training cost includes the derivative of the fused activation."""
 

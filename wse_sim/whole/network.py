@@ -190,10 +190,7 @@ def network_program(plan: PipelinedPlan, samples: int) -> Network:
     """
     wafer, graph = plan.wafer, plan.graph
     config = FabricConfig.from_wafer(wafer)
-    pace = max(stage.cycles_per_sample for stage in plan.stages)
-    regions = tuple(
-        region_of(graph, forward_kernel(plan, stage.name), stage, wafer, pace) for stage in plan.stages
-    )
+    regions = tuple(region_of(graph, forward_kernel(plan, stage.name), stage, wafer) for stage in plan.stages)
     make_room(plan, regions)
     own, trees = _laid(plan, regions, MOST_BUNDLES)
     b = Builder(wafer.rows, wafer.cols, config)

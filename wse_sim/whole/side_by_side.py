@@ -1,18 +1,22 @@
 """Choose the number of parallel streams of each tensor, before regions have their shapes.
 
 A tensor travels in bundles of equally many words per token, and all regions at its ends use the same number.
-Norms take and give one bundle. Attention has one per band of heads (attribute `bands`) if dense layers are at
-its other ends. Dense layers and elementwise work take more; the operands and the result of elementwise work
-have the same number. The plan prices regions accordingly (attributes `link_words`, `most_bundles`): a link
+Attention has one per band of heads (attribute `bands`) if dense layers are at its other ends. Dense layers,
+norms and elementwise work take more; the operands and the result of a norm or of elementwise work have the
+same number. The plan prices regions accordingly (attributes `link_words`, `most_bundles`): a link
 takes `wavelet_cycles` per word.
 """
 
 from __future__ import annotations
 
 from wse_sim.graph import Kernel, KernelGraph
+from wse_sim.kernels.blocks.word_rows import is_light
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.regions.contract import PAIR, POINTWISE, stream_order
+from wse_sim.whole.regions.fused import items_of
 
+WITHOUT_PROGRAM = ("embedding", "dropout", "cross_entropy")
+"""Families without a fabric program: the host does their work, or the loss that a training run adds."""
 PACKED = 3  # queries, keys and values
 MOST_BANDS = 4  # bands of attention; each has four streams
 MOST_BUNDLES = 8  # of a tensor; each has its own color, where ways cross
@@ -29,11 +33,13 @@ def link_attributes(graph: KernelGraph) -> dict[str, dict[str, object]]:
             continue
         tensors = [name for name in (*kernel.inputs, *kernel.outputs) if name in most]
         words = max(graph.tensors[name].elements / graph.samples / PAIR / most[name] for name in tensors)
-        # The cost of elementwise work includes the links that its operands share.
-        own = 0 if kernel.family in POINTWISE else round(words)
+        # The cost of elementwise work includes the links that its operands share, that of a norm its links.
+        own = 0 if kernel.family in (*POINTWISE, "norm") else round(words)
         out[kernel.name] = {"link_words": own, "most_bundles": most[first]}
         if kernel.family == "attention":
             out[kernel.name]["bands"] = bands_of(graph, kernel)
+        if kernel.family == "gemm" and len(kernel.inputs) > 1:
+            out[kernel.name]["most_residuals"] = most.get(kernel.inputs[1], 1)
     return out
 
 
@@ -60,7 +66,7 @@ def most_bundles(graph: KernelGraph) -> dict[str, int]:
             bands, parts = bands_of(graph, kernel), PACKED if len(kernel.inputs) == 1 else 1
             found |= dict.fromkeys(set(kernel.inputs) & set(found), bands * parts)
             found |= dict.fromkeys(set(kernel.outputs) & set(found), bands)
-    tied = [kernel for kernel in graph.kernels if kernel.family in POINTWISE]
+    tied = [kernel for kernel in graph.kernels if kernel.family in (*POINTWISE, "norm")]
     tied = [kernel for kernel in tied if kernel.inputs and kernel.outputs[0] in found]
     for _ in tied:  # one tie may follow from another
         for kernel in tied:
@@ -84,10 +90,11 @@ def bands_of(graph: KernelGraph, kernel: Kernel) -> int:
 
 
 def _splits(kernel: Kernel, tensor: str) -> bool:
-    """Return whether a kernel takes or gives a tensor in bundles; a residual is buffered in one piece."""
+    """Return whether a kernel takes or gives a tensor in bundles; a dense layer that reads it twice does not."""
     if kernel.family == "gemm":
-        return tensor in kernel.outputs or kernel.inputs.index(tensor) == kernel.inputs.count(tensor) - 1
-    return kernel.family in POINTWISE
+        is_residual = tensor in kernel.inputs[1:]
+        return kernel.inputs.count(tensor) < 2 and (not is_residual or is_light(items_of(kernel)))
+    return kernel.family in (*POINTWISE, "norm", *WITHOUT_PROGRAM)
 
 
 def _most(words: int, limit: int) -> int:

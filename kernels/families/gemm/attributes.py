@@ -23,6 +23,7 @@ class GemmAttributes(WeightAttributes):
         False,
         "stationary: laid out as a layer of a network that trains, the last row without inputs; on all its passes",
     )
+    most_residuals: int = attribute(1, "with word_rows: parallel streams of a residual")
     layers: int = attribute(
         1,
         "with word_rows or trained_rows: layers of as many outputs of which it is made on the fabric, side by side on parts of the columns",

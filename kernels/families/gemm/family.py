@@ -138,7 +138,7 @@ class Gemm(WeightProduct):
                 most_links=1,
             )
         if "residual" in fused_forward(attrs, Phase.FORWARD):
-            return replace(lay, least_rows=2, more_colors=4 if np.max(dims["m"]) > 1 else 1)
+            return replace(lay, least_rows=2, more_colors=2)
         return replace(lay, more_colors=3 if np.max(dims["m"]) > 1 else 0)
 
     def store_bytes(self, dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs = NONE) -> Size:
@@ -254,8 +254,9 @@ def word_rows(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs) -> WordRow
     several, words = bool(np.max(dims["m"]) > 1), ceil_div(dims["k"], PAIR)
     outputs, tiling = ceil_div(dims["n"], stated.layers), part_of(tiling, stated.layers)
     return WordRows(
-        dims["m"], words, outputs, work, tiling, wafer, shares=several, most_bundles=stated.most_bundles
-    )
+        dims["m"], words, outputs, work, tiling, wafer,
+        shares=several, most_bundles=stated.most_bundles, residuals=stated.most_residuals,
+    )  # fmt: skip
 
 
 def part_of(tiling: Tiling, layers: int) -> Tiling:

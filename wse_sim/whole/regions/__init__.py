@@ -4,7 +4,6 @@ contract.py         the interface of a kind of region: inlets, an outlet, core p
 turns.py            cells that receive words in sequence, cells that send in sequence
 dense.py            products with weights, and the operations fused to them
 dense_shared.py     dense layers whose rows share the work on the outputs
-dense_kept.py       dense layers with a residual that is buffered next to the rows
 norm.py             layer and RMS norm
 softmax.py          softmax of every token
 joined.py           rows of a parameter in front of the tokens
@@ -27,7 +26,6 @@ from wse_sim.whole.regions.attention_bands import BandedAttention
 from wse_sim.whole.regions.contract import POINTWISE, Inlet, Ports, RegionKind
 from wse_sim.whole.regions.convolution import Convolution, FlowingConvolution
 from wse_sim.whole.regions.dense import Dense
-from wse_sim.whole.regions.dense_kept import KeptDense
 from wse_sim.whole.regions.dense_shared import SharedDense
 from wse_sim.whole.regions.depthwise import Depthwise
 from wse_sim.whole.regions.flowing import Flowing
@@ -45,20 +43,14 @@ KINDS: dict[str, type[RegionKind]] = {
 
 
 OTHERS: dict[type[RegionKind], tuple[type[Flowing | SharedDense], ...]] = {
-    Dense: (Flowing, SharedDense, KeptDense),
+    Dense: (Flowing, SharedDense),
     Convolution: (FlowingConvolution,),
 }
 """Alternative programs of a kind; the one with the fewest issue and wait cycles is used."""
 
 
-def region_of(
-    graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer, pace: float = 0.0
-) -> RegionKind:
-    """Return the region of a stage, in the program variant with the fewest cycles.
-
-    Rows with keepers hold fewer samples of a skip than stores do, so they are used only where stores would
-    miss the `pace` or need too much memory.
-    """
+def region_of(graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> RegionKind:
+    """Return the region of a stage, in the program variant with the fewest cycles."""
     if Depthwise.is_for(kernel):
         return Depthwise(graph, kernel, stage, wafer)
     if kernel.family == "attention" and AttentionAttributes.of(kernel.attrs).bands > 1:
@@ -69,16 +61,9 @@ def region_of(
     others = [other(graph, kernel, stage, wafer) for other in OTHERS.get(type(found), ())]
     possible = [other for other in others if other.is_possible]
 
-    stored = 2 * 2 * found.tokens * found.features
-    least = 0.0 if stored > wafer.sram_bytes / 2 else pace
-
-    def cycles(region: Dense) -> tuple[float, bool, float]:
+    def cycles(region: Dense) -> tuple[float, float]:
         issued = region.issued_cycles() + region.held_up_cycles()
-        return (
-            max(issued, region.handed_cycles(), least * ("residual" in region.items)),
-            isinstance(region, KeptDense),
-            issued,
-        )
+        return max(issued, region.handed_cycles()), issued
 
     return min((*possible, found), key=cycles)
 

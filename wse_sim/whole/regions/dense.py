@@ -37,6 +37,10 @@ from wse_sim.whole.regions.turns import advance_of, receive_all, route_senders
 SEND, RESIDUAL = 1, 2  # microthreads of the last row
 
 
+Taken = tuple[int, int, int]
+"""Part of a residual: 0 or 1 for its color, the first element, and the number of elements."""
+
+
 class Sent(NamedTuple):
     """What a column sends of a token into a bundle: `length` elements from `first`; `advance` is the switch
     command of the last word."""
@@ -79,12 +83,17 @@ class Dense(DenseBeside):
                     Sent(color, first, end - first, advance_of(i, len(cells))),
                     *sends.get(cell, ()),
                 )
-        for number, kind in enumerate(dict.fromkeys(sends.values())):
+        kinds = {cell: (each, self._takes(cell)) for cell, each in sends.items()}
+        for number, kind in enumerate(dict.fromkeys(kinds.values())):
             core = b.core_class(f"{self.name} last row, senders {number}")
-            self._last(core, ports, samples, kind)
-            for cell, each in sends.items():
+            self._last(core, ports, samples, *kind)
+            for cell, each in kinds.items():
                 if each == kind:
                     b.place(core, cell)
+
+    def _takes(self, cell: Cell) -> tuple[Taken, ...]:
+        """Return the parts of a residual that arrive at a cell of the last row; here all of a column at once."""
+        return ()
 
     def _surround(self, b: Builder, ports: Ports, samples: int) -> None:
         """Write everything except the programs of the compute cores and the output routes."""
@@ -98,7 +107,7 @@ class Dense(DenseBeside):
             b.route(sums[i % 2], (self.top + i, self.columns), rx="R", tx="S")
             b.route(sums[i % 2], (self.top + i + 1, self.columns), rx="N", tx="R")
         if "residual" in self.items:
-            self._store(b, ports.inward[-1], ports, samples)
+            self._store(b, ports.inward[-self.residuals :], ports, samples)
 
     def _declare(self, b: Builder) -> None:
         v = self.outputs
@@ -136,7 +145,9 @@ class Dense(DenseBeside):
         else:
             core.mov(fabric_out(here), self.y.dsd(), start="none")
 
-    def _last(self, core: CoreClass, ports: Ports, samples: int, sends: Sequence[Sent]) -> None:
+    def _last(
+        self, core: CoreClass, ports: Ports, samples: int, sends: Sequence[Sent], takes: Sequence[Taken]
+    ) -> None:
         """Write the last row: while the tokens of a sample are summed, those of the sample before leave."""
 
         def send(out: Buffer) -> None:
@@ -147,7 +158,7 @@ class Dense(DenseBeside):
         def sample(now: int, *, first: bool = False) -> None:
             out = self.outs[now]
             if "residual" in self.items:
-                receive_all(core, ports.own[-1], self.residual.dsd(), RESIDUAL)
+                receive_all(core, ports.own[3], self.residual.dsd(), RESIDUAL)
             with core.loop(self.tokens):
                 if not first:
                     send(self.outs[1 - now])

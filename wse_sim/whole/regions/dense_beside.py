@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
-from wse_sim.whole.paths import BACK, direction
+from wse_sim.whole.paths import BACK, Cell, direction
 from wse_sim.whole.regions.contract import PAIR, Ports
 from wse_sim.whole.regions.dense_shape import LAST_SLOTS, DenseShape
 from wse_sim.whole.regions.turns import RELAY_SLOTS, alternate, deal, receive_all, relay, route_takers
@@ -119,40 +119,52 @@ class DenseBeside(DenseShape):
         takers = [(self.top + i, self.left) for i in range(self.fed)]
         route_takers(b, feed, cell, takers, self.cols - 1, "E")
 
-    def _store(self, b: Builder, color: int, ports: Ports, samples: int) -> None:
-        """Write the stores, starting next to the last row: each receives a sample while it passes on the one
-        before."""
-        size, count = self.stored, len(self.stores)
+    def _store(self, b: Builder, colors: Sequence[int], ports: Ports, samples: int) -> None:
+        """Write the stores of every bundle of a residual, starting with the one that deals it out: each
+        receives a part of a sample while it passes on the one before."""
+        count = samples * self.tokens // self.unit
         beyond = (
             self.cols * self.outputs - self.features
         )  # the last column's part of the last token ends here
-        links = [
-            ports.own[1 + i % 2] for i in range(count - 1)
-        ]  # colors of sums, free next to the compute cores
-        for i, cell in enumerate(self.stores):
-            store = b.core_class(f"{self.name} store {i}")
-            slots = [
-                b.buffer(f"{self.name}.slot{i} {turn}", size + beyond, "fp16", cell)
-                for turn in range(self.slots if i else LAST_SLOTS)
-            ]
-            self._keep(
-                store,
-                slots,
-                [*links, color][i],
-                ports.own[-1] if i == 0 else links[i - 1],
-                samples,
-                is_last=i == 0,
-            )
-            b.place(store, cell)
-            if i:
-                onward = direction(cell, self.stores[i - 1])
-                b.route(links[i - 1], cell, rx="R", tx=onward)
-                b.route(links[i - 1], self.stores[i - 1], rx=BACK[onward], tx="R")
-        self._route_residual(b, ports.own[-1])
+        for bundle, color in enumerate(colors):
+            cells = self.stores_of(bundle)
+            # Colors of sums are free next to the compute cores.
+            links = [ports.own[1 + i % 2] for i in range(len(cells) - 1)]
+            dealing = ports.own[3 + bundle % 2]
+            for i, cell in enumerate(cells):
+                store = b.core_class(f"{self.name} store {bundle} {i}")
+                slots = [
+                    b.buffer(f"{self.name}.slot{bundle} {i} {turn}", self.stored + beyond, "fp16", cell)
+                    for turn in range(self.slots if i else LAST_SLOTS)
+                ]
+                self._keep(store, slots, [*links, color][i], links[i - 1] if i else dealing, count, bundle, i)
+                b.place(store, cell)
+                if i:
+                    onward = direction(cell, cells[i - 1])
+                    b.route(links[i - 1], cell, rx="R", tx=onward)
+                    b.route(links[i - 1], cells[i - 1], rx=BACK[onward], tx="R")
+            self._route_residual(b, dealing, bundle)
 
-    def _route_residual(self, b: Builder, color: int) -> None:
-        """Route the residual from the last store along the last row."""
-        route_takers(b, color, self.stores[0], tuple(reversed(self.senders)), 0, "E")
+    def _taking(self, bundle: int) -> list[tuple[Cell, int, int]]:
+        """Return the cells of the last row that take features of a bundle of the residual, from the first
+        column, with the first element in the column and their number."""
+        out = []
+        for position in reversed(range(self.cols)):
+            first, end = self._sent_into(bundle, position, self.residuals)
+            if first < end:
+                length = self.outputs if self.fills_columns else end - first
+                out.append((self.senders[position], first, length))
+        return out
+
+    def _route_residual(self, b: Builder, color: int, bundle: int) -> None:
+        """Route a bundle of the residual from its first store along a row, down the first of its columns, and
+        along the last row."""
+        store, takers = self.stores_of(bundle)[0], [cell for cell, *_ in self._taking(bundle)]
+        way = [(store[0], col) for col in range(self.left, takers[0][1] + 1)]
+        way += [(row, takers[0][1]) for row in range(store[0] + 1, self.last)]
+        passing = set(way) - set(takers)
+        cells = [*(cell for cell in way if cell in passing), *takers]
+        route_takers(b, color, store, cells, 0, "E", passing=passing)
 
     def _keep(
         self,
@@ -160,12 +172,12 @@ class DenseBeside(DenseShape):
         slots: Sequence[Buffer],
         inward: int,
         outward: int,
-        samples: int,
-        *,
-        is_last: bool,
+        count: int,
+        bundle: int,
+        place: int,
     ) -> None:
-        """Write one store: it passes whole samples to the next store, or deals them to the columns if it is
-        the last."""
+        """Write one store: it passes parts of samples to the next store, or deals them to the columns if it
+        is the last."""
 
         def receive(turn: int) -> None:
             receive_all(store, inward, slots[turn].dsd(0, self.stored), STORE, "low")
@@ -174,27 +186,24 @@ class DenseBeside(DenseShape):
             part = slots[turn].dsd(0, self.stored)
             store.mov(fabric_out(outward), part, dtype="fp16", start="none", thread=HAND_ON, priority="high")
 
-        if is_last:
-            alternate(
-                store,
-                samples,
-                receive,
-                lambda turn: self._deal_residual(store, slots[turn], outward),
-                (STORE,),
-            )
-        elif len(slots) == RELAY_SLOTS:
-            relay(store, samples, receive, hand_on, (STORE, HAND_ON))
+        def deal_out(turn: int) -> None:
+            self._deal_residual(store, slots[turn], outward, bundle)
+
+        def at_once(turn: int) -> None:
+            hand_on(turn)
+            store.join(HAND_ON)
+
+        if place and len(slots) == RELAY_SLOTS:
+            relay(store, count, receive, hand_on, (STORE, HAND_ON))
         else:
+            alternate(store, count, receive, at_once if place else deal_out, (STORE,))
 
-            def at_once(turn: int) -> None:
-                hand_on(turn)
-                store.join(HAND_ON)
-
-            alternate(store, samples, receive, at_once, (STORE,))
-
-    def _deal_residual(self, store: CoreClass, slot: Buffer, color: int) -> None:
+    def _deal_residual(self, store: CoreClass, slot: Buffer, color: int, bundle: int) -> None:
         """Deal each column its part of every token."""
-        v = self.outputs
-        starts = [position * v for position in reversed(range(self.cols))]
-        with store.loop(self.tokens):
-            deal(store, color, [[(slot.dsd(at, v, step=self.features), v)] for at in starts], len(starts))
+        each, taking = self.features // self.residuals, self._taking(bundle)
+        shares = []
+        for cell, first, length in taking:
+            at = self.senders.index(cell) * self.outputs + first - bundle * each
+            shares.append([(slot.dsd(at, length, step=each), length)])
+        with store.loop(self.unit):
+            deal(store, color, shares, len(shares))

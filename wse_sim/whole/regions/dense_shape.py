@@ -5,8 +5,8 @@ Symbols as in :mod:`wse_sim.whole.regions.dense`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import chain, pairwise
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, chain, pairwise
 from math import ceil
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from wse_sim.compiler.plan import Stage
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.word_rows import TURN_CYCLES, hearing_cycles, stored_cycles
+from wse_sim.kernels.blocks.word_rows import TURN_CYCLES, hearing_cycles, residual_cycles
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import (
@@ -22,6 +22,7 @@ from wse_sim.whole.regions.contract import (
     Inlet,
     IntArray,
     RegionKind,
+    divisor,
     links_between,
     refused,
     stream_order,
@@ -46,8 +47,8 @@ class DenseShape(RegionKind):
     """Whether enough colors are left for relay cores."""
     wanted_samples = 0
     """Samples of a residual that must be buffered so that the skip does not limit the pace."""
-    apart = 0
-    """Number of store cells without samples."""
+    fills_columns = True
+    """Whether the column with the last features receives as many elements of a residual as the others."""
 
     def __init__(self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> None:
         super().__init__(graph, kernel, stage, wafer)
@@ -134,10 +135,10 @@ class DenseShape(RegionKind):
         others = rows - has_last
         if not others:
             return [words]
-        if not has_last and rows % self.streams == 0:
-            # Equal numbers of rows per bundle, so that no row receives two.
-            whole, rest = divmod(words // self.streams, rows // self.streams)
-            return [whole + (i < rest) for i in range(rows // self.streams)] * self.streams
+        if not has_last and self.streams <= rows:
+            return min(
+                self._even(words, rows, 1), self._even(words, rows, self.streams), key=self._fed_cycles
+            )
         last = 0
         if has_last:
             each = self.tokens * PAIR * ceil_div(self.outputs, self.wafer.fma_mixed_per_cycle)
@@ -146,6 +147,25 @@ class DenseShape(RegionKind):
             last = max(1, min(most - less, words // rows), words - most * others)
         whole, rest = divmod(words - last, others)
         return [*(whole + (i < rest) for i in range(others)), *([last] if has_last else [])]
+
+    @staticmethod
+    def _even(words: int, rows: int, parts: int) -> list[int]:
+        """Return the words of every row if each of `parts` groups of rows has as many words, evenly spread."""
+        out = []
+        for part in range(parts):
+            mine = rows // parts + (part < rows % parts)
+            whole, rest = divmod(words // parts, mine)
+            out += [whole + (i < rest) for i in range(mine)]
+        return out
+
+    def _fed_cycles(self, shares: Sequence[int]) -> float:
+        """Return the cycles per token of a row with its inlet, which receives all bundles with words of the
+        row."""
+        each, size = max(shares), self.inputs // PAIR // self.streams
+        ends = [0, *accumulate(shares)]
+        heard = max((end - 1) // size - first // size + 1 for first, end in pairwise(ends) if end > first)
+        row = PAIR * each * ceil_div(self.outputs, self.wafer.fma_mixed_per_cycle) + self.outputs
+        return float(max(row, hearing_cycles(heard * size, each, self.wafer)))
 
     @property
     def fed(self) -> int:
@@ -179,9 +199,13 @@ class DenseShape(RegionKind):
             for i, bundles in enumerate(rows)
             for bundle in bundles
         )
-        if "residual" not in self.items:
-            return here
-        return (*here, Inlet(self.kernel.inputs[1], self.stores[-1]))
+        return (
+            *here,
+            *(
+                Inlet(self.kernel.inputs[1], self.stores_of(bundle)[-1], bundle)
+                for bundle in range(self.residuals)
+            ),
+        )
 
     @property
     def is_relayed(self) -> bool:
@@ -221,47 +245,79 @@ class DenseShape(RegionKind):
         }
 
     @property
-    def stores(self) -> tuple[Cell, ...]:
-        """Cells that buffer a residual; the one next to the last row deals it out, the others are upstream of
-        it.
+    def most_residual(self) -> int:
+        """Largest number of bundles in which a residual may arrive."""
+        return 1
 
-        They are behind the inlets, or below the only inlet.
+    @property
+    def residuals(self) -> int:
+        """Number of bundles of the residual; 0 without one."""
+        return self.bundles.get(self.kernel.inputs[1], 1) if "residual" in self.items else 0
+
+    @property
+    def stores(self) -> tuple[Cell, ...]:
+        """Cells that buffer a residual, or its first bundle."""
+        return self.stores_of(0)
+
+    def stores_of(self, bundle: int) -> tuple[Cell, ...]:
+        """Return the cells that buffer a bundle of a residual; the first one deals it out, the others are
+        upstream of it.
+
+        They are behind the inlets, or below the only inlet. Every bundle has as many rows of moving cores,
+        the bundle of the first columns the lowest.
         """
-        first, rows = self.left - 1 - (not self.is_narrow), self.height - self.is_narrow
+        first, rows = self.left - 1 - (not self.is_narrow), self._rows_of_stores
         columns = first - self.region.col + 1
         count = min(max(min(STORES, rows), self.wanted_stores), self.store_room)
+        bottom = self._row_of(bundle)
         # Up the column next to the inlets, down the one west of it, and so on.
-        ways = [
-            [(self.last - i, first - j) for i in range(rows)][:: -1 if j % 2 else 1] for j in range(columns)
-        ]
+        ways = [[(bottom - i, first - j) for i in range(rows)][:: -1 if j % 2 else 1] for j in range(columns)]
         return tuple(chain.from_iterable(ways))[:count]
+
+    def _row_of(self, bundle: int) -> int:
+        """Return the fabric row over which a bundle of a residual enters the columns."""
+        return self.last - (self.residuals - 1 - bundle) * self._rows_of_stores
+
+    @property
+    def _rows_of_stores(self) -> int:
+        return (self.height - self.is_narrow) // max(1, self.residuals)
 
     @property
     def store_room(self) -> int:
-        """Number of cores that may be stores."""
-        return (self.left - (not self.is_narrow) - self.region.col) * (self.height - self.is_narrow)
+        """Number of cores that may be stores of a bundle."""
+        return (self.left - (not self.is_narrow) - self.region.col) * self._rows_of_stores
 
     @property
     def slots(self) -> int:
-        """Samples in every store but the last: three if needed and if memory allows, else two.
+        """Parts of a sample in every store but the last: three if needed and if memory allows, else two.
 
-        A store of three samples sends while it receives, which costs some cycles for short samples.
+        A store of three parts sends while it receives, which costs some cycles for short samples.
         """
         each = 2.0 * (self.stored + self.cols * self.outputs)
-        is_wanted = self.wanted_samples > LAST_SLOTS * (min(STORES, self.store_room) - self.apart)
+        parts = self.wanted_samples * self.tokens / self.unit
+        is_wanted = parts > LAST_SLOTS * min(STORES, self.store_room)
         has_room = RELAY_SLOTS * each <= STORED_FRACTION * self.wafer.sram_usable_bytes
         return RELAY_SLOTS if is_wanted and has_room else LAST_SLOTS
 
     @property
+    def unit(self) -> int:
+        """Tokens that a store receives and passes on at a time: the most for which there is room thrice, of
+        those that divide a sample."""
+        each = 2.0 * self.features / max(1, self.residuals)
+        room = STORED_FRACTION * self.wafer.sram_usable_bytes - 2.0 * RELAY_SLOTS * self.cols * self.outputs
+        return divisor(self.tokens, max(1, int(room / RELAY_SLOTS / each)))
+
+    @property
     def stored(self) -> int:
-        """Elements of a sample in a store."""
-        return self.tokens * self.features
+        """Elements of a part of a sample in a store."""
+        return self.unit * self.features // max(1, self.residuals)
 
     @property
     def wanted_stores(self) -> int:
-        """Stores that hold the samples which a skip needs: two in the one next to the last row, `slots` in
-        each other."""
-        return 1 + self.apart + max(0, ceil((self.wanted_samples - LAST_SLOTS) / self.slots))
+        """Stores of a bundle that hold the samples which a skip needs: two parts in the one that deals them
+        out, `slots` in each other."""
+        parts = self.wanted_samples * self.tokens / self.unit
+        return 1 + max(0, ceil((parts - LAST_SLOTS) / self.slots))
 
     @property
     def takes_whole(self) -> bool:
@@ -282,11 +338,8 @@ class DenseShape(RegionKind):
         """Return the samples of a residual that the stores hold."""
         if "residual" not in self.items or tensor != self.kernel.inputs[-1]:
             return None
-        return self.samples_in(len(self.stores))
-
-    def samples_in(self, stores: int) -> int:
-        """Return the samples that a number of stores holds in total."""
-        return LAST_SLOTS + self.slots * (stores - self.apart - 1)
+        parts = LAST_SLOTS + self.slots * (len(self.stores) - 1)
+        return max(1, parts * self.unit // self.tokens)
 
     @property
     def senders(self) -> tuple[Cell, ...]:
@@ -300,9 +353,9 @@ class DenseShape(RegionKind):
 
     @property
     def own_colors(self) -> int:
-        """Colors for inputs, sums of even and odd rows, and for a residual or the relays of even and odd
-        bundles."""
-        return 3 + ("residual" in self.items) + 2 * self.is_relayed
+        """Colors for inputs, sums of even and odd rows, and for even and odd bundles of a residual or of the
+        relays."""
+        return 3 + min(2, self.residuals) + 2 * self.is_relayed
 
     @property
     def held(self) -> int:
@@ -313,10 +366,10 @@ class DenseShape(RegionKind):
         """Return the elements that the column at a position from the outlet sends."""
         return min(self.outputs, self.features - position * self.outputs)
 
-    def _sent_into(self, bundle: int, position: int) -> tuple[int, int]:
-        """Return the range of elements, (first, end), that the column at a position from the outlet sends
-        into a bundle."""
-        each = self.features // self.bundles.get(self.kernel.outputs[0], 1)
+    def _sent_into(self, bundle: int, position: int, bundles: int = 0) -> tuple[int, int]:
+        """Return the range of elements, (first, end), of the column at a position from the outlet that are in
+        a bundle, by default of the result."""
+        each = self.features // (bundles or self.bundles.get(self.kernel.outputs[0], 1))
         before = position * self.outputs
         return max(0, bundle * each - before), min(self.sent(position), (bundle + 1) * each - before)
 
@@ -330,8 +383,11 @@ class DenseShape(RegionKind):
         if tensor == self.kernel.outputs[0]:
             most = self.features // self.outputs
             return tuple(count for count in range(1, most + 1) if self.features % (PAIR * count) == 0) or (1,)
-        if self.kernel.inputs.count(tensor) != 1 or tensor != self.kernel.inputs[0]:
+        if self.kernel.inputs.count(tensor) != 1:
             return (1,)
+        if tensor != self.kernel.inputs[0]:
+            counts = range(1, self.most_residual + 1)
+            return tuple(count for count in counts if self.features % (PAIR * count) == 0)
         if self.is_narrow or stream_order(self.graph, tensor) is not None:
             return (1,)
         words = self.inputs // PAIR
@@ -395,9 +451,12 @@ class DenseShape(RegionKind):
         return float(max(self.issued_cycles() + self.held_up_cycles(), beside))
 
     def handed_cycles(self) -> float:
-        """Return the cycles per sample of the busiest core that stores or passes on a residual; 0 without
-        one."""
-        return ("residual" in self.items) * self.tokens * float(stored_cycles(self.features, self.outputs))
+        """Return the cycles per sample of the busiest core that stores or passes on a residual, or of a link
+        that it shares with sums; 0 without one. Before its bundles are chosen, it has as many as possible."""
+        if "residual" not in self.items:
+            return 0.0
+        bundles = self.bundles.get(self.kernel.inputs[1]) or self.splits(self.kernel.inputs[1])[-1]
+        return self.tokens * float(residual_cycles(self.features, self.outputs, bundles, self.wafer))
 
     def ahead_cycles(self) -> float:
         """Return the cycles to receive a residual on the last row."""

@@ -4,35 +4,48 @@ Symbols as in :mod:`wse_sim.whole.regions.dense`; k inputs of a row, over R - 1 
 
     first row    products; its sums leave with the bias in fp32
     other rows   products; their sums with those from above
-    last row     ReLU of the sums that arrive, token by token, and out at the same time
+    last row     ReLU of the sums that arrive, or a residual added to them, token by token, and out at the same time
 
 If the last row multiplies as well, it finishes the outputs of a whole sample with one start per operation,
-and nothing leaves meanwhile. Here neither bias nor ReLU is a separate instruction::
+and nothing leaves meanwhile. Here neither bias nor ReLU nor residual is a separate instruction, unless ReLU
+follows a residual. A residual arrives in k bundles: each has its own stores in the moving cores, enters over
+its own row and is dealt out to its own columns, token by token; a column with features of two bundles
+receives both, on two colors. No core works on a whole sample, so stores hold parts of samples::
 
     row         T (k ceil(v / w) + v)
-    last row    T (v / min(1, rate of maxima) + v / 2)
+    last row    T (v / min(1, rate of maxima) + v / 2 [+ v / 2 of a residual [+ o + v / rate of ReLU]])
+    store       T (N / k + C / k + 1)
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out, scalar
+from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass
+from wse_sim.kernels.blocks.word_rows import flowing_cycles, is_light
 from wse_sim.kernels.contract.equations import ceil_div
+from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Floats, Ports
-from wse_sim.whole.regions.dense import Dense, Sent
+from wse_sim.whole.regions.dense import RESIDUAL, Dense, Sent, Taken
+from wse_sim.whole.regions.turns import alternate, receive_all
 
 
 class Flowing(Dense):
     """A product with a weight; the first row adds the bias to the sums, the last row applies ReLU."""
 
-    items_covered = ("bias", "relu")
+    fills_columns = False
 
     @property
     def is_possible(self) -> bool:
-        """Whether there is a row above the last, and only bias and ReLU are fused."""
-        return self.height > 1 and set(self.items) <= set(self.items_covered)
+        """Whether there is a row above the last, only a bias, a residual and ReLU are fused, in this order,
+        and a residual has separate moving cores."""
+        return self.height > 1 and is_light(self.items) and not self.is_narrow
+
+    @property
+    def most_residual(self) -> int:
+        """Bundles in which a residual may arrive: each has rows of moving cores and columns."""
+        return min(self.height, self.cols)
 
     def extent(self) -> tuple[int, int]:
         """Return the rows with at least one word plus the last row, and the columns with at least one output."""
@@ -58,6 +71,8 @@ class Flowing(Dense):
         self.outs = [b.buffer(f"{self.name}.out{i}", v, "fp16", last, bank=0) for i in (0, 1)]
         if "bias" in self.items:
             self.bias = b.buffer(f"{self.name}.bias", v, "fp32", (self.top, self.columns), bank=2)
+        if "residual" in self.items:
+            self.added = [b.buffer(f"{self.name}.residual{i}", v, "fp16", last, bank=2) for i in (0, 1)]
 
     def _pass_on(self, core: CoreClass, row: int, ports: Ports) -> None:
         if row or "bias" not in self.items:
@@ -66,24 +81,39 @@ class Flowing(Dense):
         self._products(core, ports.own[0], row)
         core.add(fabric_out(ports.own[1]), self.y.dsd(), self.bias.dsd(), start="none")
 
-    def _last(self, core: CoreClass, ports: Ports, samples: int, sends: Sequence[Sent]) -> None:
-        """Write the last row, token by token in two buffers: while one leaves, the next arrives."""
-        sums = fabric_in(ports.own[1 + self.height % 2])
+    def _takes(self, cell: Cell) -> tuple[Taken, ...]:
+        """Return the parts of a residual that arrive at a cell of the last row: color, first element, number."""
+        return tuple(
+            (bundle % 2, first, length)
+            for bundle in range(self.residuals)
+            for taker, first, length in self._taking(bundle)
+            if taker == cell
+        )
 
-        def token(out: Buffer) -> None:
-            if "relu" in self.items:
+    def _last(
+        self, core: CoreClass, ports: Ports, samples: int, sends: Sequence[Sent], takes: Sequence[Taken]
+    ) -> None:
+        """Write the last row, token by token in two buffers: while one leaves, the next arrives."""
+        sums, threads = fabric_in(ports.own[1 + self.height % 2]), [RESIDUAL + i for i in range(len(takes))]
+
+        def receive(turn: int) -> None:
+            for thread, (odd, first, length) in zip(threads, takes, strict=True):
+                receive_all(core, ports.own[3 + odd], self.added[turn].dsd(first, length), thread)
+
+        def token(turn: int) -> None:
+            out = self.outs[turn]
+            if takes:
+                core.add(out.dsd(), sums, self.added[turn].dsd(), start="none")
+                if "relu" in self.items:
+                    core.max(out.dsd(), out.dsd(), scalar(0.0), dtype="fp16")
+            elif "relu" in self.items:
                 core.max(out.dsd(), sums, scalar(0.0), start="none")
             else:
                 core.mov(out.dsd(), sums, start="none")
             for part in sends:
                 part.emit(core, out)
 
-        count = samples * self.tokens
-        with core.loop(count // 2):
-            for out in self.outs:
-                token(out)
-        if count % 2:
-            token(self.outs[0])
+        alternate(core, samples * self.tokens, receive, token, threads)
 
     def _biases(self, each: Floats) -> Floats:
         return each[None]
@@ -97,6 +127,10 @@ class Flowing(Dense):
         """Return 0: either no row is busy for long between two tokens, or all are."""
         return 0.0
 
+    def ahead_cycles(self) -> float:
+        """Return the cycles to receive the residual of a token."""
+        return self.outputs / PAIR * ("residual" in self.items)
+
     def issued_cycles(self) -> float:
         """Return the issue cycles per sample, by the formulas of the module."""
         v, wafer = self.outputs, self.wafer
@@ -105,5 +139,4 @@ class Flowing(Dense):
 
     def _last_cycles(self) -> float:
         """Return the cycles of the last row per token."""
-        rate = min(1.0, self.wafer.max_fp32_per_cycle) if "relu" in self.items else 1.0
-        return self.outputs / rate + self.outputs / PAIR
+        return float(flowing_cycles(self.items, self.outputs, self.wafer))

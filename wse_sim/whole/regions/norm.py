@@ -19,7 +19,7 @@ tokens: T D / 2 words per sample, which the price of the plan includes as `link_
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
@@ -32,11 +32,12 @@ from wse_sim.fabric.format.program import Command
 from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.kernels.blocks.line_programs import RowWork
 from wse_sim.kernels.blocks.line_stages import MATRIX, Lines, Sharing
+from wse_sim.kernels.blocks.lines import Line, ReductionStep, route_broadcast
 from wse_sim.kernels.blocks.rounds import pitch
-from wse_sim.kernels.blocks.token_blocks import TokenBlocks
+from wse_sim.kernels.blocks.token_blocks import TokenBlocks, lanes_of
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.kernels.contract.family import Tiling
-from wse_sim.kernels.families.norm import affine_of, blocks_of
+from wse_sim.kernels.families.norm import affine_of, blocks_of, lanes_for
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import (
     PAIR,
@@ -51,6 +52,7 @@ from wse_sim.whole.regions.contract import (
 from wse_sim.whole.regions.turns import (
     advance_of,
     blocks_in_turn,
+    cable,
     deal,
     receive_all,
     route_senders,
@@ -118,39 +120,108 @@ def apart(work: RowWork) -> RowWork:
 class NormRegion(NormPlace, RegionKind):
     """A norm in inference."""
 
-    own_colors = 1
+    @property
+    def lane(self) -> int:
+        """Number of bundles, and of cores that share a token."""
+        return self.bundles.get(self.kernel.outputs[0], 1)
+
+    @property
+    def tied(self) -> tuple[str, ...]:
+        """Operand and result have the same number of bundles."""
+        return self.kernel.inputs[0], self.kernel.outputs[0]
+
+    def splits(self, tensor: str) -> tuple[int, ...]:
+        """Return the numbers of bundles with whole words of a token, for which the region has lanes."""
+        rows = rows_in_turn(self.region, self.wafer)
+        counts = lanes_for(self.features, self.compute_cols)
+        return tuple(count for count in counts if lanes_of(rows, self.compute_cols, count))
+
+    @property
+    def own_colors(self) -> int:
+        """Colors for tokens, and for the statistics of lanes: one between two cores, a second one between two
+        more, one back."""
+        return 1 + (self.lane > 1) * (1 + min(2, self.lane - 1))
+
+    def pace(self) -> float:
+        """Return the larger of the cycles per sample of a link and of the fullest core, with its waits for the
+        others of its lane."""
+        rows = rows_in_turn(self.region, self.wafer)
+        link = self.wafer.wavelet_cycles * self.tokens * self.features / PAIR / self.lane
+        lanes = lanes_of(rows, self.compute_cols, self.lane)
+        return float(max(self.blocks.cost(self.tokens, lanes).total, link))
 
     def extent(self) -> tuple[int, int]:
-        """Return the rows and columns of the serpentine that the tokens need."""
+        """Return the rows and columns of the cores that have tokens, from the first of the region."""
         rows = rows_in_turn(self.region, self.wafer)
+        if self.lane > 1:
+            return rows, self.compute_cols
         count = min(self.tokens, rows * self.compute_cols)
         return min(count, rows), ceil_div(count, rows)
 
-    @cached_property
+    @property
+    def cables(self) -> tuple[tuple[tuple[Cell, ...], frozenset[Cell]], ...]:
+        """The cells that the tokens of each bundle pass, and those among them that only forward them."""
+        rows, lane = rows_in_turn(self.region, self.wafer), self.lane
+        if lane == 1:
+            count = min(self.tokens, rows * self.compute_cols)
+            return ((winding(self.top, self.left, min(count, rows), count), frozenset()),)
+        whole = self.compute_cols // lane
+        groups = 1 if lanes_of(rows, lane, lane) >= (rows - 2 * (lane - 1)) * whole else whole
+        found = []
+        for number in range(lane):
+            cells, passing = cable(self.top, self.left, rows, lane, number, groups)
+            takers = [i for i, cell in enumerate(cells) if cell not in passing][: self.tokens]
+            found.append((cells[: takers[-1] + 1], passing))
+        return tuple(found)
+
+    def takers(self, bundle: int = 0) -> tuple[Cell, ...]:
+        """Return the cores that have tokens, in token order: those of a bundle."""
+        cells, passing = self.cables[bundle]
+        return tuple(cell for cell in cells if cell not in passing)
+
+    @property
     def senders(self) -> tuple[Cell, ...]:
-        """All cores that have tokens, in token order."""
-        count = min(self.tokens, rows_in_turn(self.region, self.wafer) * self.compute_cols)
-        return winding(self.top, self.left, self.height, count)
+        """All cores that have tokens, bundle by bundle in token order, and those that pass them on."""
+        return tuple(cell for bundle in range(self.lane) for cell in self.bundle_senders(bundle))
+
+    def bundle_senders(self, bundle: int) -> tuple[Cell, ...]:
+        """Return the cores of a bundle that have tokens or pass them on, from the first that has some."""
+        cells, passing = self.cables[bundle]
+        return cells[next(i for i, cell in enumerate(cells) if cell not in passing) :]
+
+    @property
+    def inlets(self) -> tuple[Inlet, ...]:
+        """One inlet per bundle, next to the first cell on its way."""
+        ways = [cells[0] for cells, _ in self.cables]
+        return tuple(
+            Inlet(self.kernel.inputs[0], (row, col - 1), bundle) for bundle, (row, col) in enumerate(ways)
+        )
 
     @property
     def link_words(self) -> Mapping[tuple[Cell, Cell], float]:
         """Words per sample of tokens passed along the cores, and of results on their way back."""
-        words, count = self.tokens * self.features / PAIR, len(self.senders)
-        links = pairwise([self.inlets[0].cell, *self.senders])
-        return {**super().link_words, **{link: words * (count - i) / count for i, link in enumerate(links)}}
+        words, found = self.tokens * self.features / PAIR / self.lane, dict[tuple[Cell, Cell], float]()
+        for inlet, (cells, passing) in zip(self.inlets, self.cables, strict=True):
+            left = count = len(cells) - len(passing.intersection(cells))
+            for here, there in pairwise([inlet.cell, *cells]):
+                found[here, there] = words * left / count
+                if here != inlet.cell:
+                    found[there, here] = words * left / count
+                left -= there not in passing
+        return found
 
-    @cached_property
+    @property
     def blocks(self) -> TokenBlocks:
         """The kernel's own price.
 
         Raises
         ------
         ModelError
-            If a token does not fit in a core.
+            If a token does not fit in the cores of a lane.
         """
         dims, place = self.kernel.dims, Tiling(1, 1, "stationary")
-        found = blocks_of(dims, place, self.wafer, Phase.FORWARD, "fp16", self.kernel.attrs)
-        if found is None:
+        found = blocks_of(dims, place, self.wafer, Phase.FORWARD, "fp16", self.kernel.attrs, self.lane)
+        if found is None or not found.most:
             raise refused(
                 self.kernel,
                 f"has tokens of {self.features} features, and a core does not have room for two of them and two results",
@@ -164,74 +235,112 @@ class NormRegion(NormPlace, RegionKind):
         meanwhile."""
         return apart(self.blocks.work)
 
-    @cached_property
+    @property
     def rounds(self) -> tuple[int, int, tuple[int, ...]]:
         """Full rounds of a sample, tokens per block in them, and tokens of every core in the last round
         (empty without one)."""
-        cores = len(self.senders)
+        cores = len(self.takers())
         block = self.blocks.sizes(ceil_div(self.tokens, cores))[0]
         full, left = divmod(self.tokens, cores * block)
         least, more = divmod(left, cores)
         return full, block, tuple(least + (i < more) for i in range(cores)) if left else ()
 
     def build(self, b: Builder, ports: Ports, samples: int) -> None:
-        """Write the inlet, and one core class per send order."""
+        """Write an inlet per bundle, the sums of the lanes, and one core class per send order and bundle."""
+        self.height, self.cols = self.extent()
+        self.sharing = self._lanes(b, ports.own[1:])
+        self._declare(b)
+        ways = [(ports.outward, ports.towards), *ports.others]
+        for bundle, way in enumerate(ways):
+            self._bundle(b, Ports((ports.inward[bundle],), *way, ports.own), samples, bundle)
+
+    def _lanes(self, b: Builder, colors: Sequence[int]) -> tuple[Sharing, ...]:
+        """Route the sums of every lane, a chain to its first core and a multicast back; return them by group
+        of columns."""
+        if self.lane == 1:
+            return (Sharing(1, (), 0, 0),)
+        *up, back = colors
+        cells, last = self.takers(), self.lane - 1
+        rows = slice(min(row for row, _ in cells), 1 + max(row for row, _ in cells))
+        steps = tuple(
+            ReductionStep((up[i % 2],) if i < last else (), up[(i - 1) % 2] if i else None, None)
+            for i in range(self.lane)
+        )
+        out = []
+        for first in sorted({col - (col - self.left) % self.lane for _, col in cells}):
+            for i in range(last):
+                b.route(up[i % 2], (rows, first + i + 1), rx="R", tx="W")
+                b.route(up[i % 2], (rows, first + i), rx="E", tx="R")
+            route_broadcast(Line(b, vertical=False, across=rows, first=first), 0, self.lane, back)
+            out.append(Sharing(self.lane, steps, back, len(colors)))
+        return tuple(out)
+
+    def _bundle(self, b: Builder, ports: Ports, samples: int, bundle: int) -> None:
+        """Write the inlet and the cores of a bundle."""
         full, block, last = self.rounds
+        cells, passing = self.cables[bundle]
+        inlet_cell, cores, each = self.inlets[bundle].cell, self.takers(bundle), self.each
         feed, source = ports.own[0], fabric_in(ports.inward[0])
-        takers, count = [size for size in last if size], len(self.senders)
-        inlet = b.core_class(f"{self.name} inlet")
+        takers, count = [size for size in last if size], len(cores)
+        inlet = b.core_class(f"{self.name} inlet {bundle}")
         with inlet.loop(samples):
             with inlet.loop(full):
                 if full:
-                    deal(inlet, feed, [[(source, block * self.features)]] * count, count)
+                    deal(inlet, feed, [[(source, block * each)]] * count, count)
             if takers:
-                deal(inlet, feed, [[(source, size * self.features)] for size in takers], len(takers))
-        b.place(inlet, self.inlets[0].cell)
-        route_takers(b, feed, self.inlets[0].cell, self.senders, 0, "E")
-        route_senders(b, ports.outward, self.senders, ports.towards, pop="never")
-        self._declare(b)
+                deal(inlet, feed, [[(source, size * each)] for size in takers], len(takers))
+        b.place(inlet, inlet_cell)
+        route_takers(b, feed, inlet_cell, cells, 0, "E", passing=passing)
+        senders = self.bundle_senders(bundle)
+        route_senders(b, ports.outward, senders, ports.towards, pop="never", passing=passing)
         kinds: dict[tuple[object, ...], CoreClass] = {}
-        for i, cell in enumerate(self.senders):
+        for i, cell in enumerate(cores):
             sizes = [block] * full + ([last[i]] if last and last[i] else [])
             turn = advance_of(i, count)
             # Cores without a token leave the last round early: its last core sends a control word after its
             # token that switches the others back.
             is_early = bool(takers) and len(takers) < count
             end = advance_of(i, len(takers)) if is_early and i < len(takers) else turn
-            kind = (tuple(sizes), turn, end, is_early and i < len(takers))
+            group, position = divmod(cell[1] - self.left, self.lane)
+            kind = (tuple(sizes), turn, end, is_early and i < len(takers), group * (self.lane > 1), position)
             if kind not in kinds:
-                kinds[kind] = b.core_class(f"{self.name} {len(kinds)}")
-                self._core(kinds[kind], ports, samples, sizes, (turn, end), ends_early=bool(kind[-1]))
+                kinds[kind] = b.core_class(f"{self.name} {bundle} {len(kinds)}")
+                place = (self.sharing[group * (self.lane > 1)], position)
+                early = is_early and i < len(takers)
+                self._core(kinds[kind], ports, samples, sizes, (turn, end), place, ends_early=early)
             b.place(kinds[kind], cell)
+
+    @property
+    def each(self) -> int:
+        """Features of a token on a core."""
+        return self.features // self.lane
 
     def _declare(self, b: Builder) -> None:
         """Declare one buffer with the interleaved tokens and results of both halves, and the buffers of all
         other operands."""
         where = (self.rows, self.columns)
         block = self.rounds[1] if self.rounds[0] else max(self.rounds[2])
-        layout = self.work.layout(block, self.features, self.wafer)
-        self.tokens_held = b.buffer(
-            f"{self.name}.tokens", SIDES * block * self.features, "fp16", where, bank=0
-        )
+        layout = self.work.layout(block, self.each, self.wafer)
+        self.tokens_held = b.buffer(f"{self.name}.tokens", SIDES * block * self.each, "fp16", where, bank=0)
         self.others: dict[str, Buffer] = {}
         for name, shape in self.work.shapes.items():
             if name in ("x", "result") or shape.within:
                 continue
             size, bank = layout.elements(shape.kind), shape.bank
             if shape.kind == MATRIX:
-                size, bank = max(self.features * pitch(block), block * pitch(self.features)), 3
+                size, bank = max(self.each * pitch(block), block * pitch(self.each)), 3
             self.others[name] = b.buffer(f"{self.name}.{name}", size, shape.dtype, where, bank=bank)
 
     def _held(self, side: int, tokens: int) -> Operand:
-        return self.tokens_held.dsd(side, tokens * self.features, SIDES)
+        return self.tokens_held.dsd(side, tokens * self.each, SIDES)
 
-    def _lines(self, turn: int, tokens: int) -> Lines:
+    def _lines(self, turn: int, tokens: int, sharing: Sharing) -> Lines:
         """Return the instructions on `tokens` tokens of a half."""
-        layout = self.work.layout(tokens, self.features, self.wafer)
-        steps = (SIDES, SIDES * self.features) if layout.by_row else (SIDES * self.features, SIDES)
+        layout = self.work.layout(tokens, self.each, self.wafer)
+        steps = (SIDES, SIDES * self.each) if layout.by_row else (SIDES * self.each, SIDES)
         places = {name: (side, *steps) for name, side in (("x", turn), ("result", 2 + turn))}
         buffers = {**self.others, "x": self.tokens_held, "result": self.tokens_held}
-        return Lines(self.work.shapes, buffers, layout, Sharing(1, (), 0, 0), self.wafer, places=places)
+        return Lines(self.work.shapes, buffers, layout, sharing, self.wafer, places=places)
 
     def _core(
         self,
@@ -240,6 +349,7 @@ class NormRegion(NormPlace, RegionKind):
         samples: int,
         sizes: list[int],
         advance: tuple[str | None, str | None],
+        place: tuple[Sharing, int],
         *,
         ends_early: bool,
     ) -> None:
@@ -247,7 +357,7 @@ class NormRegion(NormPlace, RegionKind):
             receive_all(core, ports.own[0], self._held(turn, tokens), RECEIVE)
 
         def work(turn: int, tokens: int, is_last: bool) -> None:
-            self._lines(turn, tokens).emit(core, self.work.vectors, 0)
+            self._lines(turn, tokens, place[0]).emit(core, self.work.vectors, place[1])
             closes = is_last and ends_early and advance[1] == "path"
             core.mov(
                 fabric_out(ports.outward, None if closes else advance[is_last]),
@@ -264,11 +374,13 @@ class NormRegion(NormPlace, RegionKind):
         blocks_in_turn(core, samples, sizes, receive, work, RECEIVE)
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
-        """Return scale and shift for every core."""
-        names = affine_of(self.kernel.attrs)
-        return {
-            f"{self.name}.{name}": np.broadcast_to(
-                weights[parameter].reshape(1, 1, -1), (self.height, self.cols, self.features)
-            )
-            for name, parameter in zip(names, self.kernel.parameters, strict=True)
-        }
+        """Return scale and shift of every core's features."""
+        names, out = affine_of(self.kernel.attrs), {}
+        for name, parameter in zip(names, self.kernel.parameters, strict=True):
+            parts = weights[parameter].reshape(self.lane, self.each)
+            found = np.zeros((self.height, self.cols, self.each), np.float32)
+            for bundle in range(self.lane):
+                for row, col in self.takers(bundle):
+                    found[row - self.top, col - self.left] = parts[bundle]
+            out[f"{self.name}.{name}"] = found
+        return out

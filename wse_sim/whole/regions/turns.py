@@ -10,7 +10,7 @@ rows in sequence      cells of a row send in sequence into its end, the ends of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from itertools import groupby, pairwise
 
 import numpy as np
@@ -27,13 +27,20 @@ RELAY_SLOTS = 3  # samples in a core that forwards them
 
 
 def route_takers(
-    b: Builder, color: int, inlet: Cell, takers: Sequence[Cell], across: int, spread: str, beside: str = ""
+    b: Builder,
+    color: int,
+    inlet: Cell,
+    takers: Sequence[Cell],
+    across: int,
+    spread: str,
+    beside: str = "",
+    passing: Set[Cell] = frozenset(),
 ) -> None:
     """Route from `inlet` along `takers`, which are neighbours; each passes words to `across` more cells in
     direction `spread`.
 
-    Each also passes words to its single neighbour in direction `beside`. The route to the first taker goes
-    vertically first, then along its row.
+    Each also passes words to its single neighbour in direction `beside`. Those in `passing` take nothing. The
+    route to the first taker goes vertically first, then along its row.
     """
     (row, col), first = inlet, takers[0]
     down, along = np.sign(first[0] - row), np.sign(first[1] - col)
@@ -48,8 +55,12 @@ def route_takers(
     down, right = {"N": (-1, 0), "E": (0, 1), "S": (1, 0)}[spread]
     for i, (r, c) in enumerate(takers):
         step = direction((r, c), takers[i + 1]) if i < len(takers) - 1 else ""
-        passing = Switch([{"tx": step}], pop="never") if step else KEEP
-        b.route(color, (r, c), rx=came, tx="R" + more + beside, switch=passing)
+        if (r, c) in passing:
+            b.route(color, (r, c), rx=came, tx=step, switch=KEEP)
+            came = BACK[step]
+            continue
+        turning = Switch([{"tx": step}], pop="never") if step else KEEP
+        b.route(color, (r, c), rx=came, tx="R" + more + beside, switch=turning)
         came = BACK.get(step, "")
         if beside:
             b.route(color, (r + (beside == "S") - (beside == "N"), c), rx=BACK[beside], tx="R", switch=KEEP)
@@ -92,12 +103,22 @@ def deal(core: CoreClass, color: int, shares: Sequence[Sequence[tuple[Operand, i
         core.control(color, Command.RESET, start="none")
 
 
-def route_senders(b: Builder, color: int, senders: Sequence[Cell], towards: str, pop: str = "always") -> None:
+def route_senders(
+    b: Builder,
+    color: int,
+    senders: Sequence[Cell],
+    towards: str,
+    pop: str = "always",
+    passing: Set[Cell] = frozenset(),
+) -> None:
     """Route cells that send in sequence, the outlet first; a control word resets all of them if none of them
-    pops it."""
+    pops it. Those in `passing` send nothing."""
     for i, cell in enumerate(senders):
         onward = direction(cell, senders[i - 1]) if i else towards
         behind = direction(cell, senders[i + 1]) if i < len(senders) - 1 else ""
+        if cell in passing:
+            b.route(color, cell, rx=behind, tx=onward, switch=KEEP)
+            continue
         switch = Switch([{"rx": behind}], ring=True, pop=pop) if behind else None
         b.route(color, cell, rx="R", tx=onward, switch=switch)
 
@@ -110,6 +131,37 @@ def winding(top: int, left: int, rows: int, count: int) -> tuple[Cell, ...]:
         column = [(top + i, left + j) for i in range(rows)]
         out += column[:: -1 if j % 2 else 1]
     return tuple(out[:count])
+
+
+def cable(
+    top: int, left: int, rows: int, lane: int, number: int, groups: int
+) -> tuple[tuple[Cell, ...], frozenset[Cell]]:
+    """Return the cells of stream `number` of `lane` parallel streams that wind through `groups` groups of `lane`
+    columns, from the west, and those among them that only pass its words on.
+
+    A lane is `lane` neighbours in a row, one of each stream. Streams come in on rows above the lanes and turn
+    around each other below and above them, so no two of them have a cell in common.
+    """
+    first, last = top + lane - 1, top + rows - 1 - (lane - 1) * (groups > 1)
+    cells = [(first - number, col) for col in range(left, left + number)]
+    takers = set[Cell]()
+    for group in range(groups):
+        is_down = group % 2 == 0
+        outer = lane - 1 - number if is_down else number  # rows beyond the lanes, where it turns next
+        col = left + group * lane + (number if is_down else lane - 1 - number)
+        along = [(row, col) for row in range(first, last + 1)][:: 1 if is_down else -1]
+        takers |= set(along)
+        if group == 0:
+            cells += [(row, col) for row in range(first - number, first)]
+        cells += along
+        if group < groups - 1:
+            turn = last + outer if is_down else first - outer
+            onward = left + (group + 1) * lane + (lane - 1 - number if is_down else number)
+            down = range(last + 1, turn + 1) if is_down else range(first - 1, turn - 1, -1)
+            cells += [(row, col) for row in down]
+            cells += [(turn, c) for c in range(col + 1, onward)]
+            cells += [(row, onward) for row in reversed(down)]
+    return tuple(cells), frozenset(cells) - takers
 
 
 def advance_of(position: int, count: int) -> str | None:
