@@ -11,7 +11,9 @@ from tests.handmade import transformer
 from wse_sim.compiler.defects import repair, usable_bands, usable_cores
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.errors import ConfigError, ModelError
+from wse_sim.frontend import Pin, pin_kernels
 from wse_sim.hardware import load_cluster, load_wafer
+from wse_sim.modes.pipelined import steps
 from wse_sim.modes.pipelined.comparing import score, verdict
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.steps import compile_pipelined
@@ -254,3 +256,23 @@ def test_edges_of_copies_are_disjoint():
     made = plan(replicas=2, placer="snake", time_limit_s=0.5)
     for a, b in itertools.combinations(made.stages, 2):
         assert not a.region.overlaps(b.region)
+
+
+def test_another_placer_is_tried_where_the_streams_need_too_many_colors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The default placer is refused for colors: the plan is the one of the next placer, with a note; pins keep the refusal."""
+    own = steps._best_routed
+    colors = Infeasible("pipelined", GRAPH.name, "colors", 20.0, 15.0, "colors", "a router", "another placer")
+
+    def refused_first(sizer, cluster, options):
+        return colors if options.placer == "shelves" else own(sizer, cluster, options)
+
+    asked = plan(placer="peel")
+    monkeypatch.setattr(steps, "_best_routed", refused_first)
+    found = plan()
+    assert found.placer == "peel"
+    assert [stage.region for stage in found.stages] == [stage.region for stage in asked.stages]
+    assert any("placed by 'peel'" in note and "20 colors" in note for note in found.notes)
+    pinned = pin_kernels(GRAPH, Pin(module=GRAPH.kernels[0].layer, region="head"))
+    assert compile_pipelined(pinned, SMALL, CLUSTER, batch=16, layouts=False) is colors

@@ -278,9 +278,10 @@ def test_a_full_link_slows_the_pipeline_and_is_the_binding_resource():
     assert result.samples_per_s <= WAFER.clock_hz / slow.link_cycles * 1.0001
 
 
-def test_a_plan_without_colors_enough_names_the_router_that_binds() -> None:
-    """A region reserves four colors, so none is left for streams, wherever regions are."""
-    wafer = load_wafer("wse2").model_copy(update={"colors": 4})
+@pytest.mark.parametrize("colors", [4, 5])
+def test_a_plan_without_colors_enough_names_the_router_that_binds(colors: int) -> None:
+    """What a region keeps for itself takes all colors: none is left for streams, wherever regions are."""
+    wafer = load_wafer("wse2").model_copy(update={"colors": colors})
     refused = api.compile(api.load_model("fc-mnist"), wafer, mode="pipelined", batch=8)
     assert isinstance(refused, Infeasible)
     assert "router in row" in refused.message

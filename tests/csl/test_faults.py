@@ -183,7 +183,7 @@ def test_addresses_of_counters_name_the_library(tmp_path: Path, name: str) -> No
     fn run() void {{ x = @bitcast(*u16, @as(u16, config.addresses.{name})).*; }}
     comptime {{ @export_symbol(run); }}
     """
-    with pytest.raises(CslError, match="addresses of the counters are not public.*use <time>"):
+    with pytest.raises(CslError, match=r"addresses of the counters are not public.*use <time>"):
         compile_text(tmp_path, text)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import wse_sim  # noqa: E402
 from wse_sim.engine.result import Result  # noqa: E402
 from wse_sim.modes import load_result  # noqa: E402
 
@@ -259,3 +260,35 @@ def test_generation_prints_both_timings(wse, tmp_path: Path):
     plain = json.loads(wse(*words, "--json").out)
     assert data["timing"]["model"]["tokens_per_s_per_user"] == plain["figures"]["tokens_per_s_per_user"]
     assert wse(*words, "--timing", "wall").status == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--mode-options", "replicas=2"), "needs a mode that has them"),
+        (("--mode", "pipelined", "--mode-options", "replicas"), "is not NAME=VALUE"),
+        (("--mode", "pipelined", "--mode-options", "copies=2"), "has no option 'copies'; it has"),
+        (("--mode", "pipelined", "--mode-options", "batch=2"), "has no option 'batch'"),
+        (("--mode", "pipelined", "--mode-options", "replicas=two"), "replicas"),
+        (("--mode", "pipelined", "--mode-options", "prices=cheap"), "prices"),
+        (("--mode", "pipelined", "--mode-options", "prices=[a"), "cannot be parsed"),
+    ],
+)
+def test_options_of_a_mode_are_checked_before_the_model_is_read(wse, given: tuple[str, ...], said: str):
+    """The model does not exist, and is not what the sentence is about."""
+    ran = wse("run", "no-such-model", *given)
+    assert ran.status == 2
+    assert said in ran.err
+    assert "no-such-model" not in ran.err
+
+
+def test_an_option_of_a_mode_changes_the_plan(wse):
+    """Two copies of the model are faster than one, by as much as in Python."""
+    rates = []
+    for replicas in (1, 2):
+        how = f"replicas={replicas},layouts=false"
+        ran = wse("run", "fc-mnist", "--mode", "pipelined", "--batch", "64", "--json", "--mode-options", how)
+        rates.append(json.loads(ran.out)["compute_samples_per_s"])
+    assert rates[1] > 1.1 * rates[0]
+    two = wse_sim.run("fc-mnist", mode="pipelined", batch=64, mode_options={"replicas": 2, "layouts": False})
+    assert rates[1] == two.compute_samples_per_s

@@ -66,6 +66,11 @@ class RunCommand(RunOptions):
     timing: BothTimings = "model"  # type: ignore[assignment]  # one more choice
     pins: Path | None = option(None, "YAML of placement hints by module path.")
     explain: bool = option(False, "Print what clean-up and rewrite rules did.")
+    of_mode: str | None = option(
+        None,
+        "Options of --mode alone, as NAME=VALUE,...: replicas=2,placer=peel ('One mode alone' in docs/options.md).",
+        flag="--mode-options",
+    )
     whole_fabric: bool = option(
         False,
         "Also step the whole model on the fabric (small wafers; weight streaming: dense layers).",
@@ -101,7 +106,7 @@ def run_command(
         claim_folder(out)
     timed: api.Timed | None = None
     result: Result | Infeasible
-    options = certainty.asked(options)
+    options = certainty.asked(_with_mode_options(options))
     _check_whole(options)
     made = _checked_module(model, options)
     whole: OnFabric | None = None
@@ -154,6 +159,44 @@ def run_command(
     say_where(out, screen.quiet)
     if not result.feasible:
         raise typer.Exit(1)
+
+
+def _with_mode_options(options: RunCommand) -> RunCommand:
+    """Return the options with those of the mode, read and checked before the model is read.
+
+    Raises
+    ------
+    WseError
+        If a part is not NAME=VALUE, or the mode is "auto", lacks the option or refuses the value.
+    """
+    if options.of_mode is None:
+        return options
+    import yaml
+
+    from wse_sim.modes import mode_named, option_names, options_of
+
+    if options.mode == "auto":
+        raise WseError(f"--mode-options {options.of_mode} needs a mode that has them; give --mode")
+    found: dict[str, object] = {}
+    for part in options.of_mode.split(","):
+        name, equals, value = part.partition("=")
+        if not (name.strip() and equals and value.strip()):
+            raise WseError(f"--mode-options: '{part}' is not NAME=VALUE; write replicas=2,placer=peel")
+        try:
+            found[name.strip()] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise WseError(
+                f"--mode-options: {name.strip()} has a value that cannot be parsed: '{value}'"
+            ) from None
+    mode = mode_named(options.mode)
+    own = [name for name in option_names(mode) if name not in type(options).model_fields]
+    for name in found:
+        if name not in own:
+            raise WseError(
+                f"--mode-options: mode {mode.name} has no option '{name}'; it has {', '.join(sorted(own))}"
+            )
+    options_of(mode, {**found, "batch": options.batch})
+    return options.replace(mode_options={**options.mode_options, **found})
 
 
 def _check_whole(options: RunCommand) -> None:

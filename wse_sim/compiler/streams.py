@@ -78,7 +78,7 @@ def route_streams(
     """
     graph, wafer = sizer.graph, sizer.wafer
     more = max(group.lay.more_colors for group in sizer.groups)
-    limit = colors_for_streams(wafer.colors, graph.training) - more
+    limit = max(0, colors_for_streams(wafer.colors, graph.training) - more)
     tries: list[_Attempt] = []
     for fraction in LINK_FRACTIONS:
         tries.append(_attempt(sizer, stages, pace_cycles, fraction, limit))

@@ -276,7 +276,9 @@ def _subtitle(result: Result) -> str:
 
 def _head(axes: Axes, result: Result) -> None:
     """Write the title and below it the bottleneck, which explains a map with few colors."""
-    inches = axes.figure.get_size_inches()[0] * axes.get_position().width
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    inches = figure.get_size_inches()[0] * axes.get_position().width
     lines = textwrap.wrap(_subtitle(result), max(30, int(inches * 20)))
     axes.annotate(
         "\n".join(lines), (0, 1), xytext=(0, 4), xycoords="axes fraction", textcoords="offset points",

@@ -250,8 +250,23 @@ def fit_samples(sizer: Sizer, weights_bytes: float) -> Infeasible | None:
 
 @step("plan")
 def place_and_route(sizer: Sizer, cluster: Cluster, options: PipelinedOptions) -> PipelinedPlan | Infeasible:
-    """Place the stages, route and color their streams; try the next placement if links are the bottleneck."""
-    return _best_routed(sizer, cluster, options)
+    """Place the stages, route and color their streams; try the next placement if links are the bottleneck.
+
+    If the streams of all placements of the default placer need too many colors, other placers are tried.
+    """
+    first = _best_routed(sizer, cluster, options)
+    pinned = any("pin_region" in group.forward.attrs for group in sizer.groups)  # other placers part them
+    if not isinstance(first, Infeasible) or first.binding != "colors" or options.placer != SHELVES or pinned:
+        return first
+    for placer in IF_COLORS_BIND:
+        plan = _best_routed(sizer, cluster, options.replace(placer=placer))
+        if not isinstance(plan, Infeasible):
+            note = (
+                f"placed by '{placer}': where the default placer '{SHELVES}' puts the kernels, streams need "
+                f"{first.need:.0f} colors at one router, and {first.limit:.0f} are free"
+            )
+            return dataclasses.replace(plan, notes=(*plan.notes, note))
+    return first
 
 
 @step("plan")
@@ -269,6 +284,10 @@ STEPS = [check_request, repair_wafer, state_one_sample, try_what_is_kept, add_de
 """From graph, wafer, cluster and options to the plan."""
 ATTEMPT = [fit_weights, group_kernels, count_replicas, fit_samples, place_and_route]
 """Steps for one recomputation policy: from graph, wafer, cluster, options, replicas and `again` to a plan."""
+
+
+IF_COLORS_BIND = ("peel", "snake")
+"""Placers of the library that keep kernels near those they exchange data with, the faster search first."""
 
 
 def _capacity(wafer: Wafer) -> float:

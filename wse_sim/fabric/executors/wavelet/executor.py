@@ -91,7 +91,7 @@ class Wavelet:
             np.int64,
         )  # fmt: skip
         outcomes = np.zeros((len(bands), OUTCOME_FIELDS), np.int64)
-        loop = K.run_short if is_short else K.run_slow if is_slow else K.run_long
+        loop = K.run_short if is_short else K.run_long
         parts.done("state of routers, queues and cores")
         run_bands(
             [

@@ -162,7 +162,7 @@ def at_rest(t, is_short, cores, links, routers, size, sets):
     return rest
 
 
-def _make_loop(*, is_short, has_slow):
+def _make_loop(*, is_short):
     """Return the compiled loop for one kind of links, without the parts that it does not need."""
 
     @bare_kernel
@@ -195,14 +195,14 @@ def _make_loop(*, is_short, has_slow):
                             if routers.touched[before] != ZERO:
                                 settle_short(before, routers, tally, size)
                         settled = max(settled, f - reach)
-                    if has_slow:
+                    if not is_short:
                         find_slow_ports(f, t, links, routers)
-                    n = decide(f, t, has_slow, routers, payload, size, sets, outcome)
+                    n = decide(f, t, not is_short, routers, payload, size, sets, outcome)
                     if outcome[0] == TWO_INPUTS or n == 0:
                         continue
                     transfer(f, n, t, routers, payload, cores, tally, size, sets)
                     count_blocked(f, routers, tally)
-                    if has_slow:
+                    if not is_short:
                         add_debts(f, links, routers)
                 if outcome[0] == TWO_INPUTS:
                     stop(edges, size, 2 * t)
@@ -258,9 +258,7 @@ def _make_loop(*, is_short, has_slow):
     return loop
 
 
-run_short = _make_loop(is_short=True, has_slow=False)
+run_short = _make_loop(is_short=True)
 """Links of one cycle, queues of two cells, one cycle a wavelet."""
-run_long = _make_loop(is_short=False, has_slow=False)
-"""Links and queues of any length, one cycle a wavelet."""
-run_slow = _make_loop(is_short=False, has_slow=True)
-"""Links and queues of any length, more than one cycle a wavelet."""
+run_long = _make_loop(is_short=False)
+"""Links and queues of any length, any number of cycles a wavelet."""
