@@ -58,17 +58,6 @@ class Sizes:
 
 
 @dataclasses.dataclass(frozen=True)
-class Piece(Line):
-    """A piece of a line, from core `first` on."""
-
-    first: int = 0
-
-    def place(self, position: int) -> tuple[Any, Any]:
-        """Builder place of one position of the piece."""
-        return super().place(self.first + position)
-
-
-@dataclasses.dataclass(frozen=True)
 class Shared:
     """Work that the first `senders` of the `cores` of a line do piece by piece; then all cores hear all pieces."""
 
@@ -353,14 +342,14 @@ class JoinedLayer:
         if s.heads > 1:
             parts["head"] = []
             for head in range(s.heads):
-                piece = Piece(b, vertical=False, first=head * self.head_columns)
+                piece = Line(b, vertical=False, first=head * self.head_columns)
                 own, used = route_allreduce(
                     piece, k_tree(self.head_columns, s.head_groups, order), first, is_repeated=True
                 )
                 parts["head"] += own
             first += used
         if s.tokens > 1:
-            heads = [Piece(b, vertical=False, first=head * self.head_columns) for head in range(s.heads)]
+            heads = [Line(b, vertical=False, first=head * self.head_columns) for head in range(s.heads)]
             for line, cores, places in (("down", s.grid, [down]), ("head", self.head_columns, heads)):
                 self.shared[line] = Shared((first, first + 1), cores, min(s.tokens, cores))
                 first += 2
