@@ -78,6 +78,22 @@ def test_what_is_wrong_in_a_file_is_said_with_its_line(tmp_path: Path, text: str
             loaded(spec, "a thing", ConfigError)
 
 
+def test_a_file_next_to_the_code_is_opened_in_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Code that opens a relative path works in its own folder alone, and the message names that folder."""
+    folder, elsewhere = tmp_path / "model", tmp_path / "elsewhere"
+    folder.mkdir()
+    elsewhere.mkdir()
+    (folder / "corpus.txt").write_text("a b c")
+    spec = written(folder, "reads.py", "THING = len(open('corpus.txt').read())\n")
+    monkeypatch.chdir(elsewhere)
+    with pytest.raises(ConfigError, match=f"the file is in {folder}: run the command there"):
+        loaded(spec, "a thing", ConfigError)
+    monkeypatch.chdir(folder)
+    assert loaded(spec, "a thing", ConfigError) == 5
+
+
 def test_files_belong_to_us_to_packages_to_python_or_to_the_user(tmp_path: Path) -> None:
     import wse_sim.kernels
     from wse_sim.kernels.families import norm

@@ -121,6 +121,9 @@ def sentence(fault: BaseException, where: str) -> str:
         return f"{where}: {not_installed(fault.name)}"
     text = " ".join(str(fault).split())
     text = f": {text[:200]}" if text else ""
+    folder = _folder_with(fault)
+    if folder:
+        return f"{where}: raises {type(fault).__name__}{text}; the file is in {folder}: run the command there"
     return f"{where}: raises {type(fault).__name__}{text}; correct it there"
 
 
@@ -272,3 +275,14 @@ def _from_file(file: Path) -> ModuleType:
         del sys.modules[name]
         raise
     return module
+
+
+def _folder_with(fault: BaseException) -> str:
+    """Return the folder of the code that raised, if the relative path that was not found is in it; else ''."""
+    if not (isinstance(fault, FileNotFoundError) and isinstance(fault.filename, str)):
+        return ""
+    for frame, _ in reversed(list(traceback.walk_tb(fault.__traceback__))):
+        folder = Path(frame.f_code.co_filename).parent
+        if owner_of(frame.f_code.co_filename) == "user" and (folder / fault.filename).exists():
+            return str(folder)
+    return ""
