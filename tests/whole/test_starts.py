@@ -71,20 +71,22 @@ def test_a_block_that_trains_starts_as_the_engine_says() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("features", "heads"), [(32, 1), (32, 2), (48, 1)])
-def test_every_link_between_regions_carries_what_the_map_says(features: int, heads: int) -> None:
+@pytest.mark.parametrize(("features", "heads", "bundles"), [(32, 1, 2), (32, 2, 4), (48, 1, 3)])
+def test_every_link_between_regions_carries_what_the_map_says(
+    features: int, heads: int, bundles: int
+) -> None:
     """Norms, attention in one or two bands, layers of several bundles: counted words of every link are those of the
     routes.
 
-    Links inside regions have more: those on which inlets deal out what they took in.  Bundles of the widest tensor, 16 x 4 features of
-    two elements a word, set the busiest link: 4 of them with 32 features, and 2 with 48.
+    Links inside regions have more: those on which inlets distribute what they received.  Bundles of the widest tensor, 16 x 4 features of
+    two elements per word, set the busiest link.  They end where groups of rows of its reader end: 2 or 4 with 32 features, 3 with 48.
     """
     block = Block(features, heads, nn.ReLU())
     graph = inputs_over_rows(api.lower(block, (torch.zeros(1, 16, features),)))
     found = compare_with_engine(plan_of(graph, 96), 2)
     words = found.link_words
     assert words.unequal == 0
-    assert words.laid == words.fabric == {32: 16 * 32 / 2, 48: 16 * 4 * 48 / 2 / 2}[features]
+    assert words.laid == words.fabric == 16 * 4 * features / 2 / bundles
     assert words.moving > words.fabric
     counted = found.fabric.link_wavelets[:, :, :4] / 4
     assert np.all(words.streams <= counted + 1)  # a control word of a run has fewer than its samples
