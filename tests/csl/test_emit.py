@@ -34,7 +34,7 @@ CASES = [
 
 START = 9
 """Cycles by which the code around an operation may differ from the measured start of a program."""
-LIMITS = {"wse2": {"gemm": 0.13}, "wse3": {"gemv": 0.18}}
+LIMITS = {"wse2": {"gemm": 0.13}, "wse3": {"gemv": 0.19}}
 
 
 @functools.cache
@@ -74,7 +74,7 @@ def test_a_kernel_in_csl_is_the_kernel(name: str, given: dict[str, object], arch
     """Values within the kernel's tolerance (its script compares), cycles within 5 % or `START` of the fabric program.
 
     Apart are products on WSE-2 (a turn of their loop takes 38 cycles here, 30 in the kernel) and products with a vector on WSE-3, whose calling loop
-    has three turns and is unrolled here.  Loops of eight turns would be unrolled too; those of products have 16.
+    has three turns and is unrolled here and inlined.  Loops of eight turns would be unrolled too; those of products have 16.
     """
     original = kernel_cycles(name, given, arch)
     limit = LIMITS[arch].get(name, 0.05)
