@@ -165,7 +165,7 @@ def names() -> list[str]:
 def changes(
     constants: Iterable[str], models: Iterable[str] = tuple(MODELS), modes: Iterable[str] = MODES
 ) -> Iterator[Change]:
-    """Return all changes of some constants, in both directions."""
+    """Yield all changes of some constants, in both directions."""
     wafer, cluster = system()
     runs = [(model, mode, *before(model, mode)) for model in models for mode in modes]
     for name in constants:

@@ -4,7 +4,7 @@
     python -m benchmarks.prose --list anew   the places of one rule
 
 Rules are phrases of translated English and private words that have a standard term, from `docs/words.md`; docstrings that are too
-short to say anything; and sentences of pages that are too long to follow.  Each rule names what to write instead.
+short to say anything, or begin with a verb that contradicts the function; and sentences of pages that are too long to follow.  Each rule names what to write instead.
 """
 
 from __future__ import annotations
@@ -221,6 +221,25 @@ def short_docstrings() -> list[tuple[str, int, str]]:
     return found
 
 
+def wrong_verbs() -> list[tuple[str, int, str]]:
+    """Return docstrings whose first verb contradicts the type that the function returns."""
+    found = []
+    for folder in CODE:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for node in _nodes(path):
+                if not isinstance(node, ast.FunctionDef) or node.returns is None:
+                    continue
+                verb, kind = (ast.get_docstring(node) or "").partition(" ")[0], ast.unparse(node.returns)
+                is_iterator = any(name in kind for name in ("Iterator", "Iterable", "Generator"))
+                if (
+                    (verb == "Yield" and not is_iterator)
+                    or (verb == "Return" and kind == "None")
+                    or (verb == "Print" and kind not in ("None", "int"))
+                ):
+                    found.append((_named(path), node.lineno, f"{verb} ... -> {kind}"))
+    return found
+
+
 def long_sentences() -> list[tuple[str, int, str]]:
     """Return the sentences of pages with more than forty words; tables and lists do not count."""
     found = []
@@ -255,6 +274,7 @@ def counted() -> list[tuple[str, list[tuple[str, int, str]], int, str]]:
     """Name, places, allowed number and remedy of every rule."""
     rows = [(rule.name, places(rule), rule.left, rule.instead) for rule in RULES]
     rows.append(("short docstrings", short_docstrings(), SHORT_LEFT, "a sentence with a verb"))
+    rows.append(("wrong verbs", wrong_verbs(), 0, "the verb for what the function does"))
     rows.append(("long sentences", long_sentences(), LONG_LEFT, "two sentences"))
     return rows
 

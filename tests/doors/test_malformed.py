@@ -233,7 +233,7 @@ def shipped(folder: str, name: str) -> dict[str, Any]:
 
 
 def paths_in(data: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Return the positions of all fields of a tree."""
+    """Yield the positions of all fields of a tree."""
     if isinstance(data, dict):
         for key, value in data.items():
             yield (*at, key)

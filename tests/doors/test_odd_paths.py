@@ -79,7 +79,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def commands(inner: Any = COMMAND, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Return (words, command) of every command that works on files."""
+    """Yield (words, command) of every command that works on files."""
     if getattr(inner, "commands", None):
         for word, below in inner.commands.items():
             yield from commands(below, f"{name} {word}".strip())

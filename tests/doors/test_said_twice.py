@@ -41,7 +41,7 @@ FILES = [
 
 
 def written(data: Any, twice: tuple[Any, ...], depth: int = 0) -> Iterator[str]:
-    """Return lines of YAML in which the key at the path `twice` occurs twice."""
+    """Yield lines of YAML in which the key at the path `twice` occurs twice."""
     for key, value in data.items():
         for _ in range(2 if twice == (key,) else 1):
             if isinstance(value, dict):

@@ -136,7 +136,7 @@ def test_blocks_say_what_they_are():
 
 
 def lines_of(page: Path) -> list[str]:
-    """Yield the command lines of this project in all code of a page: fenced, indented, with comments."""
+    """Return the command lines of this project in all code of a page: fenced, indented, with comments."""
     text = page.read_text(encoding="utf-8").replace("\\\n", " ")
     return re.findall(r"^(?: {4})?(?:\$ )?(wse-sim [^\n<]*)$", text, re.MULTILINE)
 

@@ -23,7 +23,7 @@ COUNTERS = ("halt_cycles", "busy", "stalled_in", "stalled_out", "link_wavelets",
 
 
 def programs() -> Iterator[tuple[str, FabricConfig, Program, dict[str, np.ndarray], str]]:
-    """Return name, wafer, program, inputs and a buffer to read: five of all kinds, five that the equations cover."""
+    """Yield name, wafer, program, inputs and a buffer to read: five of all kinds, five that the equations cover."""
     for wafer, seeds in (("wse2", (0, 2, 3)), ("wse3", (2, 3))):
         config = FabricConfig.from_wafer(load_wafer(wafer))
         for seed in seeds:

@@ -82,7 +82,7 @@ def progress(quiet: bool) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def _lines() -> Iterator[Callable[[str], None]]:
-    """Print lines of progress from a thread that wakes at intervals."""
+    """Return lines of progress from a thread that wakes at intervals."""
     begun, over, at = time.monotonic(), threading.Event(), ["start"]
 
     def tell() -> None:

@@ -280,7 +280,7 @@ def _measured(whole: OnFabric | None) -> MeasuredCounters | None:
 
 
 def _both(timed: Timed) -> str:
-    """Print both rates, their difference, and its causes."""
+    """Return both rates, their difference, and its causes."""
     model, fabric = timed.model.samples_per_s, timed.fabric.samples_per_s
     head = f"by formulas {model:,.6g} samples/s, by programs {fabric:,.6g} samples/s ({100 * (fabric / model - 1):+.2f} %)"
     return f"{head}\n\n{timed.report.text()}"

@@ -83,7 +83,7 @@ def show(node: tree.Node) -> str:
 
 
 def operand_of(node: tree.Node) -> str:
-    """Print the operand of a suffix."""
+    """Return the operand of a suffix."""
     return inside(node, POSTFIX)
 
 

@@ -51,7 +51,7 @@ class Watched:
         self.optimizers: dict[int, tuple[torch.optim.Optimizer, dict[tuple[int, str], object]]] = {}
 
     def _values(self, whole: bool = True) -> Values:
-        """Yield names and fingerprints of values; `whole`: the attributes of models too."""
+        """Return names and fingerprints of values; `whole`: the attributes of models too."""
         found: Values = {}
         for function in self.functions:
             for name, value in _named(function):

@@ -51,7 +51,7 @@ def text_length(config: Any, seq: int | None) -> int:
 
 
 def examples_of(module: Any, config: Any, seq: int | None) -> list[Arguments]:
-    """Yield named arguments of one sample: all inputs of a model, all with a mask and sizes, and only the required
+    """Return named arguments of one sample: all inputs of a model, all with a mask and sizes, and only the required
     ones.
 
     Raises

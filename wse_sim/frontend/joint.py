@@ -462,7 +462,7 @@ def _difference(graph: KernelGraph, module: Counted, program: Counted | None) ->
 
 
 def _parts(kernel: Kernel) -> list[int]:
-    """Yield the FLOPs of a kernel, product by product as torch counts them."""
+    """Return the FLOPs of a kernel, product by product as torch counts them."""
     if not kernel.flops:
         return []
     if kernel.family == "attention":

@@ -130,7 +130,7 @@ def _results_of(call: Node) -> list[int] | None:
 
 
 def _between(inputs: list[Node], results: list[Node]) -> list[Node]:
-    """Yield the operators whose results follow from inputs, in order."""
+    """Return the operators whose results follow from inputs, in order."""
     needed, waiting = set(inputs), list(results)
     while waiting:
         node = waiting.pop()

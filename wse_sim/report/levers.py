@@ -76,7 +76,7 @@ def _found(result: Result) -> tuple[Lever, ...]:
 
 
 def _constants(mode: Mode, plan: Plan, base: float) -> Iterator[Lever]:
-    """Return levers that raise constants, or lower those that are costs."""
+    """Yield levers that raise constants, or lower those that are costs."""
     sets = (("wafer", plan.wafer), ("cluster", plan.cluster))
     stated = {
         (owner, name): constant
@@ -143,7 +143,7 @@ def _machine(plan: Plan, changes: Iterable[tuple[Key, float | int]]) -> Machine:
 
 
 def _kernels(mode: Mode, plan: Plan, base: float) -> Iterator[Lever]:
-    """Return the levers that make all kernels of a family faster."""
+    """Yield the levers that make all kernels of a family faster."""
     families: dict[str, dict[str, None]] = {}
     for part in mode.work(plan):
         family = part.kernel.family if isinstance(part, Placed) else part.name
@@ -159,7 +159,7 @@ def _kernels(mode: Mode, plan: Plan, base: float) -> Iterator[Lever]:
 
 
 def _batch(mode: Mode, result: Result, base: float) -> Iterator[Lever]:
-    """Return the lever that doubles the batch; the fixed cost of a step is then paid once for twice the
+    """Yield the lever that doubles the batch; the fixed cost of a step is then paid once for twice the
     samples."""
     twice, rate = 2 * result.batch, base
     if isinstance(mode, Rebatches):

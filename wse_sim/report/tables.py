@@ -262,7 +262,7 @@ def table(result: Result, sort_by: str = "time", row_limit: int = 20, *, folded:
 
 
 def comparison(rows: Sequence[Result | Infeasible]) -> Printed:
-    """Print modes in one table with a column for each; a model that does not fit has a column too."""
+    """Return modes in one table with a column for each; a model that does not fit has a column too."""
     from rich import box
     from rich.table import Table
 

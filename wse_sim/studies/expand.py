@@ -39,7 +39,7 @@ def dimensions(spec: StudySpec) -> list[list[dict[str, Any]]]:
 
 
 def settings(spec: StudySpec) -> Iterator[dict[str, Any]]:
-    """Return all settings of a sweep that meet the constraints on parameters.
+    """Yield all settings of a sweep that meet the constraints on parameters.
 
     Raises
     ------

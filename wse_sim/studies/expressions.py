@@ -106,7 +106,7 @@ def _dotted(node: ast.expr) -> str | None:
 
 
 def _names(node: ast.AST) -> Iterator[str]:
-    """Return the names that an expression reads; raise an error for anything that is not allowed."""
+    """Yield the names that an expression reads; raise an error for anything that is not allowed."""
     name = _dotted(node) if isinstance(node, ast.expr) else None
     if name is not None:
         yield name

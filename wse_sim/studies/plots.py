@@ -401,7 +401,7 @@ def _plain_ticks(axis: Any) -> None:
 
 
 def _fronts_by(study: Shown, by: str, rows: list[RowValues], objectives: dict[str, str], plot: Any) -> None:
-    """Return the Pareto front for each value of a parameter."""
+    """Draw the Pareto front for each value of a parameter."""
     (x, way), (y, other) = list(objectives.items())[:2]
     for number, value in enumerate(dict.fromkeys(repr(study.value(row, by)) for row in rows)):
         own = [row for row in rows if repr(study.value(row, by)) == value]

@@ -156,7 +156,7 @@ class StudySpec(BaseModel):
         return tuple(dict.fromkeys(name for group in groups for name in group))
 
     def axes(self) -> Iterable[tuple[str, Axis]]:
-        """Return all varied parameters with their values."""
+        """Yield all varied parameters with their values."""
         yield from self.grid.items()
         for group in self.zip:
             yield from group.items()

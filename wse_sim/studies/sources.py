@@ -39,7 +39,7 @@ def sources_digest(origin: Path) -> str:
 
 
 def _found(origin: Path) -> Iterator[tuple[str, str]]:
-    """Return names and identities of the sources: files by content, installed packages by version."""
+    """Yield names and identities of the sources: files by content, installed packages by version."""
     places = [str(origin.parent), os.getcwd()]
     seen: set[Path] = set()
     packages: set[str] = set()
@@ -69,7 +69,7 @@ def _found(origin: Path) -> Iterator[tuple[str, str]]:
 
 
 def _named_in(file: Path, origin: Path, places: Sequence[str]) -> Iterator[str | Path]:
-    """Return the modules that a source imports, and the files that its strings name."""
+    """Yield the modules that a source imports, and the files that its strings name."""
     try:
         tree = ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
@@ -91,12 +91,12 @@ def _named_in(file: Path, origin: Path, places: Sequence[str]) -> Iterator[str |
 
 
 def _module_files(base: Path) -> Iterator[Path]:
-    """Return the files that a dotted name may denote, below a folder."""
+    """Yield the files that a dotted name may denote, below a folder."""
     yield from (path for path in (base.with_name(f"{base.name}.py"), base / "__init__.py") if path.is_file())
 
 
 def _files_of_text(text: str, places: Sequence[str]) -> Iterator[Path]:
-    """Return the files that a string names: a file, or a module next to the sources."""
+    """Yield the files that a string names: a file, or a module next to the sources."""
     for place in places:
         try:
             path = Path(place) / text
@@ -109,7 +109,7 @@ def _files_of_text(text: str, places: Sequence[str]) -> Iterator[Path]:
 
 
 def _specs(module: str, path: Sequence[str]) -> Iterator[ModuleSpec]:
-    """Return the specs of a module and its parent packages, without importing them."""
+    """Yield the specs of a module and its parent packages, without importing them."""
     here: Sequence[str] | None = path
     for count in range(1, module.count(".") + 2):
         name = ".".join(module.split(".")[:count])

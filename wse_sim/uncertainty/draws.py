@@ -96,7 +96,7 @@ def changed(wafer: Wafer, cluster: Cluster, values: Sequence[tuple[str, str, flo
 def draws(
     wafer: Wafer, cluster: Cluster, constants: Sequence[Ranged], samples: int = SAMPLES
 ) -> Iterator[DrawnMachine]:
-    """Return `samples` machines: a Sobol sequence of scores, correlated where constants were fitted together."""
+    """Yield `samples` machines: a Sobol sequence of scores, correlated where constants were fitted together."""
     scores = _scores(len(constants), samples) @ _mixing(constants, wafer.correlations).T
     for row in scores:
         yield machine_at(wafer, cluster, constants, row.tolist())

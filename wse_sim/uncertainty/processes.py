@@ -13,7 +13,7 @@ _TASKS: list[Callable[[int], Any]] = []
 
 
 def in_processes(task: Callable[[int], T], count: int, workers: int) -> Iterator[T]:
-    """Return the results of tasks 0 to `count` - 1 in order; in this process where copies of a process cannot be made.
+    """Yield the results of tasks 0 to `count` - 1 in order; in this process where copies of a process cannot be made.
 
     Raises
     ------

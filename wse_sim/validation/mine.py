@@ -77,7 +77,7 @@ def load_mine(folder: Path, results: Path | None = None) -> Suite:
 
 
 def _runs(folder: Path) -> list[Path]:
-    """Yield folders and logs, by name; a folder with a record of a run, or one log without a statement next to it, is
+    """Return folders and logs, by name; a folder with a record of a run, or one log without a statement next to it, is
     itself the run.
     """
     try:
@@ -98,7 +98,7 @@ def _runs(folder: Path) -> list[Path]:
 
 
 def _points(run: Path, folder: Path) -> Iterator[Point]:
-    """Return the points of one run; a fault yields a separate point."""
+    """Yield the points of one run; a fault yields a separate point."""
     try:
         yield from _Run(run, folder).points()
         return
@@ -124,7 +124,7 @@ class _Run:
         self.notes: list[str] = []
 
     def points(self) -> Iterator[Point]:
-        """Return the measurement, and the compiler's estimate where there is one."""
+        """Yield the measurement, and the compiler's estimate where there is one."""
         stated = self.stated
         if stated.kernel is not None or stated.program is not None:
             yield kernel_point(stated, self.name, self.home, self._wafer())

@@ -23,7 +23,7 @@ REMEDY = "give the folder that 'wse-sim script' wrote"
 
 
 def own_runs(path: Path, stated: Statement, name: str) -> Iterator[Point]:
-    """Return a point for each compile of a run.
+    """Yield a point for each compile of a run.
 
     Raises
     ------

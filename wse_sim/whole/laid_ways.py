@@ -78,13 +78,13 @@ def with_ways(plan: PipelinedPlan, there: Cycles, back: Cycles) -> PipelinedPlan
 
 
 def way_links(way: Way, words: float) -> Links:
-    """Yield the links of a route, each with `words`."""
+    """Return the links of a route, each with `words`."""
     for cell, parent in way.parents.items():
         yield parent, direction(parent, cell), words
 
 
 def leg_links(cells: Sequence[Cell], words: float) -> Links:
-    """Yield the links between consecutive cells, each with `words`."""
+    """Return the links between consecutive cells, each with `words`."""
     for here, there in pairwise(cells):
         yield here, direction(here, there), words
 

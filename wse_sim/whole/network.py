@@ -121,7 +121,7 @@ def tree_links(
     controls: Controls,
     cols: int,
 ) -> Links:
-    """Yield the words per sample on the links of trees, including those over the edge to the host."""
+    """Return the words per sample on the links of trees, including those over the edge to the host."""
     senders = {region.name: region.bundle_senders for region in regions}
     for tree in trees:
         words = words_of(graph, tree.tensor) / tree.bundles

@@ -265,7 +265,7 @@ def spread(
     *,
     vertical: bool,
 ) -> None:
-    """Return a spread phase: owners along an axis multicast the `length` values of an item; `out` is
+    """Add a spread phase: owners along an axis multicast the `length` values of an item; `out` is
     (elements, values).
 
     `owned` stores the values of the core's own items, `arrived` those of another owner's item.

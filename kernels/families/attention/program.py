@@ -135,7 +135,7 @@ def head_program(
 
 
 def _softmax(region: BuiltRectangle, head: Head, buffers: Mapping[str, Any], cycles: float) -> None:
-    """Return a phase of the softmax, or of its gradient if one is given, with `cycles` per score in total."""
+    """Add a phase of the softmax, or of its gradient if one is given, with `cycles` per score in total."""
     vectors = SOFTMAX_GRADIENT if "gradient" in buffers else SOFTMAX
     size = head.owners.size
     layout = RowLayout(head.others, size) if head.streams else RowLayout(size, head.others, by_row=True)

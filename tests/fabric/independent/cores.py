@@ -363,7 +363,7 @@ class Core:
         return out
 
     def column(self, vector: Vector, i: int, a: Any, write: Callable[[int, Any], None]) -> None:
-        """Return element i of an FMACV: its vector of products."""
+        """Compute element i of an FMACV: its vector of products."""
         row, memory, j = vector.row, self.machine.memory, i
         if row[P.FN] & Each.INDEXED:
             j, a = a >> 16, unpacked(a, Wire.FP16)[0]

@@ -46,7 +46,7 @@ def visit_torch_tensors(
 
 
 def recurse_spec(spec: pytree.TreeSpec) -> Iterator[list[str]]:
-    """Return the paths of the leaves of a structure's specification (of torch's pytree), in order."""
+    """Yield the paths of the leaves of a structure's specification (of torch's pytree), in order."""
     marked = pytree.tree_unflatten([_Leaf()] * spec.num_leaves, spec)
     for path, _ in visit_structure(marked, lambda x: isinstance(x, _Leaf)):
         yield path

@@ -394,7 +394,7 @@ class _Reader:
         return (query, key, key) if n == query + 2 * key else (n,)
 
     def _activated(self) -> Iterator[float]:
-        """Return the elements of a token that need a special function, by kernel."""
+        """Yield the elements of a token that need a special function, by kernel."""
         for kernel in self.graph.kernels:
             said = {str(kernel.attrs.get(name, "")) for name in ("function", "ops", "fused")}
             names = {name for text in said for name in text.split(",")}

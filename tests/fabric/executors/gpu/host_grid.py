@@ -51,7 +51,7 @@ class HostGrid:
         return state.marks
 
     def download(self, state: RunState, onto: RunState) -> None:
-        """Return everything that a device would return."""
+        """Copy everything that a device would return into `onto`."""
         Cuda().download(state, onto)
 
 

@@ -14,7 +14,7 @@ T = TypeVar("T")
 def retrieve_all_subclasses(
     cls: type[T], condition: Callable[[type[T]], bool] | None = None
 ) -> Iterator[type[T]]:
-    """Return all non-abstract subclasses of a class, each once, without the class itself."""
+    """Yield all non-abstract subclasses of a class, each once, without the class itself."""
     seen: set[type[T]] = set()
     waiting = list(cls.__subclasses__())
     while waiting:
