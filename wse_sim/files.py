@@ -159,7 +159,22 @@ def read_yaml(path: str | Path, noun: str = "file") -> Values:
     ConfigError
         If the file cannot be read, is not YAML, is nested too deeply, or is not a mapping.
     """
-    text = read_text(path, noun)
+    return parse_yaml(read_text(path, noun), path)
+
+
+def parse_yaml(text: str, path: str | Path) -> Values:
+    """Return the YAML mapping of a text; `path` names its source in messages.
+
+    Example
+    -------
+    >>> parse_yaml("{replicas: 2, placer: peel}", "--mode-options")
+    {'replicas': 2, 'placer': 'peel'}
+
+    Raises
+    ------
+    ConfigError
+        If it is not YAML, is nested too deeply, has a key twice, or is not a mapping.
+    """
     try:
         _check_size(text, path)
         data = yaml.load(text, Loader=_LOADER)

@@ -54,6 +54,7 @@ from wse_sim.kernels.blocks.rows import grid_cost, grid_footprint, grid_program,
 from wse_sim.kernels.blocks.shared import OnRows
 from wse_sim.kernels.blocks.token_blocks import TokenBlocks, lanes_of
 from wse_sim.kernels.blocks.training import FP32_BYTES, input_gradient, weight_gradient
+from wse_sim.kernels.blocks.word_rows import PAIR
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
     bytes_of,
@@ -89,8 +90,6 @@ from wse_sim.kernels.contract.parameters import (
 )
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
-
-PAIR = 2  # fp16 elements of a word
 
 
 @dataclass(frozen=True)

@@ -271,7 +271,11 @@ def test_generation_prints_both_timings(wse, tmp_path: Path):
         (("--mode", "pipelined", "--mode-options", "batch=2"), "has no option 'batch'"),
         (("--mode", "pipelined", "--mode-options", "replicas=two"), "replicas"),
         (("--mode", "pipelined", "--mode-options", "prices=cheap"), "prices"),
-        (("--mode", "pipelined", "--mode-options", "prices=[a"), "cannot be parsed"),
+        (("--mode", "pipelined", "--mode-options", "prices=[a"), "is not YAML"),
+        (("--mode", "pipelined", "--mode-options", "replicas=2,replicas=3"), "is given twice"),
+        (("--mode", "pipelined", "--mode-options", "replicas=0"), "too small"),
+        (("--mode", "pipelined", "--mode-options", "placer=nope"), "there is no placer 'nope'"),
+        (("--mode", "weight-streaming", "--mode-options", "rectangle=[4,x]"), "rectangle"),
     ],
 )
 def test_options_of_a_mode_are_checked_before_the_model_is_read(wse, given: tuple[str, ...], said: str):

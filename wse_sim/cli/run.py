@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -167,27 +168,22 @@ def _with_mode_options(options: RunCommand) -> RunCommand:
     Raises
     ------
     WseError
-        If a part is not NAME=VALUE, or the mode is "auto", lacks the option or refuses the value.
+        If the text is not NAME=VALUE,..., or the mode is "auto", lacks the option or refuses the value.
     """
     if options.of_mode is None:
         return options
-    import yaml
-
+    from wse_sim.api import AUTO
+    from wse_sim.files import parse_yaml
     from wse_sim.modes import mode_named, option_names, options_of
 
-    if options.mode == "auto":
+    if options.mode == AUTO:
         raise WseError(f"--mode-options {options.of_mode} needs a mode that has them; give --mode")
-    found: dict[str, object] = {}
-    for part in options.of_mode.split(","):
-        name, equals, value = part.partition("=")
-        if not (name.strip() and equals and value.strip()):
-            raise WseError(f"--mode-options: '{part}' is not NAME=VALUE; write replicas=2,placer=peel")
-        try:
-            found[name.strip()] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise WseError(
-                f"--mode-options: {name.strip()} has a value that cannot be parsed: '{value}'"
-            ) from None
+    found = parse_yaml(
+        "{" + re.sub(r"(^|,)\s*(\w+)\s*=", r"\1 \2: ", options.of_mode) + "}", "--mode-options"
+    )
+    for name, value in found.items():
+        if value is None:
+            raise WseError(f"--mode-options: '{name}' is not NAME=VALUE; write replicas=2,placer=peel")
     mode = mode_named(options.mode)
     own = [name for name in option_names(mode) if name not in type(options).model_fields]
     for name in found:

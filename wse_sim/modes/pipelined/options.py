@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+from pydantic import field_validator
+
 from wse_sim.compiler.objectives import SHELVES, THROUGHPUT
+from wse_sim.compiler.placers import placer_named
 from wse_sim.errors import ModelError, WseError
 from wse_sim.options import MOST_SEED, Batch, Declared, Real, Recompute, Schedule, Send, Whole, option
 
@@ -29,6 +32,14 @@ class PlacedOptions(Declared):
     recompute: Recompute = None
     send: Send = None
 
+    @field_validator("placer")
+    @classmethod
+    def _is_a_placer(cls, name: str) -> str:
+        """Refuse an unknown placer before a model is read."""
+        if name != SHELVES:
+            placer_named(name)
+        return name
+
 
 class PipelinedOptions(PlacedOptions):
     """Options of a pipeline on one wafer.
@@ -39,7 +50,7 @@ class PipelinedOptions(PlacedOptions):
     """
 
     replicas: Whole | None = option(
-        None, "Replicas on one wafer (default: the number with the highest rate).", unit="copies"
+        None, "Replicas on one wafer (default: the number with the highest rate).", unit="copies", ge=1
     )
     objective: str = option(THROUGHPUT, "What the placer optimizes: throughput, delta-t+wire or latency.")
     layouts: bool = option(

@@ -287,7 +287,7 @@ ATTEMPT = [fit_weights, group_kernels, count_replicas, fit_samples, place_and_ro
 
 
 IF_COLORS_BIND = ("peel", "snake")
-"""Placers of the library that keep kernels near those they exchange data with, the faster search first."""
+"""Placers of the library that use few seconds, in the order in which they are tried."""
 
 
 def _capacity(wafer: Wafer) -> float:
