@@ -90,10 +90,10 @@ def test_replicas_of_a_tiny_model_raise_the_simulated_rate():
     assert found[None][1] > 1.5 * found[1][1]
 
 
-@pytest.mark.parametrize("replicas", [0, 17])
-def test_every_replica_needs_a_sample(replicas):
+@pytest.mark.parametrize(("replicas", "said"), [(0, "give 1 or more"), (17, "ask for 1 to 16")])
+def test_every_replica_needs_a_sample(replicas, said):
     """A batch of 16 has 1 to 16 replicas."""
-    with pytest.raises(ModelError, match="ask for 1 to 16"):
+    with pytest.raises(ModelError, match=said):
         plan(replicas=replicas)
 
 
