@@ -276,3 +276,10 @@ def test_another_placer_is_tried_where_the_streams_need_too_many_colors(
     assert any("placed by 'peel'" in note and "20 colors" in note for note in found.notes)
     pinned = pin_kernels(GRAPH, Pin(module=GRAPH.kernels[0].layer, region="head"))
     assert compile_pipelined(pinned, SMALL, CLUSTER, batch=16, layouts=False) is colors
+
+
+def test_replicas_beyond_the_workers_of_the_cluster_are_noted() -> None:
+    """A cluster with one worker: two replicas have two, and a note says so; one replica has none."""
+    assert CLUSTER.input_workers_per_system == 1
+    assert any("2 instead of input_workers_per_system (1)" in note for note in plan(replicas=2).notes)
+    assert not any("input_workers_per_system" in note for note in plan(replicas=1).notes)

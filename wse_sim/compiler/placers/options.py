@@ -73,7 +73,11 @@ class PlaceOptions(Declared):
     seq: Whole | None = option(None, "Model: sequence length.", unit="tokens", ge=1, le=MOST_COUNT)
     phase: Phase = option("training", "Model: training or inference.")
     replicas: Whole | None = option(
-        None, "Model: replicas on one wafer (default: by rate).", unit="copies", ge=1, le=MOST_CORES
+        None,
+        "Model: replicas on one wafer (default: as many as the workers of the cluster feed).",
+        unit="copies",
+        ge=1,
+        le=MOST_CORES,
     )
     wafer: WaferOption = "wse2"
     cluster: ClusterOption = "default"

@@ -44,13 +44,17 @@ class PlacedOptions(Declared):
 class PipelinedOptions(PlacedOptions):
     """Options of a pipeline on one wafer.
 
-    ``replicas`` are parallel copies of the model, each with separate samples. By default there is one, or,
-    for a model that uses less than half of the wafer, as many as the host can feed. ``schedule`` "gpipe"
+    ``replicas`` are parallel copies of the model, each with separate samples and at least one input worker. By
+    default there is one, or, for a model that uses less than half of the wafer, as many as the workers of the
+    cluster can feed. ``schedule`` "gpipe"
     stores the activations of all samples of a batch, and keeps the layout for long batches.
     """
 
     replicas: Whole | None = option(
-        None, "Replicas on one wafer (default: the number with the highest rate).", unit="copies", ge=1
+        None,
+        "Replicas on one wafer, each with at least one input worker (default: as many as the cluster's workers feed).",
+        unit="copies",
+        ge=1,
     )
     objective: str = option(THROUGHPUT, "What the placer optimizes: throughput, delta-t+wire or latency.")
     layouts: bool = option(

@@ -424,6 +424,7 @@ def _routed(
             *narrow_note(sizer, stages, _fed_per_s(sizer, cluster, options)),
             *((SHARED_ENDS,) if routed.shares_ends else ()),
             *uneven_copies(graph, sizer.replicas, options.batch),
+            *_worker_note(cluster, sizer.replicas),
         ),
         host_streams=routed.host_streams,
         placer=options.placer,
@@ -448,6 +449,16 @@ def _link_note(plan: PipelinedPlan) -> str:
         f"links bind: the link {name} of core (row {row}, column {col}){where} is occupied for "
         f"{plan.link_cycles:.6g} cycles per sample, {plan.link_cycles / plan.pace_cycles:.3g} times the slowest "
         f"kernel; a larger region there (a pin) or another placer relieves it"
+    )
+
+
+def _worker_note(cluster: Cluster, replicas: int) -> tuple[str, ...]:
+    """Return a note if replicas need more input workers than the cluster file states."""
+    stated = cluster.input_workers_per_system
+    if replicas <= stated:
+        return ()
+    return (
+        f"each of {replicas} replicas has an input worker: {replicas} instead of input_workers_per_system ({stated})",
     )
 
 
