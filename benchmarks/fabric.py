@@ -63,7 +63,7 @@ def crossing_streams(config: FabricConfig, rows: int, cols: int, words: int) -> 
 
 
 def row_streams(config: FabricConfig, rows: int, cols: int, fraction: float, words: int) -> Program:
-    """Return the streams of 64 hops to the east on one color until `share` of the routers carry one."""
+    """Return the streams of 64 hops to the east on one color until `fraction` of the routers carry one."""
     b = Builder(rows, cols, config)
     x = b.buffer("x", 1)
     length = 64

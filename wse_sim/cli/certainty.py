@@ -46,7 +46,7 @@ Chosen = TypeVar("Chosen", bound=RunOptions)
 
 
 class Certainty(Declared):
-    """The choice whether bounds are printed with numbers."""
+    """Whether and how to print numbers with their bounds."""
 
     interval: Real | None = option(
         None, "Print an interval that contains the true value with this probability.", unit="%", ge=50, le=99
