@@ -6,14 +6,19 @@ import pytest
 import torch
 from torch import nn
 
+from tests.whole.test_regions import Heads
 from wse_sim import api
 from wse_sim.errors import ModelError
 from wse_sim.frontend import pin_kernels
 from wse_sim.frontend.hints import Pin
 from wse_sim.graph import KernelGraph
-from wse_sim.hardware import load_wafer
+from wse_sim.hardware import Wafer, load_wafer
+from wse_sim.modes.pipelined.loss import loss_cycles
 from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.modes.pipelined.run import free_step_cycles
 from wse_sim.whole import compare_training, compare_with_engine, inputs_over_rows, prices
+from wse_sim.whole.bundles import late_bundles
+from wse_sim.whole.trained import trained_network
 
 WAFER = load_wafer("wse2").derive(rows=32, cols=32, program_rows=32, program_cols=32, io_channels_per_edge=8)
 
@@ -49,8 +54,8 @@ def block(training: bool = False) -> KernelGraph:
     return api.lower(model, (torch.zeros(1, 6, 16),), **how)
 
 
-def planned(graph: KernelGraph, **options: object) -> PipelinedPlan:
-    found = api.compile(graph, WAFER, mode="pipelined", batch=8, **options)
+def planned(graph: KernelGraph, wafer: Wafer = WAFER, **options: object) -> PipelinedPlan:
+    found = api.compile(graph, wafer, mode="pipelined", batch=8, **options)
     assert isinstance(found, PipelinedPlan), found
     return found
 
@@ -74,6 +79,51 @@ def test_the_fabric_keeps_the_times_of_a_plan_without_an_option(training):
         assert found.fabric_step == pytest.approx(found.engine_step, rel=0.1)
     else:
         assert compare_with_engine(plan, 8).difference == pytest.approx(0, abs=0.05)
+
+
+def test_a_network_trains_in_the_rounds_of_its_program():
+    """Without an option: as many samples per round as the cores of the program store, which the comparison counts from
+    the program itself.  A round fills and drains the pipeline, so 1F1B, which a user can ask for, takes fewer cycles.
+    """
+    plan = planned(block(training=True), replicas=1, loss="squared error")
+    stepped = trained_network(
+        planned(inputs_over_rows(block(training=True)), replicas=1), plan.batch, 0.0, "squared error"
+    )
+    assert plan.round_samples == stepped.batch.in_flight == {one.in_flight for one in plan.stages}.pop()
+    assert any("as the programs of the fabric train" in note for note in plan.notes)
+    alternating = planned(block(training=True), replicas=1, loss="squared error", schedule="1f1b")
+    assert alternating.round_samples == 0
+    assert free_step_cycles(alternating) < free_step_cycles(plan)
+
+
+def test_the_losses_of_samples_of_one_row_keep_the_pace():
+    """A chain has as many cores for its loss, in turn, as its program: the loss is no slower than the slowest layer.
+
+    A difference of 64 outputs takes 2.5 x 64 cycles and its start on one core, layers of 16 columns far less.
+    """
+    model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 64))
+    graph = api.lower(model, (torch.zeros(1, 16),), training=True, optimizer="sgd")
+    plan = planned(graph, replicas=1, loss="squared error")
+    *layers, loss = plan.stages
+    alone, out = loss_cycles("squared error", 64, WAFER)
+    assert alone + out > 1.5 * max(one.cycles_per_sample for one in layers)
+    assert loss.cycles_per_sample < 1.1 * max(one.cycles_per_sample for one in layers)
+    found = compare_training(planned(inputs_over_rows(graph), replicas=1), "squared error")
+    assert free_step_cycles(plan) == pytest.approx(found.engine_step, rel=0.05)
+
+
+def test_bands_of_attention_have_the_price_that_the_layers_around_leave_room_for():
+    """Two heads could be two bands, but the placer gives the layers around them one column of outputs, which cannot send
+    two bundles.  So the heads run in one band, and have its price; priced in two, they were 37 % late.
+    """
+    torch.manual_seed(0)
+    graph = inputs_over_rows(api.lower(Heads(16, 2, is_causal=True), (torch.zeros(1, 8, 16),)))
+    assert graph.kernel("attention").attrs["bands"] == 2
+    wafer = WAFER.derive(rows=40, cols=40, program_rows=40, program_cols=40)
+    plan = planned(graph, wafer, replicas=1, placer="snake")
+    assert plan.graph.kernel("attention").attrs["bands"] == 1
+    assert late_bundles(plan) == {}
+    assert compare_with_engine(plan, 4).difference == pytest.approx(0, abs=0.01)
 
 
 def test_plain_prices_are_those_of_the_fewest_cycles_whatever_is_composed():

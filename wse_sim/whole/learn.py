@@ -47,6 +47,7 @@ from wse_sim.whole.starts import (
 )
 from wse_sim.whole.trained import TrainedNetwork, trained_network
 from wse_sim.whole.trained.covered import check_any
+from wse_sim.whole.trained.rounds import in_rounds
 from wse_sim.whole.training import ROOMS, TrainingProgram, training_program, untiled
 from wse_sim.whole.training.loss import mean_of
 
@@ -278,7 +279,7 @@ def compare_training(plan: PipelinedPlan, loss: str | None = None) -> ComparedTr
     alternating = None
     if isinstance(made, TrainedNetwork):
         alternating = _engine_step(dataclasses.replace(priced, round_samples=0))[1].step_cycles
-        priced = _in_rounds(priced, made.batch.in_flight)
+        priced = in_rounds(priced, made.batch.in_flight)
     engine, measure = _engine_step(priced)
     bins = start_bins(engine)
     result = stepped(made.program, made.config, None, bins)
@@ -324,10 +325,3 @@ def _engine_step(plan: PipelinedPlan) -> tuple[PipelinedRun, PipelinedMeasure]:
     engine = PipelinedRun(plan, Options(steps=2), None, RunTrace(is_on=False, unit_s=1.0))
     engine.execute()
     return engine, PipelinedMeasure(engine)
-
-
-def _in_rounds(plan: PipelinedPlan, samples: int) -> PipelinedPlan:
-    """Return the plan with the schedule of a network: forward passes of `samples` samples, then their
-    backward passes."""
-    stages = tuple(dataclasses.replace(stage, in_flight=samples) for stage in plan.stages)
-    return dataclasses.replace(plan, round_samples=samples, in_flight=samples, stages=stages)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,15 +23,15 @@ from wse_sim.fabric.format.program import Program
 from wse_sim.graph import KernelGraph, Phase
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole.areas import FabricPlace, StreamLinks
+from wse_sim.whole.bundles import split
 from wse_sim.whole.covered import forward_kernel
 from wse_sim.whole.laid_ways import Controls, Links, link_map, tree_cycles, way_links
 from wse_sim.whole.paths import BACK, Cell, Grid, direction
 from wse_sim.whole.regions import Ports, RegionKind, region_of
 from wse_sim.whole.regions.contract import PAIR, Inlet, PlacedKernel, bundle_elements
 from wse_sim.whole.regions.turns import KEEP
-from wse_sim.whole.side_by_side import MOST_BUNDLES
 from wse_sim.whole.skips import as_laid, make_room
-from wse_sim.whole.trees import Tree, grown
+from wse_sim.whole.trees import NoRouteError, Tree, grown
 
 Floats = NDArray[np.float32]
 
@@ -192,7 +191,7 @@ def network_program(plan: PipelinedPlan, samples: int) -> Network:
     config = FabricConfig.from_wafer(wafer)
     regions = tuple(region_of(graph, forward_kernel(plan, stage.name), stage, wafer) for stage in plan.stages)
     make_room(plan, regions)
-    own, trees = _laid(plan, regions, MOST_BUNDLES)
+    own, trees = _laid(plan, regions)
     b = Builder(wafer.rows, wafer.cols, config)
     for region in regions:
         leaving = [
@@ -213,68 +212,36 @@ def network_program(plan: PipelinedPlan, samples: int) -> Network:
 
 
 def _laid(
-    plan: PipelinedPlan, regions: Sequence[RegionKind], most: int
+    plan: PipelinedPlan, regions: Sequence[RegionKind]
 ) -> tuple[dict[str, list[int]], tuple[Tree, ...]]:
-    """Return the colors of each region and all trees, with at most `most` bundles; retries with half as many
-    if routing fails."""
-    split(plan, regions, most)
-    grid = Grid(plan.wafer.rows, plan.wafer.cols)
-    own = {region.name: own_colors(grid, region, plan.wafer.colors) for region in regions}
-    grid.links |= frozenset[tuple[Cell, Cell]]().union(*(region.busy_links for region in regions))
-    grid.limit = max(stage.cycles_per_sample for stage in plan.stages) / plan.wafer.wavelet_cycles
-    for region in regions:
-        grid.words |= region.link_words
-    try:
-        return own, trees_of(plan, grid, regions, {})
-    except ModelError:
-        if most == 1:
-            raise
-        return _laid(plan, regions, most // 2)
+    """Return the colors of each region and all trees.
 
-
-def split(plan: PipelinedPlan, regions: Sequence[RegionKind], most: int) -> None:
-    """Split tensors into the fewest bundles with which the regions at their ends keep the pace of the plan.
-
-    If no number up to `most` suffices, the number with the smallest delay is used. The plan's prices count
-    the bundles as well.
+    A tensor without a free route is routed before all others; if that does not help, it gets
+    fewer bundles.
     """
-    by_name = {region.name: region for region in regions}
-    pace = max(stage.cycles_per_sample for stage in plan.stages)
-    streams = [*plan.streams, *plan.host_streams]
-    groups = []
-    for tensors in _together(list(dict.fromkeys(stream.tensor for stream in streams)), regions):
-        same = [stream for stream in streams if stream.tensor in tensors]
-        names = {(s.tensor, name) for s in same for name in (s.producer, s.consumer) if name != HOST}
-        ends = [(tensor, by_name[name]) for tensor, name in sorted(names)]
-        allowed = set(range(1, most + 1)).intersection(*(region.splits(tensor) for tensor, region in ends))
-        if not allowed:
-            raise ModelError(
-                f"tensor '{tensors[0]}' needs more than {most} parallel streams, so that a receiving core has room for two samples "
-                "of its part, but there are no free routes; use a larger wafer or smaller images"
-            )
-        groups.append((ends, sorted(allowed)))
-
-    def give(ends: Sequence[tuple[str, RegionKind]], count: int) -> float:
-        """Set the number of bundles; return the cycles by which the regions at the ends exceed the pace."""
-        for tensor, region in ends:
-            region.bundles[tensor] = count
-        return sum(max(0.0, region.pace() - pace) for _, region in ends)
-
-    # A bottleneck at one end hides the other end. So start from the largest numbers, and choose twice.
-    for ends, allowed_counts in groups:
-        give(ends, allowed_counts[-1])
-    for ends, allowed_counts in 2 * groups:
-        late = {count: give(ends, count) for count in allowed_counts}
-        give(ends, min(late, key=lambda count: (late[count], count)))
+    first: list[str] = []
+    most: dict[str, int] = {}
+    while True:
+        split(plan, regions, most)
+        grid = Grid(plan.wafer.rows, plan.wafer.cols)
+        own = {region.name: own_colors(grid, region, plan.wafer.colors) for region in regions}
+        grid.links |= frozenset[tuple[Cell, Cell]]().union(*(region.busy_links for region in regions))
+        grid.limit = max(stage.cycles_per_sample for stage in plan.stages) / plan.wafer.wavelet_cycles
+        for region in regions:
+            grid.words |= region.link_words
+        try:
+            return own, trees_of(plan, grid, regions, {}, first)
+        except NoRouteError as told:
+            if told.tensor not in first:
+                first.insert(0, told.tensor)
+            elif (bundles := _bundles_of(told.tensor, regions)) > 1:
+                most[told.tensor] = bundles - 1
+            else:
+                raise
 
 
-def _together(tensors: Sequence[str], regions: Sequence[RegionKind]) -> list[list[str]]:
-    """Group tensors that must have the same number of bundles because a region ties them."""
-    ties = nx.Graph()
-    ties.add_nodes_from(tensors)
-    for region in regions:
-        nx.add_path(ties, [name for name in region.tied if name in ties])
-    return [sorted(group, key=tensors.index) for group in nx.connected_components(ties)]
+def _bundles_of(tensor: str, regions: Sequence[RegionKind]) -> int:
+    return max(region.bundles.get(tensor, 1) for region in regions)
 
 
 def own_colors(grid: Grid, region: PlacedKernel, colors: int) -> list[int]:
@@ -299,9 +266,18 @@ def trees_of(
     grid: Grid,
     regions: Sequence[PlacedKernel],
     further: Mapping[str, Sequence[Cell]],
+    earliest: Sequence[str] = (),
 ) -> tuple[Tree, ...]:
     """Route all tensors: between regions, from the host (one tree per reader), to the host, and to `further`
-    cells."""
+    cells.
+
+    The tensors `earliest` are routed before the others, in this order; trees are returned in the order of the plan.
+
+    Raises
+    ------
+    NoRouteError
+        If a tensor has no free route.
+    """
     by_name = {region.name: region for region in regions}
     groups: dict[tuple[str, ...], list[Stream]] = {}
     for stream in (*plan.streams, *plan.host_streams):
@@ -311,8 +287,10 @@ def trees_of(
     # A core at the edge moves one word per cycle, so it serves one stream and one bundle only.
     edges = {stream.route[-1] for stream in plan.host_streams if stream.consumer == HOST}
     streams_colors = range(wafer.colors - HOST_COLORS - KERNEL_COLORS)
-    out = []
-    for streams in groups.values():
+    # Stable: tensors in `earliest` by their place there, all others behind them.
+    ranks = {tensor: rank for rank, tensor in enumerate(earliest)}
+    out: dict[tuple[str, ...], list[Tree]] = {key: [] for key in groups}
+    for key, streams in sorted(groups.items(), key=lambda one: ranks.get(one[0][0], len(ranks))):
         first = streams[0]
         source_region = by_name.get(first.producer)
         ends = [by_name[name].region for s in streams for name in (s.producer, s.consumer) if name in by_name]
@@ -336,8 +314,8 @@ def trees_of(
             sinks += further.get(first.tensor, ())
             tree = grown(grid, streams, senders[0], sinks, senders, ends, order, beside, words)
             beside |= {tree.source, *senders, *tree.parents}
-            out.append(replace(tree, bundle=bundle, bundles=bundles, host=host))
-    return tuple(out)
+            out[key].append(replace(tree, bundle=bundle, bundles=bundles, host=host))
+    return tuple(tree for trees in out.values() for tree in trees)
 
 
 def _edge(point: Cell, taken: set[Cell], rows: int) -> Cell:

@@ -24,9 +24,11 @@ from wse_sim.graph.kernel_graph import frozen
 from wse_sim.hardware import Wafer
 from wse_sim.modes.base import expect
 from wse_sim.modes.pipelined.plan import PipelinedPlan
-from wse_sim.whole.covered import check_wafer
+from wse_sim.whole.bundles import settled
+from wse_sim.whole.covered import check_wafer, is_chain
 from wse_sim.whole.lower import WITHOUT_PROGRAM, is_laid, priced_graph, with_programs
 from wse_sim.whole.trained.covered import check_any
+from wse_sim.whole.trained.rounds import in_rounds, round_of
 
 Compiler = Callable[[KernelGraph], Plan | Infeasible]
 AUTO, COMPOSED, PLAIN = "auto", "composed", "plain"
@@ -77,10 +79,13 @@ def composed_graph(graph: KernelGraph) -> ComposedGraph:
     return ComposedGraph(laid, plain)
 
 
-def plan_with(prices: str, graph: KernelGraph, wafer: Wafer, compiler: Compiler) -> Plan | Infeasible:
+def plan_with(
+    prices: str, graph: KernelGraph, wafer: Wafer, compiler: Compiler, schedule: str | None = None
+) -> Plan | Infeasible:
     """Compile a pipelined plan with the requested prices.
 
-    `compiler` makes the plan of a graph on `wafer`.
+    `compiler` makes the plan of a graph on `wafer`. A network that trains with composed prices has the schedule of
+    its program, unless the user states a `schedule`.
 
     Raises
     ------
@@ -88,7 +93,7 @@ def plan_with(prices: str, graph: KernelGraph, wafer: Wafer, compiler: Compiler)
         If composed prices are requested and the graph is not supported.
     """
     if is_laid(graph):  # by a caller that simulates the plan
-        return compiler(graph)
+        return scheduled(settled(graph, compiler), schedule)
     if prices == PLAIN:
         return _noted(compiler(graph), _plain_note("prices=plain is set"))
     try:
@@ -99,7 +104,7 @@ def plan_with(prices: str, graph: KernelGraph, wafer: Wafer, compiler: Compiler)
         if prices == COMPOSED:
             raise
         return _noted(compiler(graph), _plain_note(str(told).rpartition("; ")[0] or str(told)))
-    found = compiler(composed.graph)
+    found = scheduled(settled(composed.graph, compiler), schedule)
     if prices == COMPOSED:
         return _noted(found, composed.note)
     if isinstance(found, Infeasible):
@@ -107,6 +112,24 @@ def plan_with(prices: str, graph: KernelGraph, wafer: Wafer, compiler: Compiler)
             compiler(graph), _plain_note(f"the programs of the fabric do not fit ({found.message})")
         )
     return _noted(found, composed.note)
+
+
+def scheduled(found: Plan | Infeasible, schedule: str | None) -> Plan | Infeasible:
+    """Return the plan with the rounds of the network's program, and a note; chains, inference and a stated schedule stay."""
+    if isinstance(found, Infeasible) or schedule is not None:
+        return found
+    plan = expect(found, PipelinedPlan)
+    if not plan.graph.training or is_chain(with_programs(plan.graph)):
+        return plan
+    try:
+        samples = round_of(plan)
+    except ModelError:  # no program for this plan: building it says so, a price needs none
+        return plan
+    note = (
+        f"schedule: rounds of {samples} of {plan.batch} samples, all forward passes before the backward passes, as the programs "
+        "of the fabric train; schedule=1f1b would alternate them"
+    )
+    return _noted(in_rounds(plan, samples), note)
 
 
 def _plain_note(why: str) -> str:

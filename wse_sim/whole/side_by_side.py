@@ -9,6 +9,9 @@ takes `wavelet_cycles` per word.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.kernels.blocks.word_rows import is_light
 from wse_sim.kernels.contract.equations import ceil_div
@@ -22,10 +25,12 @@ MOST_BANDS = 4  # bands of attention; each has four streams
 MOST_BUNDLES = 8  # of a tensor; each has its own color, where ways cross
 
 
-def link_attributes(graph: KernelGraph) -> dict[str, dict[str, object]]:
+def link_attributes(
+    graph: KernelGraph, limits: Mapping[str, int] = MappingProxyType({})
+) -> dict[str, dict[str, object]]:
     """Return by kernel the words per sample on the busiest link of its streams, and the number of bundles of
-    its operands."""
-    most = most_bundles(graph)
+    its operands: at most that of `limits`, by tensor."""
+    most = {name: min(count, limits.get(name, count)) for name, count in most_bundles(graph).items()}
     out: dict[str, dict[str, object]] = {}
     for kernel in graph.kernels:
         first = next(iter(kernel.inputs), None)
@@ -37,7 +42,7 @@ def link_attributes(graph: KernelGraph) -> dict[str, dict[str, object]]:
         own = 0 if kernel.family in (*POINTWISE, "norm") else round(words)
         out[kernel.name] = {"link_words": own, "most_bundles": most[first]}
         if kernel.family == "attention":
-            out[kernel.name]["bands"] = bands_of(graph, kernel)
+            out[kernel.name]["bands"] = min(bands_of(graph, kernel), most[kernel.outputs[0]])
         if kernel.family == "gemm" and len(kernel.inputs) > 1:
             out[kernel.name]["most_residuals"] = most.get(kernel.inputs[1], 1)
     return out

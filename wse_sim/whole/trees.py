@@ -18,6 +18,14 @@ from wse_sim.errors import ModelError
 from wse_sim.whole.paths import COMPUTE, OFF_PLAN, SHARED, Cell, Grid, direction
 
 
+class NoRouteError(ModelError):
+    """No color has a free route for `tensor`."""
+
+    def __init__(self, tensor: str, message: str) -> None:
+        super().__init__(message)
+        self.tensor = tensor
+
+
 @dataclass(frozen=True)
 class Way:
     """Routes from a source to all sinks on one color; `parents` maps every cell but the source to the cell
@@ -72,7 +80,7 @@ def grown(
 
     Raises
     ------
-    ModelError
+    NoRouteError
         If no color has a free route.
     """
     planned = set().union(*(grid.planned(stream) for stream in streams))
@@ -86,9 +94,10 @@ def grown(
         first = streams[0]
         return Tree(way.color, source, way.sinks, way.parents, first.tensor, first.producer, tuple(streams))
     ends = ", ".join(f"'{stream.consumer}'" for stream in streams)
-    raise ModelError(
+    raise NoRouteError(
+        streams[0].tensor,
         f"tensor '{streams[0].tensor}' has no free route from '{streams[0].producer}' to {ends} on any of {len(colors)} colors; use "
-        "another placer or a larger wafer"
+        "another placer or a larger wafer",
     )
 
 

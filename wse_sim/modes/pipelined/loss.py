@@ -17,6 +17,7 @@ core per row, counted from its program::
 from __future__ import annotations
 
 import dataclasses
+from math import ceil
 
 from wse_sim.compiler.plan import CoreMemory, Region, Stage, Stream, waiting_bytes
 from wse_sim.compiler.streams import HOST, copy_name
@@ -31,6 +32,8 @@ FAMILIES = {"cross entropy": "cross_entropy", "squared error": "elementwise"}
 LOSSES = tuple(FAMILIES)
 STARTS = {"cross entropy": 12, "squared error": 2}
 FP16_BYTES = 2
+MOST_LOSSES = 16
+"""Most loss cores that take samples in turn: more would delay the words that pass all of them."""
 
 
 def loss_cycles(loss: str, logits: int, wafer: Wafer) -> tuple[float, float]:
@@ -43,12 +46,22 @@ def loss_cycles(loss: str, logits: int, wafer: Wafer) -> tuple[float, float]:
     return start + special + logits * (5.5 + 1 / wafer.add_fp32_per_cycle) + 4, out
 
 
-def with_loss(plan: PipelinedPlan, loss: str, cores: int | None = None, in_turn: int = 1) -> PipelinedPlan:
+def losses_in_turn(plan: PipelinedPlan, loss: str, logits: int) -> int:
+    """Return the number of loss cores that keep the pace of samples of one row; each takes a sample in turn, and passes
+    the words of the others' samples.
+    """
+    cycles, passing = sum(loss_cycles(loss, logits, plan.wafer)), logits / 2
+    return min(MOST_LOSSES, ceil(cycles / max(plan.pace_cycles - passing, cycles / MOST_LOSSES)))
+
+
+def with_loss(
+    plan: PipelinedPlan, loss: str, cores: int | None = None, in_turn: int | None = None
+) -> PipelinedPlan:
     """Return the plan with a stage for a loss in every copy of the model.
 
     Its `cores` are in the last moving column of the region that produces the outputs, from its last row up;
     the default is one per row of the sample, or the largest divisor that fits in the region. `in_turn` times
-    as many alternate between samples.
+    as many alternate between samples; by default as many as keep the pace of samples of one row, else one.
 
     Raises
     ------
@@ -72,6 +85,8 @@ def with_loss(plan: PipelinedPlan, loss: str, cores: int | None = None, in_turn:
         raise ModelError(
             f"tensor '{names[0]}' has one number per row, so it may already be a loss; leave the option loss out"
         )
+    if in_turn is None:
+        in_turn = losses_in_turn(plan, loss, logits) if rows == 1 else 1
     by_name = {stage.name: stage for stage in plan.stages}
     stages, streams = list(plan.stages), list(plan.streams)
     for stream in leaving:

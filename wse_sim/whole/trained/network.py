@@ -26,7 +26,6 @@ from wse_sim.fabric.result import FabricResult
 from wse_sim.modes.pipelined.loss import LOSS
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole.areas import FabricPlace, StreamLinks
-from wse_sim.whole.covered import forward_kernel
 from wse_sim.whole.laid_ways import (
     Controls,
     Cycles,
@@ -57,9 +56,9 @@ from wse_sim.whole.paths import BACK, SHARED, Cell, Grid, direction
 from wse_sim.whole.regions.contract import divisor, stream_order
 from wse_sim.whole.trained.contract import Batch, Floats, TrainedKind, TrainedPorts
 from wse_sim.whole.trained.covered import check_trained
-from wse_sim.whole.trained.kinds import trained_region_of
 from wse_sim.whole.trained.loss import LossPlace, place_loss
 from wse_sim.whole.trained.order import SentGradient, by_tensor, gradients_of
+from wse_sim.whole.trained.rounds import most_of, regions_of
 from wse_sim.whole.trained.sums import MOST_STORES, write_store, write_sum
 from wse_sim.whole.training.loss import check_loss, mean_of
 from wse_sim.whole.trees import Tree, Way, cheapest_way, way_cost
@@ -214,7 +213,7 @@ def trained_network(
     check_trained(plan.graph)
     wafer, graph = plan.wafer, plan.graph
     config = FabricConfig.from_wafer(wafer)
-    regions = _regions(plan)
+    regions = regions_of(plan, plan.stages)
     laid = _laid(plan, regions)
     batch = _batch(regions, laid.place, config, samples, rate, most_in_flight)
     b = Builder(wafer.rows, wafer.cols, config)
@@ -286,17 +285,6 @@ def _laid_beside(plan: PipelinedPlan, regions: Sequence[TrainedKind], last: Trai
     return _Laid(output, own, place, feed, trees, from_loss, backs)
 
 
-def _regions(plan: PipelinedPlan) -> tuple[TrainedKind, ...]:
-    """Return the regions; operands that another region makes need gradients."""
-    graph = plan.graph
-    kernels = [forward_kernel(plan, stage.name) for stage in plan.stages]
-    made = {name for kernel in kernels for name in kernel.outputs}
-    return tuple(
-        trained_region_of(graph, kernel, stage, plan.wafer, frozenset(made.intersection(kernel.inputs)))
-        for kernel, stage in zip(kernels, plan.stages, strict=True)
-    )
-
-
 def _free_cells(plan: PipelinedPlan, regions: Sequence[TrainedKind]) -> set[Cell]:
     """Return the cells without a program; those at the edges stay reserved for host streams."""
     wafer = plan.wafer
@@ -329,14 +317,7 @@ def _batch(
 ) -> Batch:
     """Return the batch with as many samples in flight as all regions can store."""
     fit = place.most_in_flight(config, samples) if most is None else most
-    for region in regions:
-        here = region.most_in_flight()
-        if here < 1:
-            raise ModelError(
-                f"a core of '{region.name}' does not have room for what the backward pass of a sample needs; use more cores or shorter "
-                "samples"
-            )
-        fit = min(fit, here)
+    fit = min(fit, *map(most_of, regions))
     return Batch(samples, divisor(samples, fit), -rate / (samples * place.tokens))
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +16,7 @@ from wse_sim.compiler.coloring import HOST_COLORS, KERNEL_COLORS
 from wse_sim.fabric.format.builder import Builder
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.format.program import Program
-from wse_sim.modes.pipelined.loss import LOSS, loss_cycles
+from wse_sim.modes.pipelined.loss import LOSS, losses_in_turn
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole.areas import FabricPlace
 from wse_sim.whole.covered import chain_of, forward_kernel
@@ -38,8 +37,6 @@ from wse_sim.whole.training.values import Floats, tiles
 from wse_sim.whole.training.ways import Legs, laid_out, route_backward, route_cells, route_forward
 
 PASSES = 2  # of a sample: forward and backward
-MOST_LOSSES = 16
-"""Most cores of a loss: more would delay the words that pass all of them."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +146,7 @@ def training_program(
     check_loss(loss)
     kernels, streams = chain_of(plan)
     layouts, legs = laid_out(
-        plan, kernels, streams, min(rows, _losses(plan, loss, int(kernels[-1].dims["n"])))
+        plan, kernels, streams, min(rows, losses_in_turn(plan, loss, int(kernels[-1].dims["n"])))
     )
     wafer = plan.wafer
     config = FabricConfig.from_wafer(wafer)
@@ -168,12 +165,6 @@ def training_program(
     return TrainingProgram(
         plan, b.build(), config, layouts, legs, tuple(flight.rows for flight in flights), rows
     )
-
-
-def _losses(plan: PipelinedPlan, loss: str, logits: int) -> int:
-    """Return the number of loss cores that keep the pace; each also passes the words of the others' samples."""
-    cycles, passing = sum(loss_cycles(loss, logits, plan.wafer)), logits / 2
-    return min(MOST_LOSSES, ceil(cycles / max(plan.pace_cycles - passing, cycles / MOST_LOSSES)))
 
 
 def _write_layer(layer: TrainedLayer, legs: Legs, p: int, factor: float, loss: str) -> None:

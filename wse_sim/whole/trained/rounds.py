@@ -1,0 +1,92 @@
+"""The schedule of a network that trains on the fabric: rounds of as many samples as every core can store.
+
+The programs run the forward passes of a round, then its backward passes (GPipe with part of a batch); they do not
+alternate them (1F1B).  A round fills and drains the pipeline, so a plan that is priced from the programs has it too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from math import ceil
+
+from wse_sim.compiler.plan import Stage
+from wse_sim.errors import ModelError
+from wse_sim.fabric.format.config import FabricConfig
+from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.whole.covered import forward_kernel
+from wse_sim.whole.regions.contract import divisor
+from wse_sim.whole.trained.contract import TrainedKind
+from wse_sim.whole.trained.kinds import TRAINED, trained_region_of
+from wse_sim.whole.trained.loss import LossPlace
+
+
+def in_rounds(plan: PipelinedPlan, samples: int) -> PipelinedPlan:
+    """Return the plan with the forward passes of `samples` samples before their backward passes."""
+    stages = tuple(_storing(stage, samples) for stage in plan.stages)
+    return dataclasses.replace(plan, round_samples=samples, in_flight=samples, stages=stages)
+
+
+def round_of(plan: PipelinedPlan) -> int:
+    """Return the samples of a round: the largest divisor of a replica's batch that all cores can store.
+
+    Kernels without a program store no less than the plan says, so they do not count.
+
+    Raises
+    ------
+    ModelError
+        If a region cannot store one sample, or has no program.
+    """
+    samples = ceil(plan.batch / plan.replicas)
+    stages = [stage for stage in plan.stages if stage.replica == 0]
+    fits = [most_of(region) for region in regions_of(plan, stages)]
+    for stage in stages:
+        if not stage.kernels:  # a loss that the compiler added
+            fits.append(_loss_of(plan, stage).most_in_flight(FabricConfig.from_wafer(plan.wafer), samples))
+    return divisor(samples, min(fits))
+
+
+def regions_of(plan: PipelinedPlan, stages: Sequence[Stage]) -> tuple[TrainedKind, ...]:
+    """Return the regions of the stages whose kernels have a program; operands that another kernel makes need gradients."""
+    kernels = [(stage, forward_kernel(plan, stage.name)) for stage in stages if stage.kernels]
+    made = {name for _, kernel in kernels for name in kernel.outputs}
+    return tuple(
+        trained_region_of(plan.graph, kernel, stage, plan.wafer, frozenset(made.intersection(kernel.inputs)))
+        for stage, kernel in kernels
+        if kernel.family in TRAINED
+    )
+
+
+def most_of(region: TrainedKind) -> int:
+    """Return the samples that a region can store.
+
+    Raises
+    ------
+    ModelError
+        If there is not room for one.
+    """
+    most = region.most_in_flight()
+    if most < 1:
+        raise ModelError(
+            f"a core of '{region.name}' does not have room for what the backward pass of a sample needs; use more cores or shorter "
+            "samples"
+        )
+    return most
+
+
+def _storing(stage: Stage, samples: int) -> Stage:
+    """Return the stage with activations of `samples` samples."""
+    held = stage.memory.activations_bytes * samples / stage.in_flight
+    return dataclasses.replace(
+        stage, in_flight=samples, memory=dataclasses.replace(stage.memory, activations_bytes=held)
+    )
+
+
+def _loss_of(plan: PipelinedPlan, stage: Stage) -> LossPlace:
+    """Return the cores of the loss of a plan: one column, and an inlet in its first cell."""
+    place = stage.region
+    cells = tuple((place.row + i, place.col) for i in range(place.rows))
+    graph = plan.graph
+    (name,) = {stream.tensor for stream in plan.streams if stream.consumer == stage.name}
+    features = int(graph.tensors[name].shape[-1])
+    return LossPlace(cells[0], cells, graph.tensors[name].elements // graph.samples // features, features)
