@@ -180,7 +180,7 @@ def _streams_of(route: _Route, color: int, room: Mapping[tuple[str, str], int]) 
                 width=net.width,
                 color=color,
                 # What the host sends or takes waits there.
-                capacity_samples=room.get((_plain(route.producer), _plain(consumer)), 2),
+                capacity_samples=room.get((plain_name(route.producer), plain_name(consumer)), 2),
             )
         )
     return out
@@ -214,7 +214,8 @@ def copy_name(name: str, replica: int) -> str:
     return f"{name}@{replica}" if replica else name
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
+    """Return the name of a stage without its replica."""
     head, mark, tail = name.rpartition("@")
     return head if mark and tail.isdigit() else name
 

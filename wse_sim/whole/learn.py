@@ -279,7 +279,7 @@ def compare_training(plan: PipelinedPlan, loss: str | None = None) -> ComparedTr
     alternating = None
     if isinstance(made, TrainedNetwork):
         alternating = _engine_step(dataclasses.replace(priced, round_samples=0))[1].step_cycles
-        priced = in_rounds(priced, made.batch.in_flight)
+        priced = in_rounds(priced, made.batch.in_flight, made.regions)
     engine, measure = _engine_step(priced)
     bins = start_bins(engine)
     result = stepped(made.program, made.config, None, bins)

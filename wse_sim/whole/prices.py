@@ -28,7 +28,7 @@ from wse_sim.whole.bundles import settled
 from wse_sim.whole.covered import check_wafer, is_chain
 from wse_sim.whole.lower import WITHOUT_PROGRAM, is_laid, priced_graph, with_programs
 from wse_sim.whole.trained.covered import check_any
-from wse_sim.whole.trained.rounds import in_rounds, round_of
+from wse_sim.whole.trained.rounds import in_program_rounds
 
 Compiler = Callable[[KernelGraph], Plan | Infeasible]
 AUTO, COMPOSED, PLAIN = "auto", "composed", "plain"
@@ -122,14 +122,14 @@ def scheduled(found: Plan | Infeasible, schedule: str | None) -> Plan | Infeasib
     if not plan.graph.training or is_chain(with_programs(plan.graph)):
         return plan
     try:
-        samples = round_of(plan)
+        plan = in_program_rounds(plan)
     except ModelError:  # no program for this plan: building it says so, a price needs none
         return plan
     note = (
-        f"schedule: rounds of {samples} of {plan.batch} samples, all forward passes before the backward passes, as the programs "
+        f"schedule: rounds of {plan.round_samples} of {plan.batch} samples, all forward passes before the backward passes, as the programs "
         "of the fabric train; schedule=1f1b would alternate them"
     )
-    return _noted(in_rounds(plan, samples), note)
+    return _noted(plan, note)
 
 
 def _plain_note(why: str) -> str:

@@ -247,6 +247,13 @@ class PointwisePlace(PlacedKernel):
         """Return the largest number of stores for an early operand."""
         return STORES
 
+    def held_samples(self, tensor: str) -> int | None:
+        """Return the samples in the stores of an early operand, and on the cores, which receive one sample
+        ahead."""
+        if not self.waits(tensor):
+            return None
+        return CORE_SLOTS + LAST_SLOTS + RELAY_SLOTS * (len(self.stores[tensor]) - 1)
+
     @property
     def inlets(self) -> tuple[Inlet, ...]:
         """The inlets, next to the first column."""
@@ -463,12 +470,9 @@ class Pointwise(PointwisePlace, RegionKind):
             self.wanted_samples = {**self.wanted_samples, tensor: samples}
 
     def held_samples(self, tensor: str) -> int | None:
-        """Return the samples in the stores of an early operand, and on the cores, which receive one sample
-        ahead."""
-        if not self.waits(tensor):
-            return None
-        fewest = min(len(band.stores[tensor]) for band in self.bands)
-        return CORE_SLOTS + LAST_SLOTS + RELAY_SLOTS * (fewest - 1)
+        """Return the samples that the band with the fewest stores of an early operand holds."""
+        held = [super(Pointwise, band).held_samples(tensor) for band in self.bands]
+        return None if None in held else min(one for one in held if one is not None)
 
     @property
     def busy_links(self) -> frozenset[tuple[Cell, Cell]]:

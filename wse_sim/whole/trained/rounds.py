@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from math import ceil
 
 from wse_sim.compiler.plan import Stage
+from wse_sim.compiler.streams import plain_name
 from wse_sim.errors import ModelError
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.modes.pipelined.plan import PipelinedPlan
@@ -21,14 +22,27 @@ from wse_sim.whole.trained.kinds import TRAINED, trained_region_of
 from wse_sim.whole.trained.loss import LossPlace
 
 
-def in_rounds(plan: PipelinedPlan, samples: int) -> PipelinedPlan:
-    """Return the plan with the forward passes of `samples` samples before their backward passes."""
+def in_rounds(plan: PipelinedPlan, samples: int, regions: Sequence[TrainedKind]) -> PipelinedPlan:
+    """Return the plan with the forward passes of `samples` samples before their backward passes.
+
+    A skip is as deep as the stores of the region that reads it.
+    """
+    readers = {region.name: region for region in regions}
+    streams = []
+    for stream in plan.streams:
+        reader = readers.get(plain_name(stream.consumer))
+        held = reader.held_samples(stream.tensor) if reader is not None else None
+        if held is not None:
+            stream = dataclasses.replace(stream, capacity_samples=held + stream.on_way_samples)
+        streams.append(stream)
     stages = tuple(_storing(stage, samples) for stage in plan.stages)
-    return dataclasses.replace(plan, round_samples=samples, in_flight=samples, stages=stages)
+    return dataclasses.replace(
+        plan, round_samples=samples, in_flight=samples, stages=stages, streams=tuple(streams)
+    )
 
 
-def round_of(plan: PipelinedPlan) -> int:
-    """Return the samples of a round: the largest divisor of a replica's batch that all cores can store.
+def in_program_rounds(plan: PipelinedPlan) -> PipelinedPlan:
+    """Return the plan with rounds of the largest divisor of a replica's batch that all cores can store.
 
     Kernels without a program store no less than the plan says, so they do not count.
 
@@ -39,11 +53,12 @@ def round_of(plan: PipelinedPlan) -> int:
     """
     samples = ceil(plan.batch / plan.replicas)
     stages = [stage for stage in plan.stages if stage.replica == 0]
-    fits = [most_of(region) for region in regions_of(plan, stages)]
+    regions = regions_of(plan, stages)
+    fits = [most_of(region) for region in regions]
     for stage in stages:
         if not stage.kernels:  # a loss that the compiler added
             fits.append(_loss_of(plan, stage).most_in_flight(FabricConfig.from_wafer(plan.wafer), samples))
-    return divisor(samples, min(fits))
+    return in_rounds(plan, divisor(samples, min(fits)), regions)
 
 
 def regions_of(plan: PipelinedPlan, stages: Sequence[Stage]) -> tuple[TrainedKind, ...]:
