@@ -100,11 +100,17 @@ def test_rows_of_a_sample_are_shared_out() -> None:
 
 
 def test_the_option_adds_a_stage_and_nothing_else() -> None:
-    """A model that returns its outputs is compiled with and without the option."""
+    """A model that returns its outputs is compiled with and without the option.
+
+    Samples have one row, so 16 cores take the loss in turn.  Each has 1 / 16 of the samples, and passes the words of the others:
+    64 logits are 32 words.
+    """
     plain, priced = training_plan((64, 64), 24), training_plan((64, 64), 24, loss="cross entropy")
     assert [stage.name for stage in priced.stages] == [*(stage.name for stage in plain.stages), LOSS]
     assert priced.stages[:-1] == plain.stages
-    assert priced.pace_cycles > 50 * plain.pace_cycles
+    own = sum(loss_cycles("cross entropy", 64, priced.wafer))
+    assert own > 50 * plain.pace_cycles
+    assert priced.pace_cycles == pytest.approx(own / 16 + 32 * 15 / 16)
     with pytest.raises(ModelError, match="the whole fabric adds its own; plan without the option loss"):
         compare_training(priced)
 

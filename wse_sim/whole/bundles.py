@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 import networkx as nx
 
 from wse_sim.compiler.plan import Infeasible, Plan
-from wse_sim.compiler.streams import HOST
 from wse_sim.errors import ModelError
 from wse_sim.graph import KernelGraph
 from wse_sim.graph.kernel_graph import frozen
@@ -31,8 +30,8 @@ REPLANS = 3
 def split(plan: PipelinedPlan, regions: Sequence[RegionKind], most: Mapping[str, int]) -> None:
     """Split tensors into the fewest bundles with which the regions at their ends keep the pace of the plan.
 
-    If no number up to that of `most` (8 for other tensors) suffices, the number with the smallest delay is used. The plan's prices count
-    the bundles as well.
+    If no number up to that of `most` (8 for other tensors) suffices, the number with the smallest delay is used.
+    The plan's prices count the bundles as well.
     """
     by_name = {region.name: region for region in regions}
     pace = max(stage.cycles_per_sample for stage in plan.stages)
@@ -40,7 +39,7 @@ def split(plan: PipelinedPlan, regions: Sequence[RegionKind], most: Mapping[str,
     groups = []
     for tensors in _together(list(dict.fromkeys(stream.tensor for stream in streams)), regions):
         same = [stream for stream in streams if stream.tensor in tensors]
-        names = {(s.tensor, name) for s in same for name in (s.producer, s.consumer) if name != HOST}
+        names = {(s.tensor, name) for s in same for name in (s.producer, s.consumer) if name in by_name}
         ends = [(tensor, by_name[name]) for tensor, name in sorted(names)]
         limit = min(most.get(tensor, MOST_BUNDLES) for tensor in tensors)
         allowed = set(range(1, limit + 1)).intersection(*(region.splits(tensor) for tensor, region in ends))
