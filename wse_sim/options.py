@@ -287,7 +287,8 @@ Recompute = Annotated[
 Schedule = Annotated[
     Literal["1f1b", "gpipe"] | None,
     about(
-        "1f1b (forward and backward passes alternate, the default) or gpipe (all samples of a batch forward first) (pipelined training)."
+        "1f1b (forward and backward passes alternate) or gpipe (all samples of a batch forward first) (pipelined training; default: "
+        "1f1b, or the rounds of the fabric's programs where these price the plan)."
     ),
 ]
 Density = Annotated[Real, about("Fraction of nonzero weights (weight streaming).", gt=0, le=1)]

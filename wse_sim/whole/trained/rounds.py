@@ -16,6 +16,7 @@ from wse_sim.errors import ModelError
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole.covered import forward_kernel
+from wse_sim.whole.network import leaving_of
 from wse_sim.whole.regions.contract import divisor
 from wse_sim.whole.trained.contract import TrainedKind
 from wse_sim.whole.trained.kinds import TRAINED, trained_region_of
@@ -55,9 +56,10 @@ def in_program_rounds(plan: PipelinedPlan) -> PipelinedPlan:
     stages = [stage for stage in plan.stages if stage.replica == 0]
     regions = regions_of(plan, stages)
     fits = [most_of(region) for region in regions]
-    for stage in stages:
-        if not stage.kernels:  # a loss that the compiler added
-            fits.append(_loss_of(plan, stage).most_in_flight(FabricConfig.from_wafer(plan.wafer), samples))
+    if any(
+        not stage.kernels for stage in stages
+    ):  # a loss, which the program places on free cores, one token on each
+        fits.append(_loss_of(plan).most_in_flight(FabricConfig.from_wafer(plan.wafer), samples))
     return in_rounds(plan, divisor(samples, min(fits)), regions)
 
 
@@ -90,18 +92,18 @@ def most_of(region: TrainedKind) -> int:
 
 
 def _storing(stage: Stage, samples: int) -> Stage:
-    """Return the stage with activations of `samples` samples."""
+    """Return the stage with activations of `samples` samples; a loss stays as it is planned."""
+    if not stage.kernels:
+        return dataclasses.replace(stage, in_flight=samples)
     held = stage.memory.activations_bytes * samples / stage.in_flight
     return dataclasses.replace(
         stage, in_flight=samples, memory=dataclasses.replace(stage.memory, activations_bytes=held)
     )
 
 
-def _loss_of(plan: PipelinedPlan, stage: Stage) -> LossPlace:
-    """Return the cores of the loss of a plan: one column, and an inlet in its first cell."""
-    place = stage.region
-    cells = tuple((place.row + i, place.col) for i in range(place.rows))
-    graph = plan.graph
-    (name,) = {stream.tensor for stream in plan.streams if stream.consumer == stage.name}
-    features = int(graph.tensors[name].shape[-1])
-    return LossPlace(cells[0], cells, graph.tensors[name].elements // graph.samples // features, features)
+def _loss_of(plan: PipelinedPlan) -> LossPlace:
+    """Return the cores of the loss, as many as a sample has tokens."""
+    output = plan.graph.tensors[leaving_of(plan).tensor]
+    features = int(output.shape[-1])
+    tokens = output.elements // plan.graph.samples // features
+    return LossPlace((0, 0), tokens * ((0, 0),), tokens, features)
