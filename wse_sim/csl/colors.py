@@ -1,7 +1,8 @@
-"""Routes, switches and filters of one (PE, color), from the structure a program gives.
+"""Routes, switches and filters of one color at one core, from the structure that a program gives.
 
-Ports are mask bits N 1, E 2, S 4, W 8, RAMP 16.  A switch position overrides one side (or both) of the position before it; the side that
-is not named stays (programs change tx in pos1 and rx in pos2, and mean both).  (0, 0) is an invalid position.
+Ports are mask bits: N 1, E 2, S 4, W 8, RAMP 16. A switch position overrides one side (or both) of the
+position before it; the other side stays (programs change tx in pos1 and rx in pos2, and mean both). (0, 0) is
+an invalid position.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ FILTER_COLUMNS = (
 
 @dataclass(frozen=True)
 class ColorRoute:
-    """Configuration of one color at one PE; `filter` is a row in the order of FILTER_COLUMNS."""
+    """Configuration of one color at one core; `filter` is a row in the order of FILTER_COLUMNS."""
 
     positions: tuple[tuple[int, int], ...]
     position: int = 0
@@ -52,7 +53,7 @@ def fields_of(value: Operand, what: str, at: int) -> dict[str | int, Value]:
 
 
 def ports(value: Operand, what: str, at: int) -> int:
-    """Mask of one direction or of a tuple or array of directions."""
+    """Return the port mask of one direction, or of a tuple or array of directions."""
     if value.type is ty.DIRECTION:
         return PORTS[value.data]
     mask = 0
@@ -92,9 +93,13 @@ def chosen(value: Operand, names: dict[str, int], what: str, at: int) -> int:
 
 
 def read_route(value: Operand, color: int, arch: str, at: int, *, strict: bool = False) -> ColorRoute:
-    """The configuration that a structure describes; `strict` refuses what the language guide refuses.
+    """Return the color configuration that a structure describes; `strict` also applies the rules of the
+    language guide.
 
-    Raises :class:`CslError` for unknown fields of the structure, directions that are none, positions out of range.
+    Raises
+    ------
+    CslError
+        If a field is unknown, a value is not a direction, or a position is out of range.
     """
     fields = fields_of(value, "a color configuration", at)
     for name in fields:
@@ -136,7 +141,14 @@ def read_route(value: Operand, color: int, arch: str, at: int, *, strict: bool =
 
 
 def check_fields(fields: dict[str | int, Value], at: int) -> None:
-    """Rules of the guide that change nothing here: routes are given, and a switch position changes one side."""
+    """Check the language guide's rules that do not affect simulation: routes are given, and a switch position
+    changes one side.
+
+    Raises
+    ------
+    CslError
+        If a rule is broken.
+    """
     if "routes" not in fields:
         raise CslError(
             at,
@@ -177,11 +189,17 @@ FIELDS_OF_FILTER = {
     "sparse_counter": COUNTER_FIELDS | {"limit2"},
     "range": frozenset({"min_idx", "max_idx"}),
 }
-"""Fields that the language guide lists for a kind of filter."""
+"""Fields of each filter kind in the language guide."""
 
 
 def check_filter(value: Operand, at: int) -> None:
-    """Fields of a filter are those of its kind."""
+    """Check that a filter has only fields of its kind.
+
+    Raises
+    ------
+    CslError
+        If it has another one.
+    """
     fields = fields_of(value, "filter", at)
     kind = next(iter(fields_of(fields["kind"], "kind", at)), "") if "kind" in fields else ""
     legal = FIELDS_OF_FILTER.get(str(kind), frozenset(FILTER_COLUMNS))
@@ -193,7 +211,8 @@ def check_filter(value: Operand, at: int) -> None:
 
 
 def from_bits(value: Operand, what: str, at: int) -> tuple[int, int]:
-    """Return the masks of rx and tx from a number made of `<directions>`; those of rx are eight bits higher."""
+    """Return the masks of rx and tx from a number made of `<directions>`; the bits of rx are eight positions
+    higher."""
     word = number(value, what, at)
     if word & ~0x1F1F:
         raise CslError(
@@ -275,7 +294,8 @@ def read_position(value: Operand, base: tuple[int, int], what: str, at: int) -> 
 
 
 def read_filter(value: Operand, at: int) -> tuple[int, ...]:
-    """A row in the order of FILTER_COLUMNS; fields that only tune the hardware, such as fast_mode, are accepted and have no effect."""
+    """Return a filter as a row in the order of FILTER_COLUMNS; other fields, such as fast_mode, have no
+    effect."""
     fields = fields_of(value, "filter", at)
     if "kind" not in fields:
         raise CslError(

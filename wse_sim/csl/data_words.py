@@ -1,4 +1,5 @@
-"""Values of a class's variables as 16-bit words of memory, with the addresses of what they point to."""
+"""Conversion of a class's variables to 16-bit words of memory, with the addresses of the objects to which
+they point."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ Row = TypeVar("Row", bound=Hashable)
 
 
 class ConstantPool(Generic[Row]):
-    """Rows that are stored once."""
+    """Pool of rows, in which equal rows are stored once."""
 
     def __init__(self) -> None:
         self.rows: dict[Row, int] = {}
@@ -43,7 +44,7 @@ class ConstantPool(Generic[Row]):
 
 
 class DataWords:
-    """The words of data, once every variable and FIFO has its place.
+    """Converter of data to words, used when every variable and FIFO has its address.
 
     Parameters
     ----------
@@ -64,7 +65,7 @@ class DataWords:
         self.fifo_rows: dict[int, int] = {}
 
     def words(self, t: ty.Type, data: Any) -> Array:
-        """Data as 16-bit words."""
+        """Return data of type `t` as 16-bit words."""
         if isinstance(t, ty.ArrayType):
             return self.array_words(t, data)
         if isinstance(t, ty.StructType):
@@ -99,7 +100,7 @@ class DataWords:
         return np.concatenate([self.words(e, x) for x in data])
 
     def number(self, t: ty.Type, data: object) -> int:
-        """The bit pattern of a scalar, addresses filled in."""
+        """Return the bit pattern of a scalar, with addresses filled in."""
         if isinstance(data, Ref):
             return self.address(data.root) + data.words()
         if isinstance(data, (Dsd, Fifo)):
@@ -112,7 +113,7 @@ class DataWords:
         return self.addresses[id(root)]
 
     def descriptor(self, d: Dsd | Fifo) -> int:
-        """Return the machine representation of a DSD."""
+        """Return the machine representation of a DSD or a FIFO."""
         if isinstance(d, Fifo):
             return dsd(DsdKind.FIFO, base=self.fifo_rows[id(d)])
         fields = dict(d.fields)
@@ -161,7 +162,7 @@ class DataWords:
 
 
 def roots_of(data: object) -> list[Cell]:
-    """Variables that the data of a variable points to."""
+    """Return the variables to which data points."""
     if isinstance(data, Ref):
         return [data.root]
     if isinstance(data, Dsd):

@@ -542,10 +542,10 @@ class _Plan:
     def _search(
         self, color: int, first: tuple[int, int], last: tuple[int, int] | None
     ) -> dict[tuple[int, int], tuple[int, int]] | None:
-        """Return the predecessors of a breadth-first search over routers that do not use the color.
+        """Return the predecessors of a breadth-first search over routers that do not use the color; None if
+        there is no path.
 
-        The search ends at `last`, or covers all reachable routers if `last` is None. Return None if there is
-        no path.
+        The search ends at `last`, or without one covers all reachable routers.
         """
 
         def is_free(at: tuple[int, int]) -> bool:

@@ -61,7 +61,8 @@ class Pulse:
             )
 
     def alive(self) -> str:
-        """Return ``not dead: N words more than M cycles ago``, or that no word moved."""
+        """Return ``not dead: N words more than M cycles ago``, or that no word moved or the time is too short
+        to tell."""
         if len(self._seen) < 2:
             return "too short to tell whether it makes progress"
         (before, words), (now, more) = self._seen[0], self._seen[-1]
