@@ -80,6 +80,13 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
         return f"; did you mean '{close[0]}'?" if close else ""
 
     def count(self, node: tree.Builtin, low: int, high: int | None = None) -> None:
+        """Check the number of arguments of a builtin.
+
+        Raises
+        ------
+        CslError
+            If it is not `low` to `high`.
+        """
         high = low if high is None else high
         if not low <= len(node.args) <= high:
             wanted = f"{low}" if low == high else f"{low} to {high}"
@@ -94,6 +101,7 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
         return self.convert(self.eval(node.args[1], scope), self.type_of(node.args[0], scope), node.at)
 
     def convert(self, value: Operand, t: ty.Type, at: int) -> Operand:
+        """Convert a value as `@as` does, enums included."""
         if isinstance(value.type, ty.EnumType) and ty.is_int(t):
             value = Value(value.type.base, value.data)
         if isinstance(value.type, ty.EnumType):
@@ -128,6 +136,13 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
         return Value(t, from_words(t, words))
 
     def check_bitcast(self, s: ty.Type, t: ty.Type, at: int) -> None:
+        """Check that both types of a bitcast have the same width.
+
+        Raises
+        ------
+        CslError
+            If they have not.
+        """
         exact = is_packed(s) or is_packed(t)
         a, b = (ty.bits_of(u) if exact else 16 * u.words for u in (s, t))
         if a == 0 or a != b:

@@ -85,7 +85,7 @@ class LayoutBuiltins(StrictRules):
         self.count(node, 2, 4)
         state = self.layout_state(node)
         where = self.pe(node, scope, state)
-        if len(node.args) == 2:  # the program is in this file
+        if len(node.args) == 2:  # without a file name: the program is in this file
             self.effect(state.set_code, scope.instance.path, {}, where, node.at)
             return VOID_VALUE
         name = self.data(node.args[2], scope, ty.COMPTIME_STRING)

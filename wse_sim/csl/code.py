@@ -36,7 +36,7 @@ JUMPS = frozenset(
         Op.JGEI,
     )
 )
-# Opcodes whose operand a is no result.
+# Opcodes whose operand a is not a result register.
 NO_RESULT = JUMPS | frozenset(
     int(o)
     for o in (
@@ -165,16 +165,19 @@ class Code:
 
     # ---- registers
     def alloc(self, n: int = 1) -> int:
+        """Allocate `n` consecutive registers and return the first."""
         reg = self.next
         self.next += n
         self.window = max(self.window, self.next)
         return reg
 
     def release(self, mark: int) -> None:
+        """Free the registers from `mark` on."""
         self.next = mark
 
     # ---- rows
     def emit(self, op: Op, a: int, b: int, c: int, cost: str, at: int) -> int:
+        """Append a row and return its number."""
         self.rows.append([int(op), a, b, c])
         self.costs.append(COST[cost])
         self.places.append(at)
@@ -199,14 +202,17 @@ class Code:
 
     # ---- labels
     def label(self) -> int:
+        """Create a label and return its number."""
         self.labels.append(-1)
         return len(self.labels) - 1
 
     def bind(self, label: int) -> None:
+        """Place a label at the next row."""
         self.labels[label] = len(self.rows)
         self.barrier = len(self.rows)
 
     def jump(self, op: Op, a: int, b: int, label: int, at: int) -> None:
+        """Append a jump to a label, unless it cannot be reached."""
         cost = "jump" if op == Op.JMP else "branch"
         if (
             op == Op.JMP

@@ -25,6 +25,7 @@ from wse_sim.fabric.vm.semantics import (
 
 
 def misfit(value: Operand, t: ty.Type, at: int) -> CslError:
+    """Return the error for a value that does not convert to type `t`."""
     known = f" {show(value)}" if isinstance(value, Value) and ty.is_number(value.type) else ""
     hint = "; convert with @as" if ty.is_number(value.type) and ty.is_number(t) else ""
     return CslError(at, f"expected a value of type '{t}', found{known} of type '{value.type}'{hint}")

@@ -16,7 +16,7 @@ from wse_sim.csl.values import Operand, Value, show
 PORTS = {"NORTH": 1, "EAST": 2, "SOUTH": 4, "WEST": 8, "RAMP": 16}
 POP = {"no_pop": 0, "always_pop": 1, "pop_on_advance": 2, "pop_on_advance_nop": 3}
 FILTERS = {"range": 0, "counter": 1, "sparse_counter": 2}
-SWITCHED_WSE3 = (*range(10), 12, 13, 16, 17, 20, 21)
+SWITCHED_WSE3 = (*range(10), 12, 13, 16, 17, 20, 21)  # colors with switches on WSE-3
 FILTER_COLUMNS = (
     "kind",
     "min_idx",
@@ -45,6 +45,13 @@ class ColorRoute:
 
 
 def fields_of(value: Operand, what: str, at: int) -> dict[str | int, Value]:
+    """Return the fields of a structure as values by name.
+
+    Raises
+    ------
+    CslError
+        If it is not a structure.
+    """
     if value.type is ty.COMPTIME_STRUCT and isinstance(value.data, dict):
         return value.data
     if isinstance(value.type, ty.StructType) and type(value) is Value:
@@ -222,6 +229,7 @@ def from_bits(value: Operand, what: str, at: int) -> tuple[int, int]:
 
 
 def read_routes(value: Operand, arch: str, at: int) -> tuple[int, int, int]:
+    """Return the masks of rx and tx, and the color swap, of a route."""
     if ty.is_int(value.type):
         return (*from_bits(value, "routes", at), 0)
     fields = fields_of(value, "routes", at)
@@ -246,6 +254,7 @@ def read_routes(value: Operand, arch: str, at: int) -> tuple[int, int, int]:
 def read_switches(
     value: Operand, positions: list[tuple[int, int]], pop: int, at: int
 ) -> tuple[int, bool, int]:
+    """Fill in the switch positions; return the first position, the ring mode and the pop mode."""
     fields = fields_of(value, "switches", at)
     start, ring = 0, False
     before = positions[0]
@@ -275,6 +284,8 @@ def read_switches(
 
 
 def read_position(value: Operand, base: tuple[int, int], what: str, at: int) -> tuple[int, int]:
+    """Return the masks of rx and tx of a switch position whose missing side is that of `base`; (0, 0) if it
+    is invalid."""
     if ty.is_int(value.type):
         rx, tx = from_bits(value, what, at)
         return (rx or base[0], tx or base[1]) if rx or tx else (0, 0)

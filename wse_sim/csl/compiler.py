@@ -210,6 +210,13 @@ def compile_program(
 
 
 def check_options(options: Options) -> Options:
+    """Check the options and return them.
+
+    Raises
+    ------
+    WseError
+        If an option has an invalid value.
+    """
     if options.arch not in ARCHES:
         raise WseError(f"the architecture is '{options.arch}'; it must be {' or '.join(ARCHES)}")
     if options.sdk not in SDKS:

@@ -37,9 +37,11 @@ class ConstantPool(Generic[Row]):
         self.rows: dict[Row, int] = {}
 
     def add(self, row: Row) -> int:
+        """Return the index of a row, and add it if it is new."""
         return self.rows.setdefault(row, len(self.rows))
 
     def table(self, width: int, dtype: npt.DTypeLike = np.int32) -> Array:
+        """Return all rows as an array of this width."""
         return np.array(list(self.rows), dtype).reshape(len(self.rows), width)
 
 
@@ -84,6 +86,7 @@ class DataWords:
         return np.array([(value >> (16 * k)) & 0xFFFF for k in range(t.words)], np.uint16)
 
     def array_words(self, t: ty.ArrayType, data: Sequence[Any]) -> Array:
+        """Return the data of an array as 16-bit words."""
         e = t.element
         if not t.count:
             return np.zeros(0, np.uint16)
@@ -110,6 +113,7 @@ class DataWords:
         return to_bits(t, cast(float, data))
 
     def address(self, root: Cell) -> int:
+        """Return the word address of a variable."""
         return self.addresses[id(root)]
 
     def descriptor(self, d: Dsd | Fifo) -> int:
@@ -138,6 +142,7 @@ class DataWords:
         return dsd(kind, base=(base + d.offset) & 0xFFFF, length=length, stride=stride, **fields)
 
     def fifo(self, f: Fifo) -> ImageFifo:
+        """Return the image's description of a FIFO."""
         t = f.buffer.type
         if not isinstance(t, ty.ArrayType):
             raise CslError(f.at, f"a fifo takes an array, and '{t}' is given")

@@ -44,6 +44,7 @@ class Sources:
     end: int = 0
 
     def add(self, name: str, text: str) -> Source:
+        """Add a file that was read, and return it with its base."""
         source = Source(name, text, self.end)
         self.files.append(source)
         self.bases.append(self.end)
@@ -75,11 +76,13 @@ class CslError(WseError):
 
     @property
     def line(self) -> int:
+        """Line of the error, counted from 1; 0 if unknown."""
         place = SOURCES.place(self.at)
         return place[1] if place else 0
 
     @property
     def column(self) -> int:
+        """Column of the error, counted from 1; 0 if unknown."""
         place = SOURCES.place(self.at)
         return place[2] if place else 0
 

@@ -152,6 +152,13 @@ class Evaluator(ExpressionEvaluator):
         return None
 
     def tick(self, at: int) -> None:
+        """Count an iteration of a compile-time loop.
+
+        Raises
+        ------
+        CslError
+            If loops have exceeded the limit of iterations or of processor time.
+        """
         self.steps += 1
         if self.steps > MAX_STEPS:
             raise CslError(at, f"evaluation at compile time does not end after {MAX_STEPS} iterations")
@@ -180,6 +187,7 @@ class Evaluator(ExpressionEvaluator):
         return signal[0] == "break", None
 
     def items_of(self, value: Value, at: int) -> Iterable[Value]:
+        """Return the items over which a `for` loop runs."""
         if isinstance(value.data, Range):
             return (Value(value.data.element, i) for i in value.data)
         if isinstance(value.type, ty.ArrayType):

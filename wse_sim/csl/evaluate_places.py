@@ -47,7 +47,7 @@ MAX_STEPS = 200_000_000
 MAX_CPU_S = 60.0
 """Processor time limit of compile-time loops in seconds: a hundred times the longest time of a published program."""
 
-LOOKS = 10_000  # iterations between two looks at the clock
+LOOKS = 10_000  # iterations between two checks of the time limit
 
 
 class PlaceEvaluator(Builtins):
@@ -69,9 +69,11 @@ class PlaceEvaluator(Builtins):
 
     # ---- entry points
     def eval(self, node: tree.Node, scope: Scope) -> Operand:
+        """Evaluate an expression to an operand."""
         return self.expressions[node.__class__](node, scope)
 
     def exec(self, node: tree.Node, scope: Scope) -> Signal:
+        """Execute a statement; return None or the signal that leaves it."""
         return self.statements[node.__class__](node, scope)
 
     def known(self, node: tree.Node, scope: Scope) -> Value:
@@ -93,9 +95,17 @@ class PlaceEvaluator(Builtins):
         return value if t is None else self.coerce(value, t, node.at)
 
     def data(self, node: tree.Node, scope: Scope, t: ty.Type) -> Any:
+        """Return the data of a known expression, converted to type `t`."""
         return self.coerce(self.known(node, scope), t, node.at).data
 
     def type_of(self, node: tree.Node, scope: Scope) -> ty.Type:
+        """Return the type that an expression evaluates to.
+
+        Raises
+        ------
+        CslError
+            If its value is not a type.
+        """
         value = self.known(node, scope)
         if value.type is not ty.TYPE:
             raise CslError(node.at, f"expected a type, found a value of type '{value.type}'")
@@ -323,6 +333,13 @@ class PlaceEvaluator(Builtins):
         return data
 
     def store(self, place: Operand, value: Operand, at: int) -> None:
+        """Assign a value to a place.
+
+        Raises
+        ------
+        CslError
+            If the place is a constant, or the value does not convert to its type.
+        """
         if type(place) is not Ref:
             raise CslError(at, "this cannot be assigned: it names no variable")
         root = place.root
@@ -381,6 +398,13 @@ class PlaceEvaluator(Builtins):
         return self.member_value(found)
 
     def flat_index(self, t: ty.ArrayType, indices: Sequence[Operand], at: int) -> int:
+        """Return the row-major index of an element.
+
+        Raises
+        ------
+        CslError
+            If the number of indices is wrong or an index is out of range.
+        """
         if len(indices) != len(t.shape):
             if len(indices) == 1 and t.count == t.shape[0]:
                 pass

@@ -102,6 +102,13 @@ def build_image(compiler: Compiler) -> Image:
 
 
 def check_memory(cls: CoreClass, tiles: CodeClass) -> None:
+    """Check that code and data of a class fit into the memory of a core.
+
+    Raises
+    ------
+    CslError
+        If they do not.
+    """
     if cls.code_words + cls.data_words > O.WORDS:
         raise CslError(
             tiles.at,

@@ -46,6 +46,13 @@ class EvaluatedUnit(CodeUnit):
         self.importing: list[tuple[str, Hashable]] = []
 
     def import_module(self, name: str, params: dict[str, Value], importer: Instance, at: int) -> Instance:
+        """Create a new instance of the module that a file name or library name refers to.
+
+        Raises
+        ------
+        CslError
+            If the file cannot be read or parsed, or modules import each other in a cycle.
+        """
         path, file, library = self.compiler.files.load(name, importer.path, at)
         key = (path, freeze(Value(ty.COMPTIME_STRUCT, params)))
         if key in self.importing or len(self.importing) >= MOST_IMPORTS:
@@ -162,7 +169,7 @@ def run_layout(compiler: Compiler, path: str, params: dict[str, Value]) -> Layou
 
 
 def run_program(compiler: Compiler, code: CodeClass) -> EvaluatedUnit:
-    """Evaluate the comptime blocks of one code class."""
+    """Evaluate the comptime blocks of one code class, and return its unit."""
     unit = EvaluatedUnit(compiler, program=ProgramState())
     file = compiler.files.trees[code.path]
     unit.importing.append((code.path, freeze(Value(ty.COMPTIME_STRUCT, code.params))))

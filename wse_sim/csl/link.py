@@ -44,7 +44,7 @@ RECURSION_REGISTERS, RECURSION_DEPTH = 1024, 64
 
 
 class Linker:
-    """Pools of the whole image."""
+    """Pools of rows that all classes of the image share."""
 
     def __init__(self, compiler: Compiler) -> None:
         self.compiler = compiler
@@ -110,7 +110,7 @@ class Linker:
 
 
 class ClassLinker:
-    """Linker of one class: its memory and code."""
+    """Linker of one class, which determines its memory and code."""
 
     def __init__(self, linker: Linker, unit: EvaluatedUnit, name: str) -> None:
         self.linker, self.unit, self.name = linker, unit, name
@@ -129,6 +129,13 @@ class ClassLinker:
 
     # ---- collect
     def link(self) -> CoreClass:
+        """Link the class: place variables and frames, apply the cost model, and store the code.
+
+        Raises
+        ------
+        CslError
+            If the program breaks a rule that is checked after lowering.
+        """
         state = self.unit.program
         assert state is not None
         tasks = [(bound, self.program.task(bound.function, bound.kind)) for bound in state.tasks.values()]
@@ -310,6 +317,13 @@ class ClassLinker:
             self.constant_words += 0 if isinstance(root, Global) else root.type.words
 
     def place_frames(self, order: list[Code]) -> None:
+        """Assign addresses to the frames of functions, callers first.
+
+        Raises
+        ------
+        CslError
+            If a function with a frame calls itself other than by a tail call.
+        """
         base: dict[int, int] = {}
         chains: dict[int, tuple[tuple[str, int], ...]] = {}
         start = -(-self.end // 2) * 2

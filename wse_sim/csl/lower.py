@@ -258,6 +258,7 @@ class ProgramCode:
         return self.function(fn, given, lowerer.type_of(fn.node.result, scope), at)
 
     def task(self, fn: Function, kind: str) -> Code:
+        """Return the code of a task of kind "local", "data" or "control"."""
         key = (id(fn), "task")
         if key not in self.functions:
             code = Code(fn.name)
@@ -266,7 +267,15 @@ class ProgramCode:
         return self.functions[key]
 
     def exported(self, fn: Function, at: int) -> tuple[Code, list[ty.Type]]:
-        """Entry of a function that the host calls: u32 words become arguments."""
+        """Return the code of a function that the host calls, and its argument types.
+
+        The code converts the 32-bit words of the host to the arguments.
+
+        Raises
+        ------
+        CslError
+            If an argument has a type that the host cannot pass.
+        """
         if fn.node.kind == "task":
             return self.task(fn, "local"), []
         code = Code(fn.name)

@@ -216,6 +216,7 @@ class CallLowerer(RuntimeBuiltins):
         return self.numbered(t, iter(range(mark, mark + len(items))), at)
 
     def numbered(self, t: ty.Type, regs: Iterator[int], at: int) -> Operand:
+        """Return a value of type `t` whose scalars are in the registers that `regs` yields."""
         if isinstance(t, ty.StructType):
             return Agg(t, [self.numbered(f, regs, at) for _, f in t.fields], at)
         return Run(t, next(regs), at)

@@ -192,6 +192,7 @@ class LayoutState:
     numbers: dict[ColorRoute, int] = field(default_factory=dict)
 
     def set_rectangle(self, width: int, height: int, at: int) -> None:
+        """Set the size of the rectangle, in columns and rows."""
         self.width, self.height, self.rectangle_at = width, height, at
         self.tiles = Tiles(width * height)
 
@@ -238,6 +239,8 @@ class LayoutState:
 
 @dataclass
 class BoundTask:
+    """Task bound to an id; `group` lists the tasks of a rotating pair."""
+
     function: Function
     kind: str
     id: int
@@ -256,7 +259,7 @@ class ExportedSymbol:
 
 @dataclass
 class ProgramState:
-    """Result of the comptime blocks of a code class."""
+    """Result of evaluating the comptime blocks of a code class."""
 
     tasks: dict[tuple[str, int], BoundTask] = field(default_factory=dict)
     active: list[tuple[Value, int]] = field(default_factory=list)

@@ -25,9 +25,17 @@ class StrictRules(Evaluation):
     is_code = False  # True in the lowerer, which evaluates code that runs on the core
 
     def judges(self, scope: Scope | None = None) -> bool:
+        """Return whether strict rules apply in this scope: with `--strict`, outside libraries."""
         return self.options.strict and (scope is None or not scope.instance.library)
 
     def demand(self, holds: bool, at: int, rule: str) -> None:
+        """Check a strict rule.
+
+        Raises
+        ------
+        CslError
+            If strict rules apply and `holds` is false.
+        """
         if self.options.strict and not holds:
             raise CslError(at, rule)
 
@@ -227,6 +235,7 @@ class StrictRules(Evaluation):
                     known[item.node.at] = (item.name, is_bound)
 
     def check_symbol(self, symbol: ExportedSymbol, names: dict[str, ExportedName]) -> None:
+        """Check that an exported symbol agrees with a name that the layout exports."""
         declared = names.get(symbol.name)
         if declared is None:
             raise CslError(

@@ -109,6 +109,7 @@ class TileTable:
         self.pieces.append([small(x.array) if isinstance(x, Lanes) else int(x) for x in leaves])
 
     def flush(self) -> None:
+        """Move buffered single rows to a piece."""
         if self.single:
             rows = np.array(self.single, np.int64)
             self.places.append(rows[:, 0])

@@ -41,6 +41,8 @@ class Simple(Type):
 
 
 class IntType(Type):
+    """Integer type of 1 to 64 bits."""
+
     def __init__(self, signed: bool, bits: int) -> None:
         self.signed, self.bits = signed, bits
         self.name = f"{'i' if signed else 'u'}{bits}"
@@ -56,6 +58,8 @@ class IntType(Type):
 
 
 class FloatType(Type):
+    """Floating-point type of 16 or 32 bits."""
+
     def __init__(self, name: str, bits: int) -> None:
         self.name, self.bits = name, bits
         self.words = bits // 16
@@ -89,6 +93,8 @@ class DsrType(Type):
 
 
 class PointerType(Type):
+    """Pointer to one object, or to `many` in a row (`[*]T`)."""
+
     words = 1
 
     def __init__(self, target: Type, const: bool, many: bool) -> None:
@@ -98,6 +104,8 @@ class PointerType(Type):
 
 
 class ArrayType(Type):
+    """Array type with a shape and an element type."""
+
     def __init__(self, shape: tuple[int, ...], element: Type) -> None:
         self.shape, self.element = shape, element
         self.count = 1
@@ -184,6 +192,8 @@ class StructType(Type):
 
 @dataclass(eq=False)
 class EnumType(Type):
+    """Enum type: named values of an integer type."""
+
     base: Type
     names: dict[str, int]
     label: str = ""
@@ -223,6 +233,7 @@ ANYOPAQUE = Simple("anyopaque")  # target of an untyped pointer
 
 @cache
 def int_type(signed: bool, bits: int) -> IntType:
+    """Return the integer type of a signedness and width."""
     return IntType(signed, bits)
 
 
@@ -277,16 +288,19 @@ NAMED: dict[str, Type] = {
 
 @cache
 def pointer(target: Type, const: bool = False, many: bool = False) -> PointerType:
+    """Return the pointer type with this target."""
     return PointerType(target, const, many)
 
 
 @cache
 def array(shape: tuple[int, ...], element: Type) -> ArrayType:
+    """Return the array type of a shape and an element type."""
     return ArrayType(shape, element)
 
 
 @cache
 def function(kind: str, params: tuple[Type | None, ...], result: Type | None) -> FnType:
+    """Return the type of a function or task."""
     return FnType(kind, params, result)
 
 
@@ -301,12 +315,15 @@ def named_type(name: str) -> Type | None:
 
 
 def is_number(t: Type) -> bool:
+    """Return whether a type is a number type."""
     return isinstance(t, (IntType, FloatType)) or t is COMPTIME_INT or t is COMPTIME_FLOAT
 
 
 def is_int(t: Type) -> bool:
+    """Return whether a type is an integer type."""
     return isinstance(t, IntType) or t is COMPTIME_INT
 
 
 def is_float(t: Type) -> bool:
+    """Return whether a type is a floating-point type."""
     return isinstance(t, FloatType) or t is COMPTIME_FLOAT

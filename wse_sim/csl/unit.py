@@ -75,6 +75,7 @@ class CodeUnit(ABC):
         self.reads.setdefault(color, queue)
 
     def tile_path(self, name: str, importer: Instance, at: int) -> str:
+        """Return the path of the file that `@set_tile_code` names."""
         key = (name, importer.path)
         if key not in self.paths:
             self.paths[key] = self.compiler.files.load(name, importer.path, at)[0]

@@ -23,7 +23,7 @@ class Operand:
 
     __slots__ = ()
     type: ty.Type
-    at: int  # position; a value and a place of a known variable have none
+    at: int  # position; compile-time values and places have none
 
     @property
     def data(self) -> Any:
@@ -65,7 +65,7 @@ class Cell:
 
     __slots__ = ("at", "data", "mutable", "name", "type")
 
-    data: Any  # as of a value
+    data: Any  # in the form of a value's data
 
     def __init__(self, name: str, type_: ty.Type, data: object, mutable: bool, at: int) -> None:
         self.name, self.type, self.data, self.mutable, self.at = name, type_, data, mutable, at
@@ -81,6 +81,7 @@ class Ref(Operand):
         self.root, self.path, self.type = root, path, type_
 
     def key(self) -> tuple[int, tuple[int, ...]]:
+        """Return a key that identifies the place."""
         return (id(self.root), self.path)
 
     def nested(self) -> Iterator[tuple[ty.Type, int]]:
@@ -177,6 +178,8 @@ class Instance:
 
 @dataclass(frozen=True)
 class Range:
+    """Range of integers from `start` to `stop` (not included)."""
+
     element: ty.Type
     start: int
     stop: int
@@ -292,6 +295,7 @@ def words_of(t: ty.Type, data: object) -> list[int] | None:
 
 
 def is_packed(t: ty.Type) -> bool:
+    """Return whether a type is a packed structure."""
     return isinstance(t, ty.StructType) and t.layout == "packed"
 
 

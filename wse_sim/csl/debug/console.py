@@ -318,14 +318,14 @@ class Commands:
         return ""
 
     def c_quit(self, rest: str) -> str:
-        """quit: end the program"""
+        """quit: end the program and the session"""
         del rest
         self.is_quit = True
         self.debugger.detach()
         return ""
 
     def c_help(self, rest: str) -> str:
-        """help"""
+        """help: list the commands"""
         del rest
         return "\n".join(str(action.__doc__) for action in _COMMANDS.values())
 

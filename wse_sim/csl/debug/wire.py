@@ -14,7 +14,7 @@ MOST_BYTES = 1 << 26
 
 
 class EditorWire:
-    """One end of a connection."""
+    """One end of a message connection."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection

@@ -35,7 +35,7 @@ class ClassMemory:
     frames: int
     spare: int
     deepest: tuple[tuple[str, int], ...]
-    symbols: tuple[tuple[str, str, int], ...]  # name, type, bytes: the largest variables
+    symbols: tuple[tuple[str, str, int], ...]  # (name, type, bytes) of the largest variables
 
     def as_dict(self) -> dict[str, object]:
         """Return the fields as a dictionary for JSON."""

@@ -104,7 +104,7 @@ def save_state(
 ) -> None:
     """Write the memory of all cores and their traces to an ``.npz`` file."""
     rows = json.dumps([[*key, values] for key, values in traces.items()])
-    with whole(path) as part, part.open("wb") as file:  # or numpy would end the name in .npz
+    with whole(path) as part, part.open("wb") as file:  # given a name, numpy would append .npz
         np.savez_compressed(
             file,
             memory=session.machine.memory.reshape(program.image.n_cores, -1),

@@ -138,7 +138,7 @@ def draw_maps(record: Record) -> dict[str, bytes]:
             cmap="viridis",
             aspect="equal" if max(rows, cols) < 20 * min(rows, cols) else "auto",
             vmin=0,
-            vmax=values.max(initial=0) or 1,  # of zeros alone a color bar would go below zero
+            vmax=values.max(initial=0) or 1,  # with zeros only, the color bar would include negative numbers
         )
         figure.colorbar(picture, ax=axes, label=label, shrink=0.85)
         axes.set(xlabel="column", ylabel="row")

@@ -96,7 +96,7 @@ class SdkRuntime:
         self._row_cycles = 0
         self._running = self._has_run = False
         self._ended_badly = False
-        self._findings: list[Finding] = []  # of copies to the host
+        self._findings: list[Finding] = []  # sanitizer findings in copies to the host
         self._queue: deque[Task] = deque()
         self._log: list[tuple[int, str]] = []
         self._open: dict[tuple[int, int], str] = {}

@@ -53,7 +53,7 @@ def _pair(scalar: Any, number: Any) -> tuple[Any, Any]:
     common = np.promote_types(scalar.dtype, wide)
     if (
         common.kind == "f" and scalar.dtype.kind == "u" and wide is np.int64
-    ):  # uint64: a float has no bits to shift
+    ):  # uint64 and int promote to float, which cannot be shifted
         return scalar, number
     return scalar.astype(common), common.type(number)
 

@@ -84,7 +84,7 @@ def input_array_to_u32(np_arr: np.ndarray, sentinel: int | None = None, fast_dim
     if flat.dtype.itemsize != 2:
         raise HostError(f"elements of {flat.dtype} have neither 16 nor 32 bits; convert the array first")
     low = flat.view(np.uint16).astype(np.uint32)
-    if not sentinel:  # public scripts give 0 where they want zeros
+    if not sentinel:  # public scripts pass 0 for zeros
         return low
     return low | (np.arange(flat.size, dtype=np.uint32) % np.uint32(fast_dim_sz)) << np.uint32(16)
 

@@ -23,7 +23,7 @@ class NotStaticError(WseError):
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """Operation on the fabric: `n` elements in steps of `per_step`, each of which takes `milli` / 1000 issue
+    """Operation on the fabric: `n` elements in steps of `per_step`; each step takes `milli` / 1000 issue
     cycles.
 
     ``inputs`` and ``output`` are (color, queue); ``where`` is the place in the source.

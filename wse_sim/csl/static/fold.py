@@ -223,6 +223,7 @@ class _Watched:
         self.there = np.concatenate([there for _, there in pairs])
 
     def agrees(self) -> bool:
+        """Return whether the middle periods have equal states."""
         return bool(first_difference(self.session.machine, self.here, self.there, CORE_MASK, THREAD_MASK) < 0)
 
     def until(self, what: Until, end: str) -> str:

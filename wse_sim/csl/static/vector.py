@@ -205,7 +205,7 @@ class VectorWalker(Walker):
                 collides |= (reads == 2 and mine == bank) or in_one_bank
                 bank = mine
         room = operands[0].n if operands[0].form == S.MEMORY else 0
-        if room:  # a shorter destination in memory bounds the operation
+        if room:  # a shorter destination in memory limits the length
             length = min(length, room)
         if length == 0 and not has_length:
             length = 1

@@ -83,6 +83,7 @@ class Walker(ABC):
         return self.regs.get(self.window + register, 0)
 
     def put(self, register: int, value: Value) -> None:
+        """Set a register of the present window."""
         self.regs[self.window + register] = value
 
     def load(self, address: int, words: int) -> Value:
@@ -105,6 +106,13 @@ class Walker(ABC):
         return total
 
     def store(self, address: int, words: int, value: Value) -> None:
+        """Store a value at a word address.
+
+        Raises
+        ------
+        NotStaticError
+            If the address is outside the memory.
+        """
         memory = self.state.memory
         if address < 0 or address + words > len(memory):
             raise NotStaticError(f"address {address} at {self.where()} is outside the memory of the program")
