@@ -222,7 +222,7 @@ class DsdBuiltins(Evaluation):
         if len(extents) > limit:
             raise CslError(
                 node.at,
-                f"a {t} takes {limit} variable{'s' if limit > 1 else ''} at most, and the access has {len(extents)}",
+                f"a {t} takes at most {limit} variable{'s' if limit > 1 else ''}, but the access has {len(extents)}",
             )
         ref, base, steps = self.probe(node, scope, extents)
         element = ref.type.element if isinstance(ref.type, ty.ArrayType) else ref.type

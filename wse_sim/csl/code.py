@@ -226,8 +226,8 @@ class Code:
     def finish(self) -> None:
         """Replace labels by rows of this function.
 
-        A jump to the next row costs nothing, and a call of an unfinished function becomes a jump if only the
-        return follows it.
+        A jump to the next row costs nothing. A recursive call without arguments and result becomes a jump if
+        only the return follows it.
         """
         for i, row in enumerate(self.rows):
             if row[0] in JUMPS:

@@ -236,7 +236,7 @@ def _builtin(name: str, builds: list[Build]) -> str:
     for arch in arches:
         row = operation_table(FabricConfig.from_wafer(load_wafer(arch)))[VECTOR_OPS.index(name[1:])]
         rows.append(
-            f"{arch}: {row[COST] / 1000:g} cycles an element, {row[COST_MEMORY] / 1000:g} with two sources in memory"
+            f"{arch}: {row[COST] / 1000:g} cycles per element, {row[COST_MEMORY] / 1000:g} with two sources in memory"
         )
     return f"`{name}`: vector operation; {'; '.join(rows)}"
 
@@ -267,7 +267,7 @@ def _line_cost(path: Path, line: int, build: Build) -> str:
     code, late = priced_code(image, load_wafer(image.arch).scalar_costs())
     cycles = int((code.reshape(-1, 4)[picked, 0] >> 8).sum() + late[picked].sum())
     n = int(picked.sum())
-    return f"{build.commands}, {image.arch}: {n} instruction{'s' * (n != 1)}, {cycles} cycles once through, without the elements of vector operations"
+    return f"{build.commands}, {image.arch}: {n} instruction{'s' * (n != 1)}, {cycles} cycles per execution, without the elements of vector operations"
 
 
 def _imported(path: Path, text: str, name: str) -> Path | None:

@@ -1,7 +1,8 @@
 """Lowering of functions, tasks and calls.
 
 Functions are compiled once per set of compile-time arguments and argument types. A function may call itself:
-a tail call is a jump, and any other call takes a new window of registers per level.
+a tail call without arguments and result is a jump, and any other call takes a new window of registers per
+level.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ class CallLowerer(RuntimeBuiltins):
                 )
         if kind == "control" and len(types) > 1:
             raise CslError(
-                node.at, f"a control task takes one argument at most, and '{fn.name}' has {len(types)}"
+                node.at, f"a control task takes at most one argument, but '{fn.name}' has {len(types)}"
             )
 
     def word_argument(self, t: ty.Type, reg: int, at: int) -> Run:

@@ -124,7 +124,7 @@ class PlaceLowerer(Evaluator):
         elif isinstance(t, (ty.StructType, ty.ArrayType)) or not (ty.is_number(t) or t.runtime):
             raise CslError(at, f"a value of type '{t}' exists only at compile time")
         elif t is ty.VOID:
-            raise CslError(at, "a void value has no use here")
+            raise CslError(at, "a void value cannot be used here")
         else:
             if t is ty.COMPTIME_INT or t is ty.COMPTIME_FLOAT:
                 raise CslError(at, f"this {t} needs a type at run time; declare it or use @as")

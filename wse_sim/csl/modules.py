@@ -56,7 +56,7 @@ class Options:
 
 
 MESSAGE_PASSING = (
-    "the library <message_passing> is not simulated, because how routers find the way of its words is not public; send words on colors with "
+    "the library <message_passing> is not simulated, because the rule by which it routes words is not public; send words on colors with "
     "routes, or use <collectives_2d>"
 )
 

@@ -313,7 +313,7 @@ class Parser:
                 return self.block(label)
             if self.kinds[self.i] in ("while", "for", "inline"):
                 return self.loop(self.places[self.i], label)
-            self.fail("a loop or a block behind the label")
+            self.fail("a loop or a block after the label")
         if kind in ("name", "builtin", "("):
             node = self.simple()
             self.need(";")
@@ -525,7 +525,7 @@ class Parser:
             )
         if digits[1:2] in ("x", "b", "o"):
             if len(digits) == 2:
-                raise CslError(self.places[self.i - 1], f"expected digits behind {digits!r}")
+                raise CslError(self.places[self.i - 1], f"expected digits after {digits!r}")
             return int(digits, 0)
         return float(digits) if set(digits) & set(".eE") else int(digits)
 

@@ -118,7 +118,7 @@ def timed_cycles(folder: Path, run: TimedRun, wafer: Wafer, arch: str) -> float:
         traced = [p.cycle for p in session.prints() if p.traced and (p.x, p.y) == (x, y)]
         if max(number, run.since or 0) >= len(traced):
             raise WseError(
-                f"core ({x}, {y}) traced {len(traced)} values, number {max(number, run.since or 0)} is asked for"
+                f"core ({x}, {y}) traced {len(traced)} values, but number {max(number, run.since or 0)} is requested"
             )
         before = 0 if run.since is None else traced[run.since]
         return (traced[number] - before - run.offset) / run.per

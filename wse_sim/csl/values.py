@@ -160,7 +160,7 @@ class Instance:
                 self.comptime.append(item)
             elif isinstance(item, tree.Layout):
                 if self.layout is not None:
-                    raise CslError(item.at, "a second layout block; a file has one at most")
+                    raise CslError(item.at, "a second layout block; a file has at most one")
                 self.layout = item
             elif isinstance(item, (tree.Declaration, tree.Function)):
                 if item.name in self.members:

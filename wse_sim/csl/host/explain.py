@@ -75,7 +75,7 @@ def explanation_text(about: dict[str, Any]) -> str:
         f"{about['arch']}: {rect['cols']} x {rect['rows']} cores at ({at['col']}, {at['row']}) of a fabric of "
         f"{fabric['cols']} x {fabric['rows']}; {len(about['classes'])} code classes, {about['code_rows']:,} rows of code",
         "",
-        f"{'class':<34} {'cores':>7} {'code':>8} {'data':>8}   of {48} KiB a core",
+        f"{'class':<34} {'cores':>7} {'code':>8} {'data':>8}   of {48} KiB per core",
     ]
     for cls in about["classes"]:
         used = (cls["code_bytes"] + cls["data_bytes"]) / cls["limit_bytes"]

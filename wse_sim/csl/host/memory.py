@@ -82,7 +82,7 @@ def memory_of_folder(folder: Path) -> list[ClassMemory]:
 def memory_text(rows: list[ClassMemory]) -> str:
     """Format a memory map as lines for a terminal."""
     lines = [
-        f"{'class':<30} {'cores':>7} {'code':>7} {'vars':>7} {'consts':>7} {'frames':>7} {'spare':>7}  of {LIMIT_BYTES:,} bytes a core"
+        f"{'class':<30} {'cores':>7} {'code':>7} {'vars':>7} {'consts':>7} {'frames':>7} {'spare':>7}  of {LIMIT_BYTES:,} bytes per core"
     ]
     for row in rows:
         numbers = " ".join(

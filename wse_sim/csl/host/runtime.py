@@ -2,11 +2,11 @@
 
 Commands form one stream and run in order. Simulated time passes only while the host waits. A command starts
 when every core has released its command stream (``unblock_cmd_stream``) after the launches before it. A copy
-needs no such release and takes, per channel:
+itself needs no release by the cores; it takes, per channel:
 
     T_in = words / 0.868 + 500 cycles      T_out = words / 0.298 + 1000 cycles
 
-Both are fitted to published runs of the vendor's simulator on one channel.
+Source of both formulas: published runs of the vendor's simulator on one channel.
 
 One file, because it is the one class that a host script uses.
 """

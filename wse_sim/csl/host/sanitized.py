@@ -69,8 +69,8 @@ def of_host(
     address: int,
     words: int,
 ) -> list[Finding]:
-    """Return findings for words that the host copies from the `chosen` cores (h, w) of a region and that were
-    never written."""
+    """Return the finding, if any, for words that the host copies from the `chosen` cores (h, w) of a region
+    and that were never written."""
     x, y, _, _ = region
     cores = [core for core in session.unwritten(*region, address, words) if chosen[core[1] - y, core[0] - x]]
     if not cores:
