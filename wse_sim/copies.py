@@ -32,6 +32,9 @@ QUIET_LOOKS = 120
 QUIET_S = 0.02
 """Processor time that one worker uses between these looks without working: its thread that monitors the parent."""
 
+ENDED_S = 5.0
+"""Time that the thread of the workers gets to end after they are killed."""
+
 
 class Copies:
     """`count` worker processes; `start` is called in each with `arguments`."""
@@ -90,11 +93,15 @@ class Copies:
     def close(self, *, abort: bool) -> None:
         """Let the workers go; with `abort` their tasks are not waited for."""
         workers = list((getattr(self._pool, "_processes", None) or {}).values())
+        manager = getattr(self._pool, "_executor_manager_thread", None)
         self._pool.shutdown(wait=not abort, cancel_futures=True)
         if abort:
             for worker in workers:
                 with suppress(OSError, ValueError):
                     worker.kill()  # one that waits for a lock hears no other signal
+            if manager is not None:
+                # Python wakes this thread at its end; if its pipe is closed meanwhile, that is an OSError.
+                manager.join(ENDED_S)
 
     def _worked_s(self) -> float | None:
         """Processor seconds of all workers so far; None if the system does not report them."""

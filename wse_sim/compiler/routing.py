@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,7 +53,7 @@ class Router:
         self.rows, self.cols = loads.shape[:2]
         self.crowd = np.zeros((self.rows, self.cols), np.int32)
         # Of each net what was added to the links: its tree, its end regions and its legs.
-        self._laid: dict[int, tuple[object, NDArray[Any], tuple[tuple[int, int, int, int], ...]]] = {}
+        self._laid: dict[int, tuple[object, NDArray[np.int64], tuple[tuple[int, int, int, int], ...]]] = {}
 
     @property
     def use(self) -> float:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -47,7 +46,7 @@ class Checked(Premise):
     broken: Callable[[Lowered, Reach], Cores]
 
 
-def _holding(program: Program, rows: npt.NDArray[Any]) -> Cores:
+def _holding(program: Program, rows: npt.NDArray[np.bool_]) -> Cores:
     """Return (n_classes,): classes with one of the instructions `rows`."""
     found = np.zeros(len(program.class_names), bool)
     found[program.class_of_instruction()[rows]] = True
