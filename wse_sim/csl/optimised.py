@@ -6,11 +6,11 @@ The rows remain, so values are those of the unoptimized code. Free are
 * calls of short leaf functions, and of functions with one call: their bodies are inlined;
 * functions that only compute, if all their calls have known arguments: their results are constants;
 * comparisons of an inlined function's result, if every return has a known result: each return jumps directly
-to its arm;
+  to its arm;
 * the control of an innermost loop with a known number of iterations, if all iterations together have few
-instructions: it is unrolled;
+  instructions: it is unrolled;
 * a load of a scalar variable that is in a register: loaded or stored before in the same basic block, with no
-store, call or vector operation in between that could access the variable.
+  store, call or vector operation in between that could access the variable.
 """
 
 from __future__ import annotations

@@ -5,12 +5,12 @@ A run is described by
     layout    the file with the layout block, below the folder of the sources
     params    parameters of the layout;  colors: numbers of colors
     memcpy    whether the host interface's library is available (true)
-    launch    exported functions in order: a name, or [name, arguments...]; without any the program starts
-    by itself
-    stamps    exported array of three 32-bit words per core: start and end, 48 bits each, as in the public
-    examples
-    trace     [x, y, number]: instead of `stamps`, the cycle at which a core traced its value `number`
-    (debug library)
+    launch    exported functions in order: a name, or [name, arguments...]; without any the
+              program starts by itself
+    stamps    exported array of three 32-bit words per core: start and end, 48 bits each, as in
+              the public examples
+    trace     [x, y, number]: instead of `stamps`, the cycle at which a core traced its value
+              `number` (debug library)
     since     number of the traced value at which the count starts; cycle 0 by default
     over      mean, max or min of end - start over the cores; span: last end - first start
     per       calls between the two stamps (1)

@@ -8,7 +8,7 @@ of the middle period between its halves:
 
 * at the start all periods are equal;
 * the next state of a core or router depends on its own state and that of its neighbours, and neighbours of a
-copy are in the state of the middle period's neighbours in the small rectangle;
+  copy are in the state of the middle period's neighbours in the small rectangle;
 * the course does not depend on data (:mod:`wse_sim.csl.static.schedule`), and no core reads its position.
 
 If the periods differ, a rectangle with more periods is tried. If rows are left out, all rows begin at once,
