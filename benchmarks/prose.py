@@ -46,7 +46,7 @@ RULES = (
     Rule("beside", r"\bbeside\b", "next to, besides, together with", 8),
     Rule("so many", r"\bso many\b", "that many, the number of", 3),
     Rule("the script of the host", r"\bscripts? of the host\b", "host script", 0),
-    Rule("asked for", r"\bis asked (?:for|whether|which)\b", "requested", 2),
+    Rule("asked for", r"\bis asked (?:for|whether|which)\b", "requested", 1),
     Rule("elder", r"\belder\b", "older, deprecated", 0),
     Rule("in place of", r"\bin place of\b", "instead of", 0),
     Rule("goes on", r"\bgoes on\b", "continues", 0),
@@ -60,10 +60,10 @@ RULES = (
         "Of a",
         r"(?:^|[.;:] +)Of (?:an?|the|each|every|all|its|those) [^.]{3,60}, ",
         "subject and verb first",
-        22,
+        20,
     ),
     Rule("of which", r"\bof which\b", "whose, or two sentences", 22),
-    Rule("of its own", r"\bof (?:its|their|your|one's|the user's) own\b", "its own X, a separate X", 38),
+    Rule("of its own", r"\bof (?:its|their|your|one's|the user's) own\b", "its own X, a separate X", 37),
     Rule("work out", r"\bwork(?:s|ed|ing)? out\b", "compute", 0),
     Rule(
         "next to a time",
@@ -85,34 +85,34 @@ RULES = (
     Rule("any more", r"\bany ?more\b", "no longer", 0),
     Rule("by lot", r"\bby lot\b", "at random, by seed", 0),
     Rule("of all", r"\bof all (?:kernels|cores|stages|regions) together\b", "total", 0),
-    Rule("stands for", r"\bstands? for\b", "represents, is", 20),
-    Rule("was asked", r"\b(?:is|are|was|were) asked\b(?! for)", "requested", 1),
+    Rule("stands for", r"\bstands? for\b", "represents, is", 17),
+    Rule("was asked", r"\b(?:is|are|was|were) asked\b(?! for)", "requested", 0),
     Rule("the way from", r"\bthe way (?:from|to|around|back|home)\b", "the route, the path, the link", 2),
     Rule("what no", r"\b[Ww]hat (?:no|neither|nobody)\b", "parts without, others", 3),
     Rule("docstring Of", r"\A\s*(?-i:Of|As) (?!a result|long|soon)[^.]{3,}", "subject and verb first", 3),
     Rule("docstring What", r"\A\s*(?-i:What) [a-z]", "a noun: the cycles that, the options of", 13),
-    Rule("side by side", r"\bside by side\b", "in parallel, next to each other", 15),
+    Rule("side by side", r"\bside by side\b", "in parallel, next to each other", 14),
     Rule("in turn", r"\bin turn\b", "one after the other, round-robin", 7),
     Rule("at rest", r"\bat rest\b", "resident, stationary", 7),
     Rule(
         "cycles a word",
         r"\b(?:cycles?|words?|bytes|rows|wavelets|seconds) a (?:sample|cycle|word|row|core|token|step|second)\b",
         "per",
-        22,
+        19,
     ),
     Rule("in the mean", r"\bin the mean\b", "on average", 0),
-    Rule("nobody", r"\bnobody\b", "no caller, no process", 15),
+    Rule("nobody", r"\bnobody\b", "no caller, no process", 12),
     Rule(
         "is no X",
         r"(?<!there )\b(?:is|are) no (?:text|number|folder|object|tensor|pointer|JSON|link|expression|artifact|exported|pattern|params|positive|configuration|stream|multiple|whole|program|array|window|table|placer|list|line|path|request|value|fault)\b",
         "is not a X",
         0,
     ),
-    Rule("is none", r"\b(?<!there )(?:is|are) none\b(?! of)", "is invalid, is not one", 14),
+    Rule("is none", r"\b(?<!there )(?:is|are) none\b(?! of)", "is invalid, is not one", 13),
     Rule("for ever", r"\bfor ever\b", "forever", 1),
     Rule("mended", r"\bmend(?:ed|s)?\b", "corrected, fixed, repaired", 1),
     Rule("does not read", r"\bdo(?:es)? not read;", "cannot be parsed", 0),
-    Rule("only at the end", r"\bat (?:run|compile) time only\b|\bon wse[23] only\b", "only at run time", 1),
+    Rule("only at the end", r"\bat (?:run|compile) time only\b|\bon wse[23] only\b", "only at run time", 0),
     Rule(
         "at least at the end",
         r"\bmust be [^.;]{1,20} at (?:least|most)(?:[.;:,)]|$)",
@@ -266,7 +266,7 @@ def places(rule: Rule) -> list[tuple[str, int, str]]:
     ]
 
 
-SHORT_LEFT = 122
+SHORT_LEFT = 116
 LONG_LEFT = 2
 
 

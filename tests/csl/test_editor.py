@@ -75,8 +75,8 @@ def test_hover_says_type_memory_and_cycles(source: Path) -> None:
     assert "1 core, wse2" in said
     adds = language.hover(source, PE, *at("count += "))
     assert "commands_wse2.sh, wse2" in adds
-    assert "cycles once through" in adds
-    assert "cycles an element" in language.hover(source, PE, *at("@fadds"))
+    assert "cycles per execution" in adds
+    assert "cycles per element" in language.hover(source, PE, *at("@fadds"))
     assert language.hover(source, PE, *at("{ .tensor")) == ""
 
 

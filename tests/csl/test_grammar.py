@@ -82,7 +82,7 @@ BAD = {
         23,
         "expected '|', found '{'; a loop names its element: for (...) |i| { ... }",
     ),
-    "fn f() void { l: x = 3; }": (1, 18, "expected a loop or a block behind the label, found 'x'"),
+    "fn f() void { l: x = 3; }": (1, 18, "expected a loop or a block after the label, found 'x'"),
     "fn f() void { while (a) g(); }": (1, 25, "expected '{', found 'g'"),
     "fn f() void { a++; }": (1, 16, "expected ';', found '+'; CSL has no ++: write x += 1"),
     "fn f() void { u16 a = 1; }": (
@@ -116,7 +116,7 @@ BAD = {
         "the access of a tensor_access must end in an index, as in '|i|{n} -> a[i]'",
     ),
     "const x = 0x;": (1, 12, "expected ';', found 'x'"),
-    "const x = 0x_;": (1, 11, "expected digits behind '0x'"),
+    "const x = 0x_;": (1, 11, "expected digits after '0x'"),
     "const x = a.;": (1, 13, "expected a name, found ';'"),
     "const x = f(a b);": (1, 15, "expected ',' or ')', found 'b'"),
     "const x = struct { a };": (1, 22, "expected ':', found '}'"),

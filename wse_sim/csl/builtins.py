@@ -1,6 +1,7 @@
-"""Builtins that are answered at compile time; those with effects at run time are in :mod:`wse_sim.csl.lower_builtins`.
+"""Builtins that are evaluated at compile time; those with run-time effects are in
+:mod:`wse_sim.csl.lower_builtins`.
 
-Method `b_NAME` takes the node and the scope and gives the value of `@NAME(...)`.
+Method `b_NAME` takes the node and the scope, and returns the value of `@NAME(...)`.
 
 One file, because it is the list of the builtins.
 """
@@ -45,16 +46,17 @@ ABSENT = {
     "@set_fifo_read_length": _FIFO_LENGTH,
     "@set_fifo_write_length": _FIFO_LENGTH,
 }
-"""Builtins of the language that are not supported, and what to write instead."""
+"""Builtins of the language that are not supported, each with its replacement."""
 
 
 def is_same(one: Value, two: Value) -> bool:
-    """Whether a field that two structures have says the same in both, or nothing in one of them (programs of releases before 1.0)."""
+    """Return whether two fields of one name are equal or the first one is void, which programs before release
+    1.0 may merge."""
     return one.type is ty.VOID or (one.type is two.type and one.data == two.data)
 
 
 class Builtins(DsdBuiltins, ProgramBuiltins):
-    """Pure builtins."""
+    """Builtins without run-time effects."""
 
     def x_Builtin(self, node: tree.Builtin, scope: Scope) -> Operand:
         method = getattr(self, "b_" + node.name[1:], None)
@@ -78,6 +80,13 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
         return f"; did you mean '{close[0]}'?" if close else ""
 
     def count(self, node: tree.Builtin, low: int, high: int | None = None) -> None:
+        """Check the number of arguments of a builtin.
+
+        Raises
+        ------
+        CslError
+            If it is not `low` to `high`.
+        """
         high = low if high is None else high
         if not low <= len(node.args) <= high:
             wanted = f"{low}" if low == high else f"{low} to {high}"
@@ -92,6 +101,7 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
         return self.convert(self.eval(node.args[1], scope), self.type_of(node.args[0], scope), node.at)
 
     def convert(self, value: Operand, t: ty.Type, at: int) -> Operand:
+        """Convert a value as `@as` does, enums included."""
         if isinstance(value.type, ty.EnumType) and ty.is_int(t):
             value = Value(value.type.base, value.data)
         if isinstance(value.type, ty.EnumType):
@@ -126,6 +136,13 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
         return Value(t, from_words(t, words))
 
     def check_bitcast(self, s: ty.Type, t: ty.Type, at: int) -> None:
+        """Check that both types of a bitcast have the same width.
+
+        Raises
+        ------
+        CslError
+            If they have not.
+        """
         exact = is_packed(s) or is_packed(t)
         a, b = (ty.bits_of(u) if exact else 16 * u.words for u in (s, t))
         if a == 0 or a != b:
@@ -267,7 +284,7 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
         return str(self.data(node.args[1], scope, ty.COMPTIME_STRING))
 
     def field_place(self, node: tree.Builtin, scope: Scope) -> Operand:
-        """The field that `@field` names, as a place where there is one."""
+        """Return the field that `@field` names, as a place if it has one."""
         self.count(node, 2)
         return self.member(self.access(node.args[0], scope), self.field_name(node, scope), node.at)
 
@@ -317,10 +334,10 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
         return self.retype(value, t.base if isinstance(t, ty.EnumType) else ty.U16)
 
     b_get_color_id = b_get_int
-    """Its name for colors in the first releases."""
+    """Older name of `@get_int` for colors, of the first releases."""
 
     def retype(self, value: Operand, t: ty.Type) -> Operand:
-        """Reinterpret the bits as another type."""
+        """Reinterpret the bits of a value as another type."""
         return Value(t, integer(value.data))
 
     def b_import_comptime_value(self, node: tree.Builtin, scope: Scope) -> Operand:
@@ -339,7 +356,13 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
         return self.coerce(value, wanted, node.at)
 
     def json_file(self, name: str, scope: Scope, at: int) -> str:
-        """The text of a file next to the module, or below the folder of the layout."""
+        """Return the text of a file next to the module, or else below the layout's folder.
+
+        Raises
+        ------
+        CslError
+            If the file cannot be read.
+        """
         path = self.unit.compiler.files.find(name, scope.instance.path)
         try:
             return Path(path).read_text(encoding="utf-8")
@@ -348,7 +371,14 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
             raise CslError(at, f"@import_comptime_value cannot read '{name}' (as {path}): {why}") from error
 
     def from_json(self, plain: object, scope: Scope, at: int) -> Value:
-        """A JSON value as a compile-time value; a field of an object may carry its type, as in "size:u16"."""
+        """Convert a JSON value to a compile-time value; a field's name may include its type, as in
+        "size:u16".
+
+        Raises
+        ------
+        CslError
+            If the value contains null.
+        """
         if plain is None:
             raise CslError(at, "JSON null has no value here; leave the field out")
         if isinstance(plain, list):
@@ -435,9 +465,9 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
             )
         return self.retype(value, ty.DATA_TASK_ID)
 
-    # ---- what only our libraries use
+    # ---- internal builtins of the bundled libraries
     def b___math(self, node: tree.Builtin, scope: Scope) -> Operand:
-        """`@__math("sqrt", x[, y])`: a function of f32 or f16."""
+        """Evaluate `@__math("sqrt", x[, y])`, a function of f32 or f16."""
         name = self.data(node.args[0], scope, ty.COMPTIME_STRING)
         args = [self.eval(a, scope) for a in node.args[1:]]
         return self.math(name, args, node.at)
@@ -447,7 +477,7 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
         return Value(t, mathlib.evaluate(name, [a.data for a in args], t))
 
     def b___fabs(self, node: tree.Builtin, scope: Scope) -> Operand:
-        """`@__fabs(x)`: a float without its sign."""
+        """Evaluate `@__fabs(x)`, the absolute value of a float."""
         value = self.eval(node.args[0], scope)
         return self.absolute(value, node.at)
 
@@ -455,20 +485,27 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
         return Value(value.type, abs(value.data))
 
     def b___sys(self, node: tree.Builtin, scope: Scope) -> Operand:
-        """In a comptime block, what sets the machine without an answer runs before the program begins."""
+        """Schedule a system operation without a result for the start of the program, if it is in a comptime
+        block.
+
+        Raises
+        ------
+        CslError
+            If it has a result or is not in a program's comptime block.
+        """
         if self.strict or self.unit.program is None or self.type_of(node.args[0], scope) is not ty.VOID:
             raise CslError(node.at, "this is known only at run time")
         self.at_start(node, scope, [self.known(a, scope) for a in node.args[2:]])
         return VOID_VALUE
 
     def b___class(self, node: tree.Builtin, scope: Scope) -> Value:
-        """`@__class(T)`: "int", "float", "handle" ..., for libraries that are generic."""
+        """Evaluate `@__class(T)`: "int", "float" or the name of the type's class, for generic libraries."""
         t = self.type_of(node.args[0], scope)
         kind = "int" if ty.is_int(t) else "float" if ty.is_float(t) else type(t).__name__
         return Value(ty.COMPTIME_STRING, kind)
 
     def b___bits(self, node: tree.Builtin, scope: Scope) -> Value:
-        """`@__bits(T)`: bits of a number type."""
+        """Evaluate `@__bits(T)`, the number of bits of a number type."""
         return Value(ty.COMPTIME_INT, getattr(self.type_of(node.args[0], scope), "bits", 0))
 
     def b___signed(self, node: tree.Builtin, scope: Scope) -> Value:
@@ -476,7 +513,7 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
 
 
 def from_json(plain: object) -> Value:
-    """A scalar of JSON as a compile-time value."""
+    """Convert a JSON scalar to a compile-time value."""
     if isinstance(plain, bool):
         return TRUE if plain else FALSE
     if isinstance(plain, int):

@@ -1,7 +1,9 @@
-"""DSDs, DSRs and FIFOs known at compile time.
+"""Builtins for DSDs, DSRs and FIFOs that are known at compile time.
 
-A tensor access `|i, j|{n, m} -> a[f(i, j)]` is affine: the flat index is probed at the origin, at one step in every direction and at the
-far corner.  Jump of dimension k (innermost 0): coefficient k minus what the inner dimensions have moved, sum c_j (n_j - 1), j < k.
+A tensor access `|i, j|{n, m} -> a[f(i, j)]` is affine. Its coefficients are found by evaluating the flat
+index at the origin and at one step in every direction; the far corner is a check. The jump of dimension k
+(innermost 0) is coefficient k minus the distance that the inner dimensions have moved, the sum of c_j (n_j -
+1) over j < k.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ DSD_FIELDS = {
 
 
 class DsdBuiltins(Evaluation):
-    """Mixed into the evaluator."""
+    """Builtins for DSDs, DSRs and FIFOs, a base class of the evaluator."""
 
     def b_get_dsd(self, node: tree.Builtin, scope: Scope) -> Operand:
         self.count(node, 2)
@@ -116,7 +118,14 @@ class DsdBuiltins(Evaluation):
         return self.run_dsd(Dsd(t.name, fields=flags, element=element), {"base": base, **parts}, at)
 
     def ring_dsd(self, fields: Mapping[str, Operand], base: Operand, element: ty.Type, at: int) -> Value:
-        """A circular buffer: `wraparound` elements from the base address, by default those of the array there."""
+        """Return the descriptor of a circular buffer of `wraparound` elements, by default all elements of the
+        array at the base address.
+
+        Raises
+        ------
+        CslError
+            If a field is not known at compile time, or the wraparound is missing or out of range.
+        """
         assert isinstance(base.type, ty.PointerType)
         given = {n: self.coerce(fields[n], ty.U16, at) for n in ("extent", "wraparound") if n in fields}
         if type(base) is not Value or any(type(g) is not Value for g in given.values()):
@@ -136,7 +145,11 @@ class DsdBuiltins(Evaluation):
         return Value(ty.CIRCBUF, ring)
 
     def stated_shape(self, fields: Mapping[str, Operand], at: int) -> tuple[tuple[int, int], ...]:
-        """Extents (outermost first) and jumps (innermost first: what the address moves when that index does) of a mem4d_dsd."""
+        """Return the (extent, jump) pairs of a mem4d_dsd, innermost dimension first.
+
+        The program lists extents outermost first, and jumps (the change of address when an index advances)
+        innermost first.
+        """
         extents = self.stated_numbers(fields, "extent", ty.U16, at)
         jumps = self.stated_numbers(fields, "stride", ty.I16, at) if "stride" in fields else []
         if not 1 <= len(extents) <= 4 or len(jumps) > len(extents):
@@ -181,7 +194,7 @@ class DsdBuiltins(Evaluation):
         return tuple(sorted(found.items()))
 
     def choice(self, value: Operand, names: dict[str, int], what: str, at: int) -> int:
-        """The number of the one name that is true in `.{ .name = true }`."""
+        """Return the number of the one name that is true in `.{ .name = true }`; 0 if none is true."""
         fields = value.data if isinstance(value.data, dict) else {}
         chosen = [n for n, v in fields.items() if v.data]
         if not chosen and fields:
@@ -209,7 +222,7 @@ class DsdBuiltins(Evaluation):
         if len(extents) > limit:
             raise CslError(
                 node.at,
-                f"a {t} takes {limit} variable{'s' if limit > 1 else ''} at most, and the access has {len(extents)}",
+                f"a {t} takes at most {limit} variable{'s' if limit > 1 else ''}, but the access has {len(extents)}",
             )
         ref, base, steps = self.probe(node, scope, extents)
         element = ref.type.element if isinstance(ref.type, ty.ArrayType) else ref.type
@@ -226,7 +239,14 @@ class DsdBuiltins(Evaluation):
         return Value(t, Dsd(t.name, ref, offset, 0, 1, tuple(shape), fields=flags, element=element))
 
     def probe(self, node: tree.Tensor, scope: Scope, extents: list[int]) -> tuple[Ref, int, list[int]]:
-        """The array, the flat index at the origin and the coefficient of every variable."""
+        """Return the array of a tensor access, the flat index at the origin, and the coefficient of every
+        variable.
+
+        Raises
+        ------
+        CslError
+            If the index is not affine or the array is not known at compile time.
+        """
         assert isinstance(node.body, tree.Index)
         body = node.body
         base = self.access(body.base, scope)
@@ -306,7 +326,14 @@ class DsdBuiltins(Evaluation):
         return self.run_dsd(Dsd(t.name, fields=flags), {names[n]: p for n, p in parts.items()}, at)
 
     def check_colorless(self, t: ty.DsdType, has_queue: bool, at: int) -> None:
-        """A fabric DSD without a color on WSE-2: since SDK 2.10 an input has the color of its queue."""
+        """Check a fabric DSD without a color on WSE-2: since SDK 2.10 an input DSD takes the color of its
+        queue.
+
+        Raises
+        ------
+        CslError
+            If the DSD needs a color.
+        """
         if t is ty.FABOUT:
             raise CslError(at, f"a {t} needs .fabric_color on wse2")
         if self.options.sdk == "1.4" or (self.options.strict and self.unit.compiler.sdk == "1.4"):
@@ -317,23 +344,34 @@ class DsdBuiltins(Evaluation):
             raise CslError(at, f"a {t} needs .input_queue, whose color it has, or .fabric_color on wse2")
 
     def handle_field(self, value: Operand, t: ty.Type, at: int) -> Operand:
-        """A field of a fabric DSD; older programs give queues and colors as plain numbers."""
+        """Convert a field of a fabric DSD; older programs give queues and colors as plain numbers."""
         if isinstance(t, ty.HandleType) and value.type is ty.COMPTIME_INT and 0 <= value.data < 32:
             return Value(t, value.data)
         return self.coerce(value, t, at)
 
-    # ---- what it reaches
+    # ---- bounds
     def check_reach(self, value: Operand, at: int) -> None:
-        """Refuse a known descriptor of memory that an operation takes and that leaves its array."""
+        """Check that a known memory descriptor of an operation stays inside its array.
+
+        Raises
+        ------
+        CslError
+            If it leaves the array.
+        """
         if type(value) is Value and isinstance(value.data, Dsd):
             said = beyond(value.data)
             if said:
                 raise CslError(at, said)
 
     def check_element(self, value: Operand, wanted: ty.FloatType, name: str, at: int) -> None:
-        """Refuse a known descriptor of floats of another width than an operation computes with.
+        """Check that a known descriptor's floats have the width with which the operation computes.
 
-        Moves take any descriptor, as public examples do: they copy bits.
+        Moves accept any descriptor, as in public examples, because they copy bits.
+
+        Raises
+        ------
+        CslError
+            If the widths differ.
         """
         if type(value) is Value and isinstance(value.data, Dsd):
             element = value.data.element
@@ -350,7 +388,7 @@ class DsdBuiltins(Evaluation):
         return value
 
     def address_argument(self, arg: tree.Node, scope: Scope) -> Operand:
-        """Return a pointer; an array decays to a pointer to it."""
+        """Evaluate an argument that is a pointer; an array is converted to a pointer to it."""
         place = self.access(arg, scope)
         if isinstance(place.type, ty.ArrayType):
             return self.address_of(arg, scope, arg.at)
@@ -417,7 +455,7 @@ class DsdBuiltins(Evaluation):
             raise CslError(node.args[0].at, f"@get_dsr takes dsr_dest, dsr_src0 or dsr_src1, found '{t}'")
         file = t.name.replace("fifo_", "")
         given = self.known(node.args[1], scope)
-        if isinstance(given.data, Dsr):  # the register of that number, known to hold a FIFO
+        if isinstance(given.data, Dsr):  # the register with this number, which contains a FIFO
             if t.name == file or given.data.file != file:
                 raise CslError(
                     node.args[1].at, f"a {t} is made of a number or of a {file}, found '{given.type}'"
@@ -461,7 +499,14 @@ class DsdBuiltins(Evaluation):
         return Value(ty.FIFO, fifo)
 
     def load_fifo(self, fifo: Fifo, scope: Scope) -> None:
-        """A FIFO with registers of the program's choice is in them from the start."""
+        """Load a FIFO with registers of the program's choice into these registers at the start of the
+        program.
+
+        Raises
+        ------
+        CslError
+            If the registers are incomplete or do not belong together.
+        """
         given = {n: fifo.options[n] for n in FIFO_REGISTERS if n in fifo.options}
         if not given:
             return
@@ -485,12 +530,16 @@ class DsdBuiltins(Evaluation):
 
 
 def element_of(t: ty.PointerType) -> ty.Type:
-    """The type of the elements to which a pointer points, or those of its array."""
+    """Return the type of the elements to which a pointer points, or of the elements of the array to which it
+    points."""
     return t.target.element if isinstance(t.target, ty.ArrayType) else t.target
 
 
 def beyond(d: Dsd) -> str:
-    """Why a descriptor of memory leaves its array; '' if it does not, or if an index of run time moves it."""
+    """Return the error message for a memory descriptor that leaves its array, or '' if it does not.
+
+    Descriptors with a run-time index are not checked.
+    """
     if d.ref is None or d.element is None or d.kind == "circbuf_dsd" or ("wavelet_index", 1) in d.fields:
         return ""
     arrays = [(t, at) for t, at in d.ref.nested() if isinstance(t, ty.ArrayType)]

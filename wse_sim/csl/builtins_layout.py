@@ -1,4 +1,4 @@
-"""Builtins of the layout block: rectangle, tiles, colors, exported names, imported modules."""
+"""Builtins of the layout block: rectangle, code of cores, colors, exported names and imported modules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wse_sim.csl.values import VOID_VALUE, Value
 
 
 class LayoutBuiltins(StrictRules):
-    """Mixed into the evaluator."""
+    """Builtins of the layout block, a base class of the evaluator."""
 
     def layout_state(self, node: tree.Builtin) -> LayoutState:
         state = self.unit.layout
@@ -57,7 +57,14 @@ class LayoutBuiltins(StrictRules):
         return VOID_VALUE
 
     def pe(self, node: tree.Builtin, scope: Scope, state: LayoutState) -> npt.NDArray[np.int64]:
-        """Row-major index of the PE that a call names; of many where the iterations of a loop are evaluated together."""
+        """Return the row-major index of the core that a call names; several if loop iterations are evaluated
+        together.
+
+        Raises
+        ------
+        CslError
+            If the rectangle is not set or does not contain the core.
+        """
         x, y = (self.data(a, scope, ty.COMPTIME_INT) for a in node.args[:2])
         if not state.width:
             raise CslError(node.at, f"{node.name} is called before @set_rectangle; set the rectangle first")
@@ -71,14 +78,14 @@ class LayoutBuiltins(StrictRules):
         return np.array([index], np.int64)
 
     def effect(self, act: Callable[..., None], *args: object) -> None:
-        """Apply the effect of a builtin to the layout."""
+        """Apply the effect of a builtin; evaluators of several iterations at once delay it."""
         act(*args)
 
     def b_set_tile_code(self, node: tree.Builtin, scope: Scope) -> Value:
         self.count(node, 2, 4)
         state = self.layout_state(node)
         where = self.pe(node, scope, state)
-        if len(node.args) == 2:  # the program is in this file
+        if len(node.args) == 2:  # without a file name: the program is in this file
             self.effect(state.set_code, scope.instance.path, {}, where, node.at)
             return VOID_VALUE
         name = self.data(node.args[2], scope, ty.COMPTIME_STRING)

@@ -1,4 +1,5 @@
-"""Builtins of a program: its symbols, the registers that it loads at its start, configuration registers."""
+"""Builtins of a core's program: symbols, registers that are loaded at the start, and configuration
+registers."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ CONTROL_TABLE = {"instructions": (2, 4, 8), "stride": range(1, 8)}
 
 
 class ProgramBuiltins(TaskBuiltins):
-    """Mixed into the evaluator."""
+    """Builtins of a core's program, a base class of the evaluator."""
 
     def b_export_symbol(self, node: tree.Builtin, scope: Scope) -> Value:
         self.count(node, 1, 2)
@@ -30,7 +31,7 @@ class ProgramBuiltins(TaskBuiltins):
                 target = Ref(found, (), found.type)
         thing: Ref | Function
         if type(target) is Value and isinstance(target.data, Function):
-            default, thing = target.data.name, target.data  # a function or a place
+            default, thing = target.data.name, target.data
         elif type(target) is Ref and isinstance(target.root, Global):
             default, thing = target.root.name, target
         else:
@@ -49,7 +50,7 @@ class ProgramBuiltins(TaskBuiltins):
         return a is b
 
     def exported_constant(self, node: tree.Node, scope: Scope) -> Global | None:
-        """The global behind a name or `module.name`, if it is one."""
+        """Return the global variable that a name or `module.name` refers to, or None."""
         if isinstance(node, tree.Name):
             found: object = self.lookup(node, scope)
         elif isinstance(node, tree.Member):
@@ -60,7 +61,14 @@ class ProgramBuiltins(TaskBuiltins):
         return found if isinstance(found, Global) else None
 
     def plain_load(self, node: tree.Builtin, scope: Scope, kinds: tuple[str, ...]) -> tree.Builtin:
-        """A load that names extended and stride registers as the load of the descriptor: the machine holds it in one piece."""
+        """Convert a load that names extended and stride registers to a plain load: the simulated machine
+        stores a descriptor in one register.
+
+        Raises
+        ------
+        CslError
+            If an argument is not such a register.
+        """
         self.count(node, 2 + len(kinds), 3 + len(kinds))
         for k, kind in enumerate(kinds, 1):
             value = self.known(node.args[k], scope)
@@ -89,14 +97,15 @@ class ProgramBuiltins(TaskBuiltins):
         return VOID_VALUE
 
     def deferred(self, node: tree.Builtin, scope: Scope) -> Operand:
-        """Runs on the core at its start."""
+        """Schedule the builtin for the start of the program on the core."""
         self.program_state(node).startup.append((node, scope))
         return VOID_VALUE
 
     b_set_active_prng = b_set_dsr_base_addr = deferred
 
     def at_start(self, node: tree.Builtin, scope: Scope, values: Sequence[Value]) -> None:
-        """Run a builtin on the core before the program begins, with the values that its last arguments have now."""
+        """Schedule a builtin for the start of the program on the core, with its last arguments fixed to
+        `values`."""
         inner = Scope(scope.instance, scope)
         names: list[tree.Node] = []
         for k, value in enumerate(values):
@@ -106,7 +115,14 @@ class ProgramBuiltins(TaskBuiltins):
         self.program_state(node).startup.append((tree.Builtin(node.at, node.name, [*kept, *names]), inner))
 
     def register_address(self, node: tree.Builtin, scope: Scope, ranges: int) -> Operand:
-        """Return the address of a configuration register; argument `ranges` names ranges that contain it."""
+        """Return the address of a configuration register; argument number `ranges`, if present, names ranges
+        that must contain it.
+
+        Raises
+        ------
+        CslError
+            If the address is not that of a register or is outside the ranges.
+        """
         address = self.coerce(self.eval(node.args[0], scope), ty.U16, node.args[0].at)
         if len(node.args) > ranges:
             self.check_ranges(address, self.known(node.args[ranges], scope), node.args[ranges].at)
@@ -115,7 +131,14 @@ class ProgramBuiltins(TaskBuiltins):
         return address
 
     def check_register(self, number: int, node: tree.Builtin) -> None:
-        """Reject addresses that are no register; warn about registers without a model, which have no effect."""
+        """Check the address of a configuration register; warn if the register is not modelled and has no
+        effect.
+
+        Raises
+        ------
+        CslError
+            If it is not the address of a register.
+        """
         if not FIRST_REGISTER <= number < FIRST_REGISTER + REGISTERS:
             raise CslError(
                 node.args[0].at,
@@ -178,11 +201,11 @@ class ProgramBuiltins(TaskBuiltins):
     b_set_config_unchecked, b_get_config_unchecked = b_set_config, b_get_config
 
     def b_rpc(self, node: tree.Builtin, scope: Scope) -> Operand:
-        """Older programs declare the command task themselves; commands need no task here."""
+        """Accept the command task that older programs declare; here commands need no task."""
         return VOID_VALUE
 
     def b_set_control_task_table(self, node: tree.Builtin, scope: Scope) -> Operand:
-        """Control tasks have separate ids here anyway; the sizes of their code change nothing."""
+        """Accept a control task table, which has no effect here; strict mode checks its fields."""
         self.count(node, 0, 1)
         if not self.judges(scope):
             return VOID_VALUE
@@ -220,7 +243,13 @@ class ProgramBuiltins(TaskBuiltins):
         return Value(ty.U16, names.index(name))
 
     def symbol_argument(self, node: tree.Builtin, scope: Scope) -> str:
-        """Return the exported name of a symbol, or the one that a string gives."""
+        """Return the exported name of a symbol, or the name that a string gives.
+
+        Raises
+        ------
+        CslError
+            If the argument is neither an exported symbol nor a string.
+        """
         place = self.access(node.args[0], scope)
         if place.type is ty.COMPTIME_STRING:
             return str(self.load(place, node.at).data)

@@ -1,4 +1,4 @@
-"""Builtins of tasks and queues: what runs when, what waits, which color a queue has, what follows an empty queue."""
+"""Builtins of tasks and queues: binding, activation, blocking, queue colors, and handlers of empty queues."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from wse_sim.fabric.vm.opcodes import QUEUES
 
 TASK_ID_TYPES = {"local": ty.LOCAL_TASK_ID, "data": ty.DATA_TASK_ID, "control": ty.CONTROL_TASK_ID}
 RESERVED = {"local": (27, 28, 30), "data": (21, 22, 23), "control": tuple(range(33, 38))}
-"""Task ids that memcpy uses, by kind (SDK documentation, tables of task ids); data tasks by color on WSE-2."""
+"""Task ids that memcpy uses, by kind (SDK documentation, tables of task ids); ids of data tasks are colors of WSE-2."""
 SPACES = {"color": 1, "input_queue": 2, "ut_id": 3}
 
 
 class TaskBuiltins(LayoutBuiltins):
-    """Mixed into the evaluator."""
+    """Builtins of tasks and queues, a base class of the evaluator."""
 
     def task_argument(self, arg: tree.Node, scope: Scope) -> Function:
         value = self.known(arg, scope)
@@ -115,7 +115,8 @@ class TaskBuiltins(LayoutBuiltins):
         return VOID_VALUE
 
     def b_bind_task(self, node: tree.Builtin, scope: Scope) -> Value:
-        """The form of older programs: a color, a queue or an id says which kind of task it is."""
+        """Bind a task in the form of older programs: the type of the id (a color, a queue or a task id)
+        determines the kind of task."""
         self.count(node, 2)
         self.top_level(node, scope)
         value = self.known(node.args[1], scope)
@@ -140,7 +141,13 @@ class TaskBuiltins(LayoutBuiltins):
         return VOID_VALUE
 
     def task_number(self, value: Operand, at: int) -> Operand:
-        """The id behind a task id or a task's name; an operand when it is known only at run time."""
+        """Return the id of a task, given as a task id, a color or the task's name.
+
+        Raises
+        ------
+        CslError
+            If it is a function, an unbound task, or neither a task nor an id.
+        """
         if isinstance(value.type, ty.FnType) and type(value) is Value:
             for bound in self.unit.program.tasks.values() if self.unit.program is not None else ():
                 if bound.function is value.data or value.data in bound.group:
@@ -164,7 +171,7 @@ class TaskBuiltins(LayoutBuiltins):
         return VOID_VALUE
 
     def space(self, value: Operand, at: int) -> int:
-        """Return the kind of ids that @block and @unblock use for a value of this type."""
+        """Return the kind of ids that @block and @unblock use for a value of this type; 0 for tasks."""
         if value.type.name not in SPACES:
             return 0
         return SPACES[value.type.name]

@@ -1,7 +1,7 @@
 """Bytecode of one function under construction, and the run-time operands that its rows name.
 
-Registers are numbered within the window of the function.  `next` is the first free one: temporaries live above the named variables and
-are given back at the end of their statement; the window of a callee begins at `next`.
+Registers are numbered within the window of the function. `next` is the first free one. Temporaries are above
+the named variables and are freed at the end of their statement; the window of a callee begins at `next`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ JUMPS = frozenset(
         Op.JGEI,
     )
 )
-# Opcodes whose operand a is no result.
+# Opcodes whose operand a is not a result register.
 NO_RESULT = JUMPS | frozenset(
     int(o)
     for o in (
@@ -48,7 +48,7 @@ NO_RESULT = JUMPS | frozenset(
 
 @final
 class Run(Operand):
-    """A value in a register; `linear`: a loop counter, or a sum or product of it with known numbers."""
+    """Value in a register; `linear` marks a loop counter, or a sum or product of one with known numbers."""
 
     __slots__ = ("at", "linear", "reg", "type")
 
@@ -58,7 +58,7 @@ class Run(Operand):
 
 @final
 class Local(Operand):
-    """A variable that lives in a register."""
+    """Variable in a register."""
 
     __slots__ = ("at", "mutable", "name", "reg", "type")
 
@@ -68,7 +68,7 @@ class Local(Operand):
 
 @final
 class Agg(Operand):
-    """A structure whose fields are operands."""
+    """Structure whose fields are operands."""
 
     __slots__ = ("at", "items", "type")
 
@@ -78,8 +78,10 @@ class Agg(Operand):
 
 @final
 class Mem(Operand):
-    """A place in memory: address of `root` + r[base] + offset + scale * r[index], in words; `bit`: its first bit there if it
-    shares a word (a field of a packed structure), else -1."""
+    """Place in memory: the address of `root` + r[base] + offset + scale * r[index], in words.
+
+    `bit` is the first bit of a packed structure's field that shares a word, else -1.
+    """
 
     __slots__ = ("at", "base", "bit", "index", "mutable", "offset", "root", "scale", "type")
 
@@ -101,7 +103,7 @@ class Mem(Operand):
 
 @final
 class RunRange(Operand):
-    """A range with a bound that is known only at run time."""
+    """Range with a bound that is known only at run time."""
 
     __slots__ = ("at", "element", "start", "step", "stop", "type")
 
@@ -117,7 +119,8 @@ class RunRange(Operand):
 
 
 class FrameCell(Cell):
-    """A local variable in memory; its address is fixed by the linker (functions do not call themselves)."""
+    """Local variable in memory; the linker fixes its address, so a function with such variables can call
+    itself only as a tail call."""
 
     __slots__ = ("frame",)
     frame: Code
@@ -125,7 +128,7 @@ class FrameCell(Cell):
 
 @dataclass
 class SeenName:
-    """A name in a function's source at run time: its entry, and the rows in which it is visible."""
+    """Name in a function's source that has a run-time place, and the rows in which it is visible."""
 
     name: str
     entry: Run | Local | FrameCell
@@ -135,7 +138,8 @@ class SeenName:
 
 @dataclass(eq=False)
 class Code:
-    """Rows (op, a, b, c), cost class and position of each; `fixes` are what the linker fills in."""
+    """Rows (op, a, b, c) of a function, each with its cost class and position; the linker fills in
+    `fixes`."""
 
     name: str
     rows: list[list[int]] = field(default_factory=list)
@@ -150,40 +154,42 @@ class Code:
     barrier: int = 0
     unrolled: dict[int, int] = field(
         default_factory=dict
-    )  # first row of an unrolled loop -> rows that its further turns add
+    )  # first row of an unrolled loop -> rows that its further rounds add
     plain: set[int] = field(default_factory=set)  # rows that call without arguments and results
     known: set[int] = field(default_factory=set)  # rows that call with arguments known at compile time
     cyclic: bool = False  # calls itself, perhaps through others
     done: bool = False
     entry: int = -1
     key: object = None
-    seen: dict[int, SeenName] = field(
-        default_factory=dict
-    )  # names of run time by the identity of what they stand for
+    seen: dict[int, SeenName] = field(default_factory=dict)  # run-time names by the identity of their entry
 
     # ---- registers
     def alloc(self, n: int = 1) -> int:
+        """Allocate `n` consecutive registers and return the first."""
         reg = self.next
         self.next += n
         self.window = max(self.window, self.next)
         return reg
 
     def release(self, mark: int) -> None:
+        """Free the registers from `mark` on."""
         self.next = mark
 
     # ---- rows
     def emit(self, op: Op, a: int, b: int, c: int, cost: str, at: int) -> int:
+        """Append a row and return its number."""
         self.rows.append([int(op), a, b, c])
         self.costs.append(COST[cost])
         self.places.append(at)
         return len(self.rows) - 1
 
     def fix(self, kind: str, payload: object) -> None:
-        """The last row waits for the linker."""
+        """Let the linker fill in the last row."""
         self.fixes.append((len(self.rows) - 1, kind, payload))
 
     def see(self, scope: Scope, first: int) -> None:
-        """The names of a block and those around it are visible from row `first` to the last one."""
+        """Record that the names of a block and of the blocks around it are visible from row `first` to the
+        last row."""
         known: set[str] = set()
         around: Scope | None = scope
         while around is not None:
@@ -196,14 +202,17 @@ class Code:
 
     # ---- labels
     def label(self) -> int:
+        """Create a label and return its number."""
         self.labels.append(-1)
         return len(self.labels) - 1
 
     def bind(self, label: int) -> None:
+        """Place a label at the next row."""
         self.labels[label] = len(self.rows)
         self.barrier = len(self.rows)
 
     def jump(self, op: Op, a: int, b: int, label: int, at: int) -> None:
+        """Append a jump to a label, unless it cannot be reached."""
         cost = "jump" if op == Op.JMP else "branch"
         if (
             op == Op.JMP
@@ -215,7 +224,11 @@ class Code:
         self.emit(op, a, b, label, cost, at)
 
     def finish(self) -> None:
-        """Labels become rows of this function; a jump to the next row costs nothing, and a call of a caller that ends the function becomes a jump."""
+        """Replace labels by rows of this function.
+
+        A jump to the next row costs nothing. A recursive call without arguments and result becomes a jump if
+        only the return follows it.
+        """
         for i, row in enumerate(self.rows):
             if row[0] in JUMPS:
                 row[3] = self.labels[row[3]]
@@ -231,7 +244,7 @@ class Code:
         self.done = True
 
     def ends(self, i: int) -> bool:
-        """Return whether only the return follows from row i on."""
+        """Return whether only the return follows from row `i` on."""
         for _ in range(len(self.rows)):
             if self.rows[i][0] != Op.JMP:
                 break
@@ -239,13 +252,17 @@ class Code:
         return self.rows[i][0] == Op.RET
 
     def makes_dsd(self, reg: int) -> bool:
-        """Whether the last row changed a descriptor, into register `reg`."""
+        """Return whether the last row changed a descriptor into register `reg`."""
         changes = (Op.DSD_BASE, Op.DSD_ADD, Op.DSD_LEN, Op.DSD_STRIDE)
         return len(self.rows) > self.barrier and self.rows[-1][0] in changes and self.rows[-1][1] == reg
 
     # ---- peephole
     def retarget(self, reg: int, target: int, mark: int) -> bool:
-        """Let the last row write `target` instead of the temporary `reg` (numbered `mark` or higher)."""
+        """Let the last row write `target` instead of the temporary `reg`, and return whether that was
+        possible.
+
+        Only a `reg` of at least `mark` is a temporary.
+        """
         if reg < mark or not self.rows or len(self.rows) <= self.barrier:
             return False
         row = self.rows[-1]

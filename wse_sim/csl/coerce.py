@@ -1,8 +1,7 @@
-"""Type conversions, and the arithmetic of known values.
+"""Type conversions, and arithmetic of known values.
 
-Symbols: N bits of a type, v a value. Fixed-width results wrap in their width, division truncates toward zero,
-the remainder has the sign of the dividend, f32 and f16 round after every operation (to nearest, ties to
-even).
+Fixed-width results wrap at their width. Division truncates toward zero, and the remainder has the sign of the
+dividend. f32 and f16 round after every operation, to nearest with ties to even.
 """
 
 from __future__ import annotations
@@ -26,13 +25,14 @@ from wse_sim.fabric.vm.semantics import (
 
 
 def misfit(value: Operand, t: ty.Type, at: int) -> CslError:
+    """Return the error for a value that does not convert to type `t`."""
     known = f" {show(value)}" if isinstance(value, Value) and ty.is_number(value.type) else ""
     hint = "; convert with @as" if ty.is_number(value.type) and ty.is_number(t) else ""
     return CslError(at, f"expected a value of type '{t}', found{known} of type '{value.type}'{hint}")
 
 
 def can_widen(source: ty.Type, t: ty.Type) -> bool:
-    """Whether every value of number type `source` is a value of `t`."""
+    """Return whether every value of number type `source` is a value of `t`."""
     if isinstance(source, ty.IntType) and isinstance(t, ty.IntType):
         if source.signed == t.signed:
             return source.bits <= t.bits
@@ -41,7 +41,8 @@ def can_widen(source: ty.Type, t: ty.Type) -> bool:
 
 
 def pointer_fits(source: ty.PointerType, t: ty.PointerType) -> bool:
-    """Return whether a pointer converts to type `t`: same target, const added, array to its elements."""
+    """Return whether a pointer converts to type `t`: the same target, const added, or an array to its
+    elements."""
     if source.const and not t.const:
         return False
     if source.target is t.target or t.target is ty.ANYOPAQUE:
@@ -56,7 +57,13 @@ def pointer_fits(source: ty.PointerType, t: ty.PointerType) -> bool:
 
 
 def coerce_known(value: Operand, t: ty.Type, at: int) -> Operand:
-    """Convert `value` to scalar type `t` if the language does so implicitly."""
+    """Convert `value` to the scalar type `t` if the language does so implicitly.
+
+    Raises
+    ------
+    CslError
+        If it does not, or the value does not fit.
+    """
     s, data = value.type, value.data
     if s is t:
         return value
@@ -99,7 +106,14 @@ def coerce_known(value: Operand, t: ty.Type, at: int) -> Operand:
 
 
 def convert(value: Operand, t: ty.Type, at: int) -> Operand:
-    """`@as`: number to number; to int truncates toward zero and wraps, to bool is `!= 0`."""
+    """Convert a number as `@as` does: to an integer it truncates toward zero and wraps, and to bool it tests
+    `!= 0`.
+
+    Raises
+    ------
+    CslError
+        If the language has no such conversion.
+    """
     s, data = value.type, value.data
     if s is t:
         return value
@@ -125,7 +139,13 @@ def convert(value: Operand, t: ty.Type, at: int) -> Operand:
 
 
 def common_type(left: Operand, right: Operand, op: str, at: int) -> ty.Type:
-    """The type in which `left op right` is computed."""
+    """Return the type in which `left op right` is computed.
+
+    Raises
+    ------
+    CslError
+        If there is none.
+    """
     a, b = left.type, right.type
     if a is b:
         return a
@@ -145,7 +165,7 @@ def common_type(left: Operand, right: Operand, op: str, at: int) -> ty.Type:
                 return b
     if isinstance(a, ty.PointerType) and isinstance(b, ty.PointerType) and a.target is b.target:
         return a
-    if op == "&" and isinstance(b, ty.PointerType):  # a && b of other languages
+    if op == "&" and isinstance(b, ty.PointerType):  # a && b, as in other languages
         raise CslError(
             at, f"'&' between '{a}' and the address of a '{b.target}'; the operator of truth values is 'and'"
         )
@@ -177,7 +197,14 @@ COMPARE: dict[str, Callable[[float, float], bool]] = {
 
 
 def shift(op: str, left: Operand, right: Operand, at: int) -> Value:
-    """`<<` and `>>`: the type of the left side; an amount of the width or more shifts everything out."""
+    """Shift an integer by `<<` or `>>`; the result has the type of the left side, and an amount of at least
+    its width shifts everything out.
+
+    Raises
+    ------
+    CslError
+        If an operand is not an integer or the amount is negative.
+    """
     if not (ty.is_int(left.type) and ty.is_int(right.type)):
         raise CslError(at, f"'{op}' between '{left.type}' and '{right.type}'; both must be integers")
     a, n, t = left.data, right.data, left.type
@@ -191,7 +218,13 @@ def shift(op: str, left: Operand, right: Operand, at: int) -> Value:
 
 
 def arithmetic(op: str, left: Operand, right: Operand, at: int) -> Value:
-    """A binary operator of two known numbers."""
+    """Apply a binary operator to two known numbers.
+
+    Raises
+    ------
+    CslError
+        If the operator is not defined for their types, or divides by zero.
+    """
     if op in ("<<", ">>"):
         return shift(op, left, right, at)
     t = left.type
@@ -215,7 +248,13 @@ def arithmetic(op: str, left: Operand, right: Operand, at: int) -> Value:
 
 
 def compare(op: str, left: Operand, right: Operand, at: int) -> bool:
-    """A comparison of two known values; of numbers in lanes: lane by lane."""
+    """Compare two known values; numbers in lanes are compared lane by lane.
+
+    Raises
+    ------
+    CslError
+        If the types cannot be compared with `op`.
+    """
     a, b = left.type, right.type
     if ty.is_number(a) and ty.is_number(b):
         if a is not b:

@@ -1,7 +1,8 @@
-"""Routes, switches and filters of one (PE, color), from the structure a program gives.
+"""Routes, switches and filters of one color at one core, from the structure that a program gives.
 
-Ports are mask bits N 1, E 2, S 4, W 8, RAMP 16.  A switch position overrides one side (or both) of the position before it; the side that
-is not named stays (programs change tx in pos1 and rx in pos2, and mean both).  (0, 0) is an invalid position.
+Ports are mask bits: N 1, E 2, S 4, W 8, RAMP 16. A switch position overrides one side (or both) of the
+position before it; the other side stays (programs change tx in pos1 and rx in pos2, and mean both). (0, 0) is
+an invalid position.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from wse_sim.csl.values import Operand, Value, show
 PORTS = {"NORTH": 1, "EAST": 2, "SOUTH": 4, "WEST": 8, "RAMP": 16}
 POP = {"no_pop": 0, "always_pop": 1, "pop_on_advance": 2, "pop_on_advance_nop": 3}
 FILTERS = {"range": 0, "counter": 1, "sparse_counter": 2}
-SWITCHED_WSE3 = (*range(10), 12, 13, 16, 17, 20, 21)
+SWITCHED_WSE3 = (*range(10), 12, 13, 16, 17, 20, 21)  # colors with switches on WSE-3
 FILTER_COLUMNS = (
     "kind",
     "min_idx",
@@ -32,7 +33,7 @@ FILTER_COLUMNS = (
 
 @dataclass(frozen=True)
 class ColorRoute:
-    """Configuration of one color at one PE; `filter` is a row in the order of FILTER_COLUMNS."""
+    """Configuration of one color at one core; `filter` is a row in the order of FILTER_COLUMNS."""
 
     positions: tuple[tuple[int, int], ...]
     position: int = 0
@@ -44,6 +45,13 @@ class ColorRoute:
 
 
 def fields_of(value: Operand, what: str, at: int) -> dict[str | int, Value]:
+    """Return the fields of a structure as values by name.
+
+    Raises
+    ------
+    CslError
+        If it is not a structure.
+    """
     if value.type is ty.COMPTIME_STRUCT and isinstance(value.data, dict):
         return value.data
     if isinstance(value.type, ty.StructType) and type(value) is Value:
@@ -52,7 +60,7 @@ def fields_of(value: Operand, what: str, at: int) -> dict[str | int, Value]:
 
 
 def ports(value: Operand, what: str, at: int) -> int:
-    """Mask of one direction or of a tuple or array of directions."""
+    """Return the port mask of one direction, or of a tuple or array of directions."""
     if value.type is ty.DIRECTION:
         return PORTS[value.data]
     mask = 0
@@ -92,9 +100,13 @@ def chosen(value: Operand, names: dict[str, int], what: str, at: int) -> int:
 
 
 def read_route(value: Operand, color: int, arch: str, at: int, *, strict: bool = False) -> ColorRoute:
-    """The configuration that a structure describes; `strict` refuses what the language guide refuses.
+    """Return the color configuration that a structure describes; `strict` also applies the rules of the
+    language guide.
 
-    Raises :class:`CslError` for unknown fields of the structure, directions that are none, positions out of range.
+    Raises
+    ------
+    CslError
+        If a field is unknown, a value is not a direction, or a position is out of range.
     """
     fields = fields_of(value, "a color configuration", at)
     for name in fields:
@@ -136,7 +148,14 @@ def read_route(value: Operand, color: int, arch: str, at: int, *, strict: bool =
 
 
 def check_fields(fields: dict[str | int, Value], at: int) -> None:
-    """Rules of the guide that change nothing here: routes are given, and a switch position changes one side."""
+    """Check the language guide's rules that do not affect simulation: routes are given, and a switch position
+    changes one side.
+
+    Raises
+    ------
+    CslError
+        If a rule is broken.
+    """
     if "routes" not in fields:
         raise CslError(
             at,
@@ -177,11 +196,17 @@ FIELDS_OF_FILTER = {
     "sparse_counter": COUNTER_FIELDS | {"limit2"},
     "range": frozenset({"min_idx", "max_idx"}),
 }
-"""Fields that the language guide lists for a kind of filter."""
+"""Fields of each filter kind in the language guide."""
 
 
 def check_filter(value: Operand, at: int) -> None:
-    """Fields of a filter are those of its kind."""
+    """Check that a filter has only fields of its kind.
+
+    Raises
+    ------
+    CslError
+        If it has another one.
+    """
     fields = fields_of(value, "filter", at)
     kind = next(iter(fields_of(fields["kind"], "kind", at)), "") if "kind" in fields else ""
     legal = FIELDS_OF_FILTER.get(str(kind), frozenset(FILTER_COLUMNS))
@@ -193,7 +218,8 @@ def check_filter(value: Operand, at: int) -> None:
 
 
 def from_bits(value: Operand, what: str, at: int) -> tuple[int, int]:
-    """Return the masks of rx and tx from a number made of `<directions>`; those of rx are eight bits higher."""
+    """Return the masks of rx and tx from a number made of `<directions>`; the bits of rx are eight positions
+    higher."""
     word = number(value, what, at)
     if word & ~0x1F1F:
         raise CslError(
@@ -203,6 +229,7 @@ def from_bits(value: Operand, what: str, at: int) -> tuple[int, int]:
 
 
 def read_routes(value: Operand, arch: str, at: int) -> tuple[int, int, int]:
+    """Return the masks of rx and tx, and the color swap, of a route."""
     if ty.is_int(value.type):
         return (*from_bits(value, "routes", at), 0)
     fields = fields_of(value, "routes", at)
@@ -227,6 +254,7 @@ def read_routes(value: Operand, arch: str, at: int) -> tuple[int, int, int]:
 def read_switches(
     value: Operand, positions: list[tuple[int, int]], pop: int, at: int
 ) -> tuple[int, bool, int]:
+    """Fill in the switch positions; return the first position, the ring mode and the pop mode."""
     fields = fields_of(value, "switches", at)
     start, ring = 0, False
     before = positions[0]
@@ -256,6 +284,8 @@ def read_switches(
 
 
 def read_position(value: Operand, base: tuple[int, int], what: str, at: int) -> tuple[int, int]:
+    """Return the masks of rx and tx of a switch position whose missing side is that of `base`; (0, 0) if it
+    is invalid."""
     if ty.is_int(value.type):
         rx, tx = from_bits(value, what, at)
         return (rx or base[0], tx or base[1]) if rx or tx else (0, 0)
@@ -275,7 +305,8 @@ def read_position(value: Operand, base: tuple[int, int], what: str, at: int) -> 
 
 
 def read_filter(value: Operand, at: int) -> tuple[int, ...]:
-    """A row in the order of FILTER_COLUMNS; fields that only tune the hardware, such as fast_mode, are accepted and have no effect."""
+    """Return a filter as a row in the order of FILTER_COLUMNS; other fields, such as fast_mode, have no
+    effect."""
     fields = fields_of(value, "filter", at)
     if "kind" not in fields:
         raise CslError(

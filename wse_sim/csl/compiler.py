@@ -1,7 +1,7 @@
-"""From a layout file to a compiled program, and to the files that the host reads.
+"""Compiler from a layout file to a program and to the files that the host reads.
 
-Files of an output folder: `out.json` (parameters, colors, rectangle, fabric, architecture), `bin/out_rpc.json` (exported names) and
-`bin/image.npz` (the image).  The same sources give the same bytes.
+Files of an output folder: `out.json` (parameters, colors, rectangle, fabric, architecture),
+`bin/out_rpc.json` (exported names) and `bin/image.npz` (the image). The same sources give the same bytes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ MAX_CHANNELS = 16
 
 @dataclass(frozen=True)
 class Export:
-    """A name that the host may use: `kind` Var or Func, `type` as written in the layout, `inputs` of a function as (name, type)."""
+    """Name that the host may use: `kind` is Var or Func, `type` the type as written in the layout, `inputs` a
+    function's arguments as (name, type)."""
 
     id: int
     name: str
@@ -47,7 +48,7 @@ class Export:
 
 @dataclass
 class CompiledProgram:
-    """Result of `compile_program`: the image and what the host needs in addition."""
+    """Result of :func:`compile_program`: the image, and the data that the host needs in addition."""
 
     image: Image
     exports: tuple[Export, ...]
@@ -59,7 +60,7 @@ class CompiledProgram:
     notes: list[str] = field(default_factory=list)
 
     def write(self, out: Path) -> None:
-        """Write the output folder: all files or none."""
+        """Write the output folder, with all files or none."""
         with together(out) as part:
             self._write(part)
 
@@ -84,9 +85,12 @@ class CompiledProgram:
 
     @classmethod
     def read(cls, out: Path) -> CompiledProgram:
-        """Read an output folder.
+        """Read the program in an output folder.
 
-        Raises :class:`WseError` if it contains no compiled program, or one that was changed after it was written.
+        Raises
+        ------
+        WseError
+            If the folder contains no compiled program, or its files were changed after it was written.
         """
         settle(out)
         try:
@@ -125,13 +129,13 @@ class CompiledProgram:
 
 
 SUM = "sha256"
-"""Key of the checksum in `out.json`: over what else that file states, and over the files of :data:`SUMMED`."""
+"""Key of the checksum in `out.json`, which covers the other keys of that file and the files of :data:`SUMMED`."""
 
 SUMMED = ("bin/out_rpc.json", "bin/image.npz")
 
 
 def _sum(out: Path, about: Mapping[str, Any]) -> str:
-    """The checksum of an output folder."""
+    """Return the checksum of an output folder."""
     rest = {key: value for key, value in about.items() if key != SUM}
     total = hashlib.sha256(json.dumps(rest, sort_keys=True).encode())
     for name in SUMMED:
@@ -140,10 +144,13 @@ def _sum(out: Path, about: Mapping[str, Any]) -> str:
 
 
 class CompileOptions(TypedDict, total=False):
-    """Keywords of :func:`compile_program`, as those of the compiler's command line.
+    """Keywords of :func:`compile_program`, named as on the compiler's command line.
 
-    `arch` is wse2 (default) or wse3; `fabric_dims` and `fabric_offsets` are (columns, rows), and (0, 0) takes the smallest fabric that
-    fits; `fp16` is the one 16-bit float of run time: f16 (default), bf16 or cb16; `strict` refuses what the language guide refuses in addition to what cannot be compiled; `sdk` is "1.4" or "2.10", the release whose rules hold, or "" for what the sources show; `params` are text or numbers, typed by the ``param`` declarations that they meet.
+    `arch` is wse2 (default) or wse3. `fabric_dims` and `fabric_offsets` are (columns, rows); (0, 0) selects
+    the smallest fabric that fits. `fp16` is the 16-bit float of run time: f16 (default), bf16 or cb16.
+    `strict` also enforces rules of the language guide that compilation does not need. `sdk` is the release
+    whose rules apply, "1.4" or "2.10", or "" to infer it from the sources. `params` are text or numbers,
+    whose types are those of their ``param`` declarations.
     """
 
     arch: str
@@ -161,15 +168,20 @@ class CompileOptions(TypedDict, total=False):
 
 
 FIELDS = {"fabric_dims": "fabric", "fabric_offsets": "offsets"}
-"""Names of the command line that are others in :class:`Options`."""
+"""Command-line names that differ from those of :class:`Options`."""
 
 
 def compile_program(
     path: str | Path, *, out: str | Path | None = None, **given: Unpack[CompileOptions]
 ) -> CompiledProgram:
-    """Compile a layout file and the programs that it names; with `out` the output folder is written.
+    """Compile a layout file and the programs that it names; with `out`, also write the output folder.
 
-    Raises :class:`wse_sim.csl.diagnostics.CslError` with the position for faults of the program, :class:`WseError` for those of the options.
+    Raises
+    ------
+    CslError
+        If the program has an error; the message begins with its position.
+    WseError
+        If an option is invalid or the file does not exist.
     """
     params, colors = dict(given.pop("params", None) or {}), dict(given.pop("colors", None) or {})
     for name in given:
@@ -183,7 +195,7 @@ def compile_program(
         raise WseError(f"there is no file '{path}'; name the file with the layout block")
     limit, collects = sys.getrecursionlimit(), gc.isenabled()
     sys.setrecursionlimit(max(limit, RECURSION))
-    gc.disable()  # most of what a compilation makes lives to its end; looking through it again and again took two thirds of its time
+    gc.disable()  # most objects of a compilation live to its end; garbage collection took two thirds of its time
     try:
         return _compile(str(path), options, params, colors, out)
     except RecursionError:
@@ -198,6 +210,13 @@ def compile_program(
 
 
 def check_options(options: Options) -> Options:
+    """Check the options and return them.
+
+    Raises
+    ------
+    WseError
+        If an option has an invalid value.
+    """
     if options.arch not in ARCHES:
         raise WseError(f"the architecture is '{options.arch}'; it must be {' or '.join(ARCHES)}")
     if options.sdk not in SDKS:
@@ -237,7 +256,14 @@ def _compile(
 
 
 def fit_fabric(options: Options, layout: LayoutState) -> Options:
-    """Check that the rectangle is on the fabric, with the columns of the host interface where it is used."""
+    """Check that the rectangle, with the host interface's columns if it is used, is on the fabric; choose a
+    fabric if none is given.
+
+    Raises
+    ------
+    WseError
+        If it does not fit.
+    """
     import dataclasses
 
     west, east, rows = (HOST_COLUMNS_WEST, HOST_COLUMNS_EAST, HOST_ROWS) if options.memcpy else (0, 0, 0)
@@ -257,7 +283,7 @@ def fit_fabric(options: Options, layout: LayoutState) -> Options:
 
 
 def exported(layout: LayoutState) -> list[Export]:
-    """Names in the order of their export."""
+    """Return the exported names in the order of their export."""
     found = []
     for k, item in enumerate(layout.names.values()):
         t = item.type
@@ -270,7 +296,13 @@ def exported(layout: LayoutState) -> list[Export]:
 
 
 def check_exports(image: Image, exports: tuple[Export, ...], layout: LayoutState) -> None:
-    """Names and symbols must agree in kind and signature."""
+    """Check that exported names agree with the programs' symbols in kind and signature.
+
+    Raises
+    ------
+    CslError
+        If they differ.
+    """
     symbols: dict[str, Symbol] = {}
     for cls in image.classes:
         for symbol in (s for s in cls.symbols if s.exported):
@@ -280,7 +312,7 @@ def check_exports(image: Image, exports: tuple[Export, ...], layout: LayoutState
         at = layout.names[e.name].at
         if (
             s is None
-        ):  # declared for programs that are not part of this build: the host faults when it asks for it
+        ):  # declared for programs that are not part of this build: its use by the host raises an error
             continue
         if (s.kind == "function") != (e.kind == "Func"):
             raise CslError(

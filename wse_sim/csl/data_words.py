@@ -1,4 +1,5 @@
-"""Values of a class's variables as 16-bit words of memory, with the addresses of what they point to."""
+"""Conversion of a class's variables to 16-bit words of memory, with the addresses of the objects to which
+they point."""
 
 from __future__ import annotations
 
@@ -30,20 +31,22 @@ Row = TypeVar("Row", bound=Hashable)
 
 
 class ConstantPool(Generic[Row]):
-    """Rows that are stored once."""
+    """Pool of rows, in which equal rows are stored once."""
 
     def __init__(self) -> None:
         self.rows: dict[Row, int] = {}
 
     def add(self, row: Row) -> int:
+        """Return the index of a row, and add it if it is new."""
         return self.rows.setdefault(row, len(self.rows))
 
     def table(self, width: int, dtype: npt.DTypeLike = np.int32) -> Array:
+        """Return all rows as an array of this width."""
         return np.array(list(self.rows), dtype).reshape(len(self.rows), width)
 
 
 class DataWords:
-    """The words of data, once every variable and FIFO has its place.
+    """Converter of data to words, used when every variable and FIFO has its address.
 
     Parameters
     ----------
@@ -64,7 +67,7 @@ class DataWords:
         self.fifo_rows: dict[int, int] = {}
 
     def words(self, t: ty.Type, data: Any) -> Array:
-        """Data as 16-bit words."""
+        """Return data of type `t` as 16-bit words."""
         if isinstance(t, ty.ArrayType):
             return self.array_words(t, data)
         if isinstance(t, ty.StructType):
@@ -83,6 +86,7 @@ class DataWords:
         return np.array([(value >> (16 * k)) & 0xFFFF for k in range(t.words)], np.uint16)
 
     def array_words(self, t: ty.ArrayType, data: Sequence[Any]) -> Array:
+        """Return the data of an array as 16-bit words."""
         e = t.element
         if not t.count:
             return np.zeros(0, np.uint16)
@@ -99,7 +103,7 @@ class DataWords:
         return np.concatenate([self.words(e, x) for x in data])
 
     def number(self, t: ty.Type, data: object) -> int:
-        """The bit pattern of a scalar, addresses filled in."""
+        """Return the bit pattern of a scalar, with addresses filled in."""
         if isinstance(data, Ref):
             return self.address(data.root) + data.words()
         if isinstance(data, (Dsd, Fifo)):
@@ -109,10 +113,11 @@ class DataWords:
         return to_bits(t, cast(float, data))
 
     def address(self, root: Cell) -> int:
+        """Return the word address of a variable."""
         return self.addresses[id(root)]
 
     def descriptor(self, d: Dsd | Fifo) -> int:
-        """Return the machine representation of a DSD."""
+        """Return the machine representation of a DSD or a FIFO."""
         if isinstance(d, Fifo):
             return dsd(DsdKind.FIFO, base=self.fifo_rows[id(d)])
         fields = dict(d.fields)
@@ -137,6 +142,7 @@ class DataWords:
         return dsd(kind, base=(base + d.offset) & 0xFFFF, length=length, stride=stride, **fields)
 
     def fifo(self, f: Fifo) -> ImageFifo:
+        """Return the image's description of a FIFO."""
         t = f.buffer.type
         if not isinstance(t, ty.ArrayType):
             raise CslError(f.at, f"a fifo takes an array, and '{t}' is given")
@@ -161,7 +167,7 @@ class DataWords:
 
 
 def roots_of(data: object) -> list[Cell]:
-    """Variables that the data of a variable points to."""
+    """Return the variables to which data points."""
     if isinstance(data, Ref):
         return [data.root]
     if isinstance(data, Dsd):

@@ -1,4 +1,4 @@
-"""Where a CSL program is wrong: file, line, column, the source line, and one sentence.
+"""Error messages of CSL programs: file, line, column, the source line, and one sentence.
 
 A position (`at`) is one integer for the whole process: the offset in a file plus the base of that file.
 """
@@ -14,12 +14,12 @@ from wse_sim.errors import WseError
 
 NOWHERE = -1
 MOST_SHOWN = 200
-"""Characters of a long source line that are shown around a position."""
+"""Number of characters of a long source line that are shown around a position."""
 
 
 @dataclass
 class Source:
-    """The text of one file and the position of its first character."""
+    """Text of one file, with the position of its first character."""
 
     name: str
     text: str
@@ -37,13 +37,14 @@ class Source:
 
 @dataclass
 class Sources:
-    """Every file read by this process, in the order of reading."""
+    """Files that this process has read, in the order of reading."""
 
     files: list[Source] = field(default_factory=list)
     bases: list[int] = field(default_factory=list)
     end: int = 0
 
     def add(self, name: str, text: str) -> Source:
+        """Add a file that was read, and return it with its base."""
         source = Source(name, text, self.end)
         self.files.append(source)
         self.bases.append(self.end)
@@ -51,7 +52,7 @@ class Sources:
         return source
 
     def place(self, at: int) -> tuple[Source, int, int] | None:
-        """Source, line and column (both from 1) of a position, or None."""
+        """Return source, line and column (both from 1) of a position, or None."""
         if at < 0 or not self.files:
             return None
         source = self.files[bisect.bisect_right(self.bases, at) - 1]
@@ -64,7 +65,7 @@ SOURCES = Sources()
 
 
 class CslError(WseError):
-    """A CSL program breaks a rule of the language; the message begins with `file:line:column:`."""
+    """Error of a CSL program; the message begins with `file:line:column:`."""
 
     keeps_lines = True  # the source line and the caret have their own lines
 
@@ -75,23 +76,26 @@ class CslError(WseError):
 
     @property
     def line(self) -> int:
+        """Line of the error, counted from 1; 0 if unknown."""
         place = SOURCES.place(self.at)
         return place[1] if place else 0
 
     @property
     def column(self) -> int:
+        """Column of the error, counted from 1; 0 if unknown."""
         place = SOURCES.place(self.at)
         return place[2] if place else 0
 
 
 def where(at: int) -> str:
-    """`file:line:column` of a position."""
+    """Return `file:line:column` of a position."""
     place = SOURCES.place(at)
     return f"{place[0].name}:{place[1]}:{place[2]}" if place else "<program>"
 
 
 def quote(at: int) -> str:
-    """The source line of a position with a caret under the column, on two lines of their own; none for a blank line."""
+    """Return the source line of a position with a caret under the column, each on its own line; empty for a
+    blank line."""
     place = SOURCES.place(at)
     if place is None:
         return ""
@@ -101,7 +105,8 @@ def quote(at: int) -> str:
 
 
 def pointed(text: str, column: int) -> str:
-    """A source line with a caret under a column (from 1), as :func:`quote` has it; a long line is cut around the column."""
+    """Return a source line with a caret under a column (from 1), in the form of :func:`quote`; a long line is
+    cut around the column."""
     begin = max(0, column - MOST_SHOWN // 2)
     text, column = text[begin : begin + MOST_SHOWN], min(column, MOST_SHOWN // 2)
     if not text.strip():

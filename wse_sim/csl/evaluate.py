@@ -1,8 +1,8 @@
-"""The comptime interpreter: expressions and statements whose values are known now.
+"""Compile-time interpreter of expressions and statements.
 
-`eval(node, scope)` gives a value, `access(node, scope)` a place (`Ref`) where there is one.  A statement gives None or a signal:
-a tuple ("break", label, value), ("continue", label) or ("return", value).  :mod:`wse_sim.csl.lower` inherits from it and emits code
-where an operand is known only at run time.
+`eval(node, scope)` returns a value, and `access(node, scope)` a place (`Ref`) if there is one. A statement
+returns None or a signal: a tuple ("break", label, value), ("continue", label) or ("return", value).
+:mod:`wse_sim.csl.lower` inherits from it and emits code where an operand is known only at run time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from wse_sim.csl.values import (
 
 
 class Evaluator(ExpressionEvaluator):
-    """Evaluates known values in one unit (the layout or a code class)."""
+    """Compile-time interpreter for one unit (the layout or a code class)."""
 
     # ---- statements
     def s_Block(self, node: tree.Block, scope: Scope) -> Signal:
@@ -93,11 +93,12 @@ class Evaluator(ExpressionEvaluator):
         return None
 
     def compound_value(self, node: tree.Assign, place: Operand, scope: Scope) -> Operand:
-        """The right side of `place op= value`."""
+        """Evaluate the right side of `place op= value`."""
         return self.eval(node.value, scope)
 
     def assigned_field(self, node: tree.Assign, scope: Scope) -> bool:
-        """Set a field of an anonymous structure that exists at compile time; False if the target is something else."""
+        """Assign to a field of an anonymous compile-time structure; return False if the target is something
+        else."""
         target = node.target
         if isinstance(target, tree.Member):
             base, name = self.access(target.base, scope), target.name
@@ -115,7 +116,13 @@ class Evaluator(ExpressionEvaluator):
         return True
 
     def target(self, node: tree.Assign, scope: Scope) -> Operand:
-        """The place that an assignment writes."""
+        """Return the place that an assignment writes.
+
+        Raises
+        ------
+        CslError
+            If it is a constant or is read through a pointer to const.
+        """
         place = self.access(node.target, scope)
         if isinstance(node.target, tree.Name) and type(place) is Value:
             raise CslError(node.at, f"'{node.target.id}' is a constant and cannot be assigned")
@@ -145,6 +152,13 @@ class Evaluator(ExpressionEvaluator):
         return None
 
     def tick(self, at: int) -> None:
+        """Count an iteration of a compile-time loop.
+
+        Raises
+        ------
+        CslError
+            If loops have exceeded the limit of iterations or of processor time.
+        """
         self.steps += 1
         if self.steps > MAX_STEPS:
             raise CslError(at, f"evaluation at compile time does not end after {MAX_STEPS} iterations")
@@ -167,12 +181,13 @@ class Evaluator(ExpressionEvaluator):
         return None
 
     def leave(self, signal: tuple[Any, ...], label: str | None) -> tuple[bool, Signal]:
-        """Return the effect of a signal from a body on its loop: (the loop ends, signal to pass on)."""
+        """Return the effect of a body's signal on its loop: (whether the loop ends, signal to pass on)."""
         if signal[0] == "return" or (signal[1] is not None and signal[1] != label):
             return True, signal
         return signal[0] == "break", None
 
     def items_of(self, value: Value, at: int) -> Iterable[Value]:
+        """Return the items over which a `for` loop runs."""
         if isinstance(value.data, Range):
             return (Value(value.data.element, i) for i in value.data)
         if isinstance(value.type, ty.ArrayType):
@@ -216,7 +231,11 @@ class Evaluator(ExpressionEvaluator):
 
 
 def named_pointer(node: tree.Node) -> tree.Name | None:
-    """The name at the root of a place inside the object that it names, where one step at most leads through a pointer."""
+    """Return the name at the root of a place if at most one explicit dereference leads from it to the place,
+    else None.
+
+    The name itself is not such a place.
+    """
     if isinstance(node, tree.Name):
         return None
     steps = 0

@@ -1,4 +1,4 @@
-"""Expressions, types and conversions whose values are known now."""
+"""Compile-time evaluation of expressions, types and conversions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from wse_sim.csl.values import (
 
 
 class ExpressionEvaluator(PlaceEvaluator):
-    """Evaluates known expressions."""
+    """Evaluator of known expressions."""
 
     # ---- expressions
     def x_Name(self, node: tree.Name, scope: Scope) -> Operand:
@@ -76,7 +76,8 @@ class ExpressionEvaluator(PlaceEvaluator):
         return Value(ty.pointer(place.type, not place.root.mutable), place)
 
     def constant_place(self, node: tree.Node, value: Value, scope: Scope) -> Operand:
-        """A constant whose address is taken gets a place; a scalar constant of a module always the same."""
+        """Return a place for a constant whose address is taken; a module's scalar constant always has the
+        same place."""
         if value.type.runtime and value.type is not ty.VOID:
             if isinstance(node, tree.Name):
                 found = self.lookup(node, scope)
@@ -113,7 +114,8 @@ class ExpressionEvaluator(PlaceEvaluator):
         return self.binary(op, left, right, node.at)
 
     def sides(self, node: tree.Binary, scope: Scope) -> tuple[Operand, Operand]:
-        """Both sides of an operator; the floors above type those that are chosen at run time."""
+        """Evaluate both sides of an operator; subclasses also assign types to values that are chosen at run
+        time."""
         return self.eval(node.left, scope), self.eval(node.right, scope)
 
     def logical(self, node: tree.Binary, scope: Scope) -> Operand:
@@ -217,7 +219,14 @@ class ExpressionEvaluator(PlaceEvaluator):
             raise CslError(at, f"'{fn.name}' takes {len(fn.node.params)} arguments but {given} are given")
 
     def call(self, fn: Function, args: Sequence[Operand], at: int) -> Operand:
-        """Run a function now."""
+        """Evaluate a function call at compile time.
+
+        Raises
+        ------
+        CslError
+            If the function has no body, is called with the wrong number of arguments, or calls itself too
+            deeply.
+        """
         node = fn.node
         self.check_count(fn, len(args), at)
         if node.body is None:
@@ -311,7 +320,8 @@ class ExpressionEvaluator(PlaceEvaluator):
 
     # ---- variables of anonymous structures
     def with_layout(self, value: Operand) -> Operand:
-        """An anonymous structure whose fields all have types of run time, as a value of the structure type that they make."""
+        """Convert an anonymous structure whose fields all have run-time types to a value of a structure type;
+        return other values unchanged."""
         if value.type is not ty.COMPTIME_STRUCT or type(value) is not Value or not value.data:
             return value
         fields: list[tuple[str, ty.Type]] = []
@@ -334,7 +344,13 @@ class ExpressionEvaluator(PlaceEvaluator):
 
     # ---- conversions
     def coerce(self, value: Operand, t: ty.Type, at: int) -> Operand:
-        """Convert `value` to type `t` if the language does so implicitly."""
+        """Convert `value` to type `t` if the language does so implicitly.
+
+        Raises
+        ------
+        CslError
+            If it does not.
+        """
         if value.type is t:
             return value
         if value.type is ty.COMPTIME_STRUCT and type(value) is Value:
@@ -387,14 +403,15 @@ class ExpressionEvaluator(PlaceEvaluator):
 
 
 def can_share_word(t: ty.Type) -> bool:
-    """Whether a field may begin inside a word."""
+    """Return whether a field of this type may begin inside a word."""
     if isinstance(t, ty.StructType):
         return t.layout == "packed"
     return not isinstance(t, (ty.ArrayType, ty.DsdType))
 
 
 def plain(node: tree.Node, scope: Scope) -> bool:
-    """Whether a literal is made of numbers, strings and directions only: the same value wherever it is evaluated."""
+    """Return whether a literal consists only of numbers, strings and directions, so that its value is the
+    same everywhere."""
     if isinstance(node, tree.Literal):
         return node.type is None and all(plain(v, scope) for _, v in node.fields)
     if isinstance(node, tree.Name):

@@ -1,7 +1,8 @@
-"""Loops of a layout whose iterations are evaluated together: see :mod:`wse_sim.csl.lanes`.
+"""Layout loops whose iterations are evaluated together: see :mod:`wse_sim.csl.lanes`.
 
-A loop qualifies if its iterations neither change variables from outside its body nor leave it early: then their order means nothing.
-Every other loop is run as it stands; loops inside of one that was evaluated together are run as they stand, on all lanes at once.
+A loop qualifies if its iterations neither change variables declared outside its body nor leave it early, so
+their order does not matter. Other loops run one iteration after the other. Loops inside a loop that is
+evaluated together also run one iteration after the other, on all lanes at once.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ from wse_sim.csl.unit import CodeUnit
 from wse_sim.csl.values import Cell, Entry, Operand, Range, Ref, Value
 
 FEWEST = 4
-"""Iterations from which on a loop is worth it."""
+"""Minimum number of iterations for evaluating a loop's iterations together."""
 
 Array = npt.NDArray[Any]
 Effect = tuple[Callable[..., None], tuple[object, ...]]
 
 
 class LoopEvaluator(Evaluator):
-    """The evaluator of a layout."""
+    """Evaluator of a layout, which evaluates the iterations of suitable loops together."""
 
     def __init__(self, unit: CodeUnit) -> None:
         super().__init__(unit)
-        self.lanes = 0  # of the loop that is evaluated together now; 0: none
-        self.born: set[int] = set()  # variables of its body
+        self.lanes = 0  # number of iterations that are evaluated together now; 0: no such loop
+        self.born: set[int] = set()  # variables declared in its body
         self.effects: list[Effect] = []
-        self.stubborn: set[int] = set()  # loops that were tried and are run one by one
+        self.stubborn: set[int] = set()  # loops whose iterations must run one by one
 
     # ---- what a body may do
     def effect(self, act: Callable[..., None], *args: object) -> None:
@@ -126,7 +127,8 @@ class LoopEvaluator(Evaluator):
         return super().s_While(node, scope)
 
     def counter(self, node: tree.While, scope: Scope) -> Cell | None:
-        """The integer variable that the step of a loop moves by a constant and its body leaves alone."""
+        """Return the integer variable that a loop's step changes by a constant, or None if there is none or
+        the condition calls a function."""
         step = node.step
         if not isinstance(step, tree.Assign) or step.op not in ("+=", "-="):
             return None
@@ -140,7 +142,8 @@ class LoopEvaluator(Evaluator):
     def together(
         self, node: tree.Node, values: Array, body: Callable[[int | Lanes, int | Lanes], Signal]
     ) -> bool:
-        """Evaluate all iterations of a loop at once; return False, without effects, if they must run one by one."""
+        """Evaluate all iterations of a loop at once; return False, without effects, if they must run one by
+        one."""
         waiting = [np.arange(len(values))]
         kept: list[Effect] = []
         try:
@@ -159,7 +162,7 @@ class LoopEvaluator(Evaluator):
                     raise OneByOneError
                 kept += self.effects
         except (OneByOneError, CslError, TypeError, ValueError, OverflowError):
-            # A fault is found again, at its own iteration, when they run one by one.
+            # An error is found again, at its own iteration, when they run one by one.
             self.stubborn.add(id(node))
             return False
         finally:
@@ -170,7 +173,7 @@ class LoopEvaluator(Evaluator):
 
 
 def calls(node: object) -> bool:
-    """Whether an expression calls a function."""
+    """Return whether an expression contains a call or a block."""
     if isinstance(node, (tree.Call, tree.Builtin, tree.Block)):
         return True
     if isinstance(node, (list, tuple)):

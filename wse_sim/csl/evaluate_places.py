@@ -1,6 +1,6 @@
-"""Names and places at compile time: what a name stands for, and how a place is read, written and indexed.
+"""Compile-time evaluation of names and places: lookup, reading, writing and indexing.
 
-One file, because reading, writing and indexing take the same cases.
+One file, because reading, writing and indexing distinguish the same cases.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ FOREIGN_TYPES = {
     "float": "f32", "double": "f32", "half": "f16", "char": "u8", "short": "i16", "int": "i16 or i32", "uint": "u16 or u32", "long": "i32",
     "usize": "u16", "string": "comptime_string",
 }  # fmt: skip
-"""Names of types in other languages."""
+"""Type names of other languages, with their names in CSL."""
 MAX_STEPS = 200_000_000
 MAX_CPU_S = 60.0
-"""Processor time that loops at compile time may take: a hundred times the longest of the published programs."""
+"""Processor time limit of compile-time loops in seconds: a hundred times the longest time of a published program."""
 
-LOOKS = 10_000  # iterations between two looks at the clock
+LOOKS = 10_000  # iterations between two checks of the time limit
 
 
 class PlaceEvaluator(Builtins):
-    """Names and places of one unit (the layout or a code class)."""
+    """Evaluator of names and places of one unit (the layout or a code class)."""
 
     def __init__(self, unit: CodeUnit, strict: bool = False) -> None:
         self.unit = unit
@@ -69,27 +69,43 @@ class PlaceEvaluator(Builtins):
 
     # ---- entry points
     def eval(self, node: tree.Node, scope: Scope) -> Operand:
+        """Evaluate an expression to an operand."""
         return self.expressions[node.__class__](node, scope)
 
     def exec(self, node: tree.Node, scope: Scope) -> Signal:
+        """Execute a statement; return None or the signal that leaves it."""
         return self.statements[node.__class__](node, scope)
 
     def known(self, node: tree.Node, scope: Scope) -> Value:
-        """The value of an expression that must be known now."""
+        """Return the value of an expression that must be known at compile time.
+
+        Raises
+        ------
+        CslError
+            If it is not.
+        """
         value = self.eval(node, scope)
         if type(value) is not Value:
             raise CslError(node.at, "this must be known at compile time but is known only at run time")
         return value  # type: ignore[no-any-return]
 
     def eval_as(self, node: tree.Node, scope: Scope, t: ty.Type | None) -> Operand:
-        """Evaluate an expression, converted to type `t` (None: any)."""
+        """Evaluate an expression, and convert it to type `t` if one is given."""
         value = self.eval(node, scope)
         return value if t is None else self.coerce(value, t, node.at)
 
     def data(self, node: tree.Node, scope: Scope, t: ty.Type) -> Any:
+        """Return the data of a known expression, converted to type `t`."""
         return self.coerce(self.known(node, scope), t, node.at).data
 
     def type_of(self, node: tree.Node, scope: Scope) -> ty.Type:
+        """Return the type that an expression evaluates to.
+
+        Raises
+        ------
+        CslError
+            If its value is not a type.
+        """
         value = self.known(node, scope)
         if value.type is not ty.TYPE:
             raise CslError(node.at, f"expected a type, found a value of type '{value.type}'")
@@ -97,7 +113,13 @@ class PlaceEvaluator(Builtins):
 
     # ---- names
     def lookup(self, node: tree.Name, scope: Scope) -> Entry:
-        """A value, a cell, a global or a function."""
+        """Return the value, cell, global or function that a name refers to.
+
+        Raises
+        ------
+        CslError
+            If the name is not declared.
+        """
         name = node.id
         inner: Scope | None = scope
         while inner is not None:
@@ -130,7 +152,7 @@ class PlaceEvaluator(Builtins):
         return f"; did you mean '{close[0]}'?" if close else ""
 
     def member_value(self, found: Global | Function) -> Operand:
-        """A global or function as an operand (globals: a place if they have one)."""
+        """Return a global or function as an operand; a global is a place if it has one."""
         if isinstance(found, Function):
             return Value(self.function_type(found), found)
         self.ensure(found)
@@ -142,7 +164,13 @@ class PlaceEvaluator(Builtins):
         return Ref(found, (), found.type)
 
     def ensure(self, g: Global) -> None:
-        """Evaluate the declaration of a global, once."""
+        """Evaluate the declaration of a global, once.
+
+        Raises
+        ------
+        CslError
+            If the declaration is invalid or depends on itself.
+        """
         if g.state == Global.READY:
             return
         decl = g.decl
@@ -204,7 +232,13 @@ class PlaceEvaluator(Builtins):
         return self.coerce(given, t, decl.at)
 
     def parse_param(self, text: str, t: ty.Type, decl: tree.Declaration) -> Operand:
-        """A parameter of the command line, typed by its declaration."""
+        """Convert the text of a command-line parameter to the type of its declaration.
+
+        Raises
+        ------
+        CslError
+            If the text is not a value of this type.
+        """
         try:
             if ty.is_int(t):
                 return self.coerce(Value(ty.COMPTIME_INT, int(text, 0)), t, decl.at)
@@ -221,7 +255,7 @@ class PlaceEvaluator(Builtins):
         raise CslError(decl.at, f"the parameter '{decl.name}' has type '{t}'; '{text}' cannot be read as one")
 
     def comptime_eval(self, node: tree.Node, scope: Scope) -> Value:
-        """Evaluate where the context demands a known value."""
+        """Evaluate an expression in a context that requires a known value."""
         return self.known(node, scope)
 
     def function_type(self, fn: Function) -> ty.FnType:
@@ -242,7 +276,7 @@ class PlaceEvaluator(Builtins):
 
     # ---- places
     def access(self, node: tree.Node, scope: Scope) -> Operand:
-        """A place where the expression names one, else its value."""
+        """Return the place that an expression names, or its value if it names none."""
         kind = node.__class__
         if kind is tree.Name:
             found = self.lookup(node, scope)  # type: ignore[arg-type]
@@ -263,10 +297,10 @@ class PlaceEvaluator(Builtins):
         return self.eval(node, scope)
 
     def index_value(self, node: tree.Node, scope: Scope) -> Operand:
-        """The value of an index; the floors above price its arithmetic."""
+        """Evaluate an index; subclasses also compute the cost of its arithmetic."""
         return self.eval(node, scope)
 
-    def with_layout(self, value: Operand) -> Operand:  # the floor above makes the type
+    def with_layout(self, value: Operand) -> Operand:  # a subclass creates the type
         return value
 
     def local_place(self, found: Entry, node: tree.Name) -> Operand:
@@ -278,7 +312,7 @@ class PlaceEvaluator(Builtins):
         return Ref(found, (), found.type)
 
     def load(self, place: Operand, at: int) -> Operand:
-        """The value at a place."""
+        """Return the value at a place; return other operands unchanged."""
         if type(place) is Ref:
             if self.strict and place.root.mutable and isinstance(place.root, Global):
                 raise CslError(
@@ -289,7 +323,7 @@ class PlaceEvaluator(Builtins):
         return place
 
     def look(self, ref: Ref) -> Any:
-        """The data at a place, not copied."""
+        """Return the data at a place, without copying it."""
         root = ref.root
         if isinstance(root, Global):
             self.ensure(root)
@@ -299,6 +333,13 @@ class PlaceEvaluator(Builtins):
         return data
 
     def store(self, place: Operand, value: Operand, at: int) -> None:
+        """Assign a value to a place.
+
+        Raises
+        ------
+        CslError
+            If the place is a constant, or the value does not convert to its type.
+        """
         if type(place) is not Ref:
             raise CslError(at, "this cannot be assigned: it names no variable")
         root = place.root
@@ -357,6 +398,13 @@ class PlaceEvaluator(Builtins):
         return self.member_value(found)
 
     def flat_index(self, t: ty.ArrayType, indices: Sequence[Operand], at: int) -> int:
+        """Return the row-major index of an element.
+
+        Raises
+        ------
+        CslError
+            If the number of indices is wrong or an index is out of range.
+        """
         if len(indices) != len(t.shape):
             if len(indices) == 1 and t.count == t.shape[0]:
                 pass
@@ -441,7 +489,8 @@ class PlaceEvaluator(Builtins):
 
 
 def no_value(g: Global) -> CslError:
-    """A parameter without a value: the fault is where a library is imported, else at its declaration."""
+    """Return the error for a parameter without a value: at the import of a library, or else at the
+    declaration."""
     instance = g.instance
     if instance.library and instance.imported_at != NOWHERE:
         return CslError(

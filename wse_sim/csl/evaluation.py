@@ -1,4 +1,4 @@
-"""Methods of the evaluator that the builtins, mixed into it, use."""
+"""Signatures of the evaluator's methods that the builtins use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Evaluation:
-    """Signatures only: `eval` gives an operand, `known` a value, `access` a place where there is one."""
+    """Signatures only: `eval` returns an operand, `known` a value, and `access` a place if there is one."""
 
     if TYPE_CHECKING:
         unit: CodeUnit

@@ -1,4 +1,4 @@
-"""Hints for syntax errors: habits of C and Zig, and missing pieces."""
+"""Hints for syntax errors: habits from C and Zig, and missing parts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ASSIGNMENTS = ("=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>="
 
 
 def in_arm(kinds: Sequence[str], i: int) -> bool:
-    """Whether token `i` follows the `=>` of a switch in the same arm."""
+    """Return whether token `i` follows the `=>` of a switch in the same arm."""
     for kind in reversed(kinds[:i]):
         if kind in ("=>", "{", "}", ";", ","):
             return kind == "=>"
@@ -19,7 +19,7 @@ def in_arm(kinds: Sequence[str], i: int) -> bool:
 
 
 def hint(kinds: Sequence[str], values: Sequence[str], i: int, wanted: str) -> str:
-    """The end of a message about token `i`: what to write instead; empty if nothing is known.
+    """Return the end of the message about token `i`, with what to write instead; empty if there is no hint.
 
     >>> kinds = ["name", "name", "=", "number", ";", "end"]
     >>> hint(kinds, ["u16", "x", "=", "1", ";", ""], 1, "';'")

@@ -1,4 +1,4 @@
-"""One image of a program: every class compiled and linked, and the routes of layout and programs together."""
+"""Image of a program: every class compiled and linked, with the routes of the layout and of the programs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ from wse_sim.csl.unreached import Unreached
 from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm.image import CoreClass, Image
 
-CLASSES_PER_COLLECTION = 500  # a class leaves some 0.3 MB in cycles
+CLASSES_PER_COLLECTION = 500  # a class leaves about 0.3 MB in reference cycles
 
 
 def build_image(compiler: Compiler) -> Image:
-    """Compile and link every class and put the routes of layout and programs together.
+    """Compile and link every class, and merge the routes of the layout and of the programs.
 
-    Raises :class:`CslError` where a color of a PE is configured twice or code and data exceed the memory of a core.
+    Raises
+    ------
+    CslError
+        If a color of a core is configured twice, or code and data exceed the memory of a core.
     """
     layout = compiler.layout
     assert layout is not None
@@ -99,6 +102,13 @@ def build_image(compiler: Compiler) -> Image:
 
 
 def check_memory(cls: CoreClass, tiles: CodeClass) -> None:
+    """Check that code and data of a class fit into the memory of a core.
+
+    Raises
+    ------
+    CslError
+        If they do not.
+    """
     if cls.code_words + cls.data_words > O.WORDS:
         raise CslError(
             tiles.at,

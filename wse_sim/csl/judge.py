@@ -1,8 +1,7 @@
-"""A judge for programs that write programs: one call compiles, runs, checks and times a kernel, in a
-persistent process.
+"""Judge of generated programs: one call compiles, runs, checks and times a kernel, in a persistent process.
 
 A request names the sources and what to do with them (:class:`JudgeRequest`); the answer (:class:`Judgement`)
-states the stage reached and the reason for a failure, with file, line and column. Nothing is written outside
+contains the stage reached and the reason for a failure, with file, line and column. Files are written only to
 a scratch folder, and no state is kept between two requests.
 
     >>> answer = judge({"files": {"layout.csl": "layout { @set_rectangle(2, 1) }"}, "calls": ["compute"]})
@@ -37,7 +36,7 @@ from wse_sim.written import scratch
 
 Values = int | float | bool | list[object]
 HOST_CYCLES = 1000
-"""Cycles before a command of the host, in which the program runs its own start."""
+"""Cycles that pass before a command of the host, in which the program's own start-up code runs."""
 STAGES = ("request", "compile", "run", "check", "passed", "simulator")
 _TYPES = {"f32": "<f4", "f16": "<f2", "i32": "<i4", "u32": "<u4", "i16": "<i2", "u16": "<u2"}
 _NAME = re.compile(r"[\w.-]+(/[\w.-]+)*")
@@ -45,13 +44,13 @@ MOST_SHOWN = 5
 
 
 class JudgeRequest(BaseModel):
-    """The task of a judge.
+    """Request to compile, run and check a program.
 
-    ``files`` (name to text) or ``folder``: the sources; ``layout`` is the file with the layout block.
-    ``inputs`` and ``expected``: values of exported arrays, (rows, cols, elements) or broadcastable to that;
-    ``calls``: exported functions in order, a name or [name, arguments...]; without any the program starts on
-    its own. A value is correct if it differs from the expected one by at most ``atol`` + ``rtol`` times that.
-    ``cycles``: limit of simulated cycles per call.
+    The sources are ``files`` (name to text) or ``folder``; ``layout`` is the file with the layout block.
+    ``inputs`` and ``expected`` are values of exported arrays, (rows, cols, elements) or broadcastable to that
+    shape. ``calls`` are exported functions in order, each a name or [name, arguments...]; without calls, the
+    program must start on its own. A value is correct if it differs from the expected one by at most ``atol``
+    + ``rtol`` times the expected value. ``cycles`` limits the simulated cycles per call.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -76,11 +75,14 @@ class JudgeRequest(BaseModel):
 
 @dataclasses.dataclass
 class Judgement:
-    """``stage``: where it ended (see :data:`STAGES`), "passed" if all was right; ``message``: why not, one sentence.
+    """Verdict on a request.
 
-    ``file``, ``line``, ``column``: place of a fault of the sources, if it has one.  ``cycles``: of each call, from its start to the release of the
-    command stream by all cores, or to rest.  ``outputs``: (rows, cols, elements) of the arrays that were asked for.  ``findings``: of the sanitizer.
-    ``spare_bytes``: memory left on the fullest core.  ``seconds``: spent on this request.
+    ``stage`` is the stage at which it ended (see :data:`STAGES`), "passed" for a correct program, and
+    ``message`` one sentence with the reason for a failure. ``file``, ``line`` and ``column`` are the place of
+    an error in the sources, if it has one. ``cycles`` has one entry per call, from its start until all cores
+    have released the command stream or are idle. ``outputs`` are the requested arrays (rows, cols, elements),
+    and ``findings`` those of the sanitizer. ``spare_bytes`` is the free memory of the fullest core, and
+    ``seconds`` the wall time of the request.
     """
 
     stage: str = "request"
@@ -96,16 +98,16 @@ class Judgement:
 
     @property
     def passed(self) -> bool:
-        """Whether all was right."""
+        """Whether the program is correct."""
         return self.stage == "passed"
 
     def as_dict(self) -> dict[str, object]:
-        """The verdict as JSON data."""
+        """Return the verdict as a dictionary for JSON."""
         return {"passed": self.passed, **dataclasses.asdict(self)}
 
 
 class _FaultedError(WseError):
-    """The program under judgement faulted."""
+    """Run-time fault of the judged program."""
 
     def __init__(self, fault: Fault) -> None:
         self.fault = fault
@@ -113,7 +115,10 @@ class _FaultedError(WseError):
 
 
 def judge(request: JudgeRequest | Mapping[str, Any]) -> Judgement:
-    """Compile, run, check and time a kernel; faults of the request, the sources and the run are verdicts, not exceptions."""
+    """Compile, run, check and time a program.
+
+    Errors of the request, the sources and the run become part of the verdict; none is raised.
+    """
     began, verdict = time.perf_counter(), Judgement()
     try:
         asked = request if isinstance(request, JudgeRequest) else _request(request)
@@ -144,7 +149,8 @@ def judge(request: JudgeRequest | Mapping[str, Any]) -> Judgement:
 
 
 def answers(lines: Iterable[str]) -> Iterator[str]:
-    """One line of JSON per request of one line of JSON; empty lines are skipped."""
+    """Judge each request, a line of JSON, and yield its verdict as a line of JSON; empty lines are
+    skipped."""
     for line in lines:
         if not line.strip():
             continue
@@ -162,7 +168,7 @@ def answers(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _without(folder: str, fault: WseError) -> WseError:
-    """Return the error without the name of the scratch folder."""
+    """Return the error with the scratch folder's path removed from its text."""
     if isinstance(fault, _FaultedError):
         where = fault.fault.where.replace(folder, "")
         return _FaultedError(dataclasses.replace(fault.fault, where=where))
@@ -189,7 +195,7 @@ def _request(stated: Mapping[str, Any]) -> JudgeRequest:
 
 
 def _sources(asked: JudgeRequest, place: Path) -> Path:
-    """The layout file."""
+    """Write the request's files, if any, and return the path of the layout file."""
     if asked.folder:
         return Path(asked.folder) / asked.layout
     for name, text in asked.files.items():
@@ -236,7 +242,7 @@ def _judge(asked: JudgeRequest, layout: Path, verdict: Judgement) -> None:
 def _call(
     program: CompiledProgram, session: Session, exports: Mapping[str, Export], call: list[Any], most: int
 ) -> int:
-    """Return the cycles of a call; those of the program's own start if no call is given."""
+    """Run a call and return its cycles; without a call, run the program's own start-up code."""
     start = session.cycle
     if not call:
         return _look(session, session.advance("idle", cycles=most), most) - start
@@ -259,7 +265,13 @@ def _call(
 
 
 def _look(session: Session, outcome: Outcome, most: int) -> int:
-    """Return the cycle at which it ended; raise an error if it failed."""
+    """Return the cycle at which a run ended.
+
+    Raises
+    ------
+    WseError
+        If the run failed or did not end.
+    """
     if outcome.reason == "fault":
         assert outcome.fault is not None
         raise _FaultedError(outcome.fault)
@@ -290,7 +302,8 @@ def _dtype(export: Export) -> np.dtype[Any]:
 
 
 def _places(program: CompiledProgram, session: Session, name: str) -> dict[int, tuple[int, int]]:
-    """Word address and room (words) of a variable on each core that has it; pointers are followed as they are now."""
+    """Return word address and size (in words) of a variable on each core that has it; a pointer is followed
+    with its present value."""
     image, found = program.image, {}
     for core, k in enumerate(int(k) for k in image.core_class):
         place = address_of(program, k, name)
@@ -313,7 +326,13 @@ def _places(program: CompiledProgram, session: Session, name: str) -> dict[int, 
 
 
 def _array(program: CompiledProgram, export: Export, values: Values) -> npt.NDArray[Any]:
-    """Values as (rows, cols, elements)."""
+    """Broadcast values to (rows, cols, elements).
+
+    Raises
+    ------
+    WseError
+        If they cannot be broadcast or converted.
+    """
     try:
         given = np.asarray(values, np.float64 if _dtype(export).kind == "f" else np.int64)
         if given.ndim > 3:
@@ -349,7 +368,10 @@ def _write(program: CompiledProgram, session: Session, export: Export, values: V
 def _read(
     program: CompiledProgram, session: Session, export: Export, elements: int | None
 ) -> npt.NDArray[Any]:
-    """(rows, cols, elements) of a variable; all elements of the shortest core without a number; cores without it give zeros."""
+    """Return the elements (rows, cols, elements) of a variable; cores without the variable give zeros.
+
+    If `elements` is not given, return as many elements as the core with the smallest array has.
+    """
     kind, places = _dtype(export), _places(program, session, export.name)
     size = kind.itemsize // 2
     n = min(room for _, room in places.values()) // size if elements is None else elements

@@ -1,9 +1,11 @@
-"""Numbers of a loop whose iterations are evaluated together, a lane per iteration.
+"""Numbers of a loop whose iterations are evaluated together, one lane per iteration.
 
-A layout of W x H cores is two nested loops with the same few decisions for most cores.  The outer loop runs once, on arrays: a
-:class:`Lanes` holds the number of every iteration.  Where iterations part (a condition that holds for some, an index that differs) the
-evaluation raises :class:`DivergingLanesError` with the groups, and starts again for each of them; effects are kept until a group has come to its end.
-What cannot be done for many at once raises :class:`OneByOneError`: the loop is then run as it stands.
+A layout of W x H cores is two nested loops that make the same few decisions for most cores. The outer loop
+runs once, on arrays: a :class:`Lanes` contains the number of every iteration. If iterations diverge (a
+condition holds for some of them, or an index differs), the evaluation raises :class:`DivergingLanesError`
+with the groups and starts again for each group; effects are delayed until a group has finished. Operations
+that cannot be done for several iterations at once raise :class:`OneByOneError`, and the loop then runs one
+iteration after the other.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ LIMIT = 1 << 62
 
 
 class DivergingLanesError(Exception):
-    """The lanes part: `groups` are indices into the lanes of now."""
+    """Signal that the lanes diverge; `groups` are indices into the present lanes."""
 
     def __init__(self, groups: list[Array]) -> None:
         super().__init__("lanes part")
@@ -29,11 +31,13 @@ class DivergingLanesError(Exception):
 
 
 class OneByOneError(Exception):
-    """The iterations depend on each other, or do what is done for one core at a time."""
+    """Signal that iterations depend on each other, or perform an operation that only one iteration can do at
+    a time."""
 
 
 class Lanes:
-    """An integer or a truth value per lane; operators work lane by lane, a question about the value parts the lanes."""
+    """Integer or truth value per lane; operators work lane by lane, and a conversion to one Python value
+    splits differing lanes."""
 
     __slots__ = ("array", "bound")
 
@@ -44,7 +48,7 @@ class Lanes:
     def __repr__(self) -> str:
         return f"Lanes({self.array!r})"
 
-    # ---- questions with one answer for all
+    # ---- conversions to one value for all lanes
     def __bool__(self) -> bool:
         true = self.array if self.array.dtype == bool else self.array != 0
         n = int(np.count_nonzero(true))
@@ -69,7 +73,7 @@ class Lanes:
 
     # ---- arithmetic
     def integer(self) -> Lanes:
-        """Truth values as 0 and 1."""
+        """Return truth values as 0 and 1, and integers unchanged."""
         return Lanes(self.array.astype(np.int64), max(1, self.bound)) if self.array.dtype == bool else self
 
     def _with(self, other: object, work: Work, bound: Callable[[int, int], int]) -> Lanes:
@@ -164,7 +168,13 @@ class Lanes:
 
 
 def operand(other: object) -> Lanes:
-    """Return the other operand as integers of one or of every lane."""
+    """Return the other operand as integers of one lane or of every lane.
+
+    Raises
+    ------
+    OneByOneError
+        If it is not an integer, or too large.
+    """
     if isinstance(other, Lanes):
         return other.integer()
     if isinstance(other, int) and -LIMIT < other < LIMIT:
@@ -173,5 +183,5 @@ def operand(other: object) -> Lanes:
 
 
 def integer(data: SupportsInt) -> int:
-    """`int(data)`, lane by lane: then the result is a :class:`Lanes`, which stands for an int as everywhere in the evaluator."""
+    """Return `int(data)`, lane by lane for a :class:`Lanes`, which the evaluator uses like an int."""
     return cast("int", data.integer()) if isinstance(data, Lanes) else int(data)

@@ -1,9 +1,9 @@
-"""Language services for editors of CSL: errors, hover, definitions, completions, by the project's parser and
-evaluator.
+"""Language services for editors of CSL: errors, hover, definitions and completions, from the project's parser
+and evaluator.
 
-Nothing here depends on an editor; :mod:`wse_sim.csl.language_server` implements its protocol. Lines and
-columns count from 0, as editors count. A file is compiled by the command files (``commands*.sh``) next to it
-or one folder above, with the text of the editor instead of the file.
+Nothing here depends on an editor; :mod:`wse_sim.csl.language_server` implements the protocol. Lines and
+columns count from 0, as in editors. A file is compiled by the command files (``commands*.sh``) in its folder,
+or else one folder above, with the editor's text instead of the file.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ QUICK_S = 1.0
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """A fault at a place of a file: line and column from 0, length of what is marked."""
+    """Error at a position of a file: line and column from 0, and the number of characters to mark."""
 
     line: int
     column: int
@@ -52,7 +52,7 @@ class Problem:
 
 @dataclasses.dataclass(frozen=True)
 class Definition:
-    """A place of a file: line and column from 0."""
+    """Position in a file, with line and column from 0."""
 
     path: Path
     line: int
@@ -61,14 +61,14 @@ class Definition:
 
 @dataclasses.dataclass(frozen=True)
 class Build:
-    """A compiled program with the command file that names it."""
+    """Compiled program with the name of its command file."""
 
     commands: str
     program: CompiledProgram
 
 
 class Language:
-    """Answers about one folder of sources after another; keeps the last program of each."""
+    """Language services; keeps the last compiled programs of each file."""
 
     def __init__(self) -> None:
         self._builds: dict[Path, list[Build]] = {}
@@ -77,11 +77,13 @@ class Language:
     # -- faults
 
     def is_quick(self, path: Path) -> bool:
-        """Whether the file was compiled so fast that it can be compiled while somebody types."""
+        """Return whether the file's last compilation took at most :data:`QUICK_S` seconds, so that it can be
+        compiled at every change."""
         return self._seconds.get(path, 0.0) <= QUICK_S
 
     def faults(self, path: Path, text: str, *, syntax_only: bool = False) -> list[Problem]:
-        """Faults of a file with this text: of its syntax, else the first of each build that is in it."""
+        """Return the errors of a file with this text: its syntax error, or else the first error of each
+        build."""
         try:
             parse(text, str(path))
         except CslError as fault:
@@ -117,7 +119,8 @@ class Language:
     # -- hover
 
     def hover(self, path: Path, text: str, line: int, column: int) -> str:
-        """Return facts on the word at a position: type and memory, cycles of the line; empty if there are none."""
+        """Describe the word at a position (type and memory) and the cycles of its line; empty if nothing is
+        known."""
         word = _word_at(text, line, column)
         builds = self._builds.get(path, [])
         said = []
@@ -132,7 +135,8 @@ class Language:
     # -- definitions and completions
 
     def definition(self, path: Path, text: str, line: int, column: int) -> Definition | None:
-        """Where the name at a place is declared: in the function above, at the top of the file, or in the file that is imported."""
+        """Return the declaration of the name at a position: in the function above, in the file, or in an
+        imported file; None if not found."""
         lines = text.split("\n")
         word = _word_at(text, line, column)
         if not word or word.startswith("@"):
@@ -145,8 +149,8 @@ class Language:
         return _declared(path, text, word, line)
 
     def completions(self, path: Path, text: str, line: int, column: int) -> list[tuple[str, str]]:
-        """Return completions (name, kind) at a position: builtins after @, members after a module name,
-        libraries, else names of the file."""
+        """Return completions (name, kind) at a position: builtins after @, members after a module's name,
+        libraries in an import, and otherwise names of the file."""
         before = text.split("\n")[line][:column]
         if re.search(r"@\w*$", before):
             return [(name, "builtin") for name in builtins()]
@@ -161,7 +165,7 @@ class Language:
 
 @cache
 def builtins() -> tuple[str, ...]:
-    """All builtins, with their @."""
+    """Return the names of all builtins, with their @, in order."""
     found = {f"@{n[2:]}" for n in dir(Lowerer) if n.startswith("b_") and n[2:3].isalpha()}
     return tuple(sorted(found | {f"@{name}" for name in VECTOR_OPS}))
 
@@ -174,7 +178,7 @@ def _problem(fault: CslError, text: str) -> Problem:
 
 
 def _commands(path: Path) -> list[tuple[Path, list[str]]]:
-    """Lines of cslc in the command files next to a source or one folder above."""
+    """Return the ``cslc`` command lines in the command files next to a source, or else one folder above."""
     found = []
     for folder in (path.parent, path.parent.parent):
         for file in sorted(folder.glob("commands*.sh")):
@@ -192,7 +196,7 @@ def _commands(path: Path) -> list[tuple[Path, list[str]]]:
 
 
 def _compiled(path: Path, text: str, folder: Path, arguments: list[str]) -> CompiledProgram:
-    """Compile a copy of the sources of a folder, with `text` instead of the file."""
+    """Compile a copy of a folder's sources, with `text` instead of the file."""
     layout, options = parse_cslc(arguments)
     options.pop("out", None)
     with scratch("editor") as place:
@@ -232,13 +236,13 @@ def _builtin(name: str, builds: list[Build]) -> str:
     for arch in arches:
         row = operation_table(FabricConfig.from_wafer(load_wafer(arch)))[VECTOR_OPS.index(name[1:])]
         rows.append(
-            f"{arch}: {row[COST] / 1000:g} cycles an element, {row[COST_MEMORY] / 1000:g} with two sources in memory"
+            f"{arch}: {row[COST] / 1000:g} cycles per element, {row[COST_MEMORY] / 1000:g} with two sources in memory"
         )
     return f"`{name}`: vector operation; {'; '.join(rows)}"
 
 
 def _symbol(word: str, path: Path, program: CompiledProgram) -> list[str]:
-    """A variable or function of the classes of a file."""
+    """Describe a variable or function in each class of a program; at most four classes."""
     found = []
     for k, cls in enumerate(program.image.classes):
         for symbol in cls.symbols:
@@ -252,7 +256,7 @@ def _symbol(word: str, path: Path, program: CompiledProgram) -> list[str]:
 
 
 def _line_cost(path: Path, line: int, build: Build) -> str:
-    """Cycles of the scalar code of a line, once through."""
+    """Describe the cycles of a line's scalar code for one execution; empty if it has no code."""
     image = build.program.image
     rows = [
         i for i, (file, at, _, _) in enumerate(image.positions) if at == line and Path(file).name == path.name
@@ -263,11 +267,11 @@ def _line_cost(path: Path, line: int, build: Build) -> str:
     code, late = priced_code(image, load_wafer(image.arch).scalar_costs())
     cycles = int((code.reshape(-1, 4)[picked, 0] >> 8).sum() + late[picked].sum())
     n = int(picked.sum())
-    return f"{build.commands}, {image.arch}: {n} instruction{'s' * (n != 1)}, {cycles} cycles once through, without the elements of vector operations"
+    return f"{build.commands}, {image.arch}: {n} instruction{'s' * (n != 1)}, {cycles} cycles per execution, without the elements of vector operations"
 
 
 def _imported(path: Path, text: str, name: str) -> Path | None:
-    """The file that a name of a module stands for, if it is no library."""
+    """Return the file that a module's name refers to; None for a library or a missing file."""
     for match in _IMPORT.finditer(text):
         if match[1] == name and not match[2].startswith("<"):
             for candidate in (path.parent / match[2], path.parent / f"{match[2]}.csl"):
@@ -277,7 +281,8 @@ def _imported(path: Path, text: str, name: str) -> Path | None:
 
 
 def _names(text: str) -> list[tuple[str, str]]:
-    """Names declared at the top of a file; by their look if it cannot be parsed."""
+    """Return (name, kind) of the declarations at the top level of a file, found by a pattern if it cannot be
+    parsed."""
     try:
         items = parse(text, "<editor>").items
     except CslError:
@@ -295,7 +300,8 @@ def _names(text: str) -> list[tuple[str, str]]:
 
 
 def _declared(path: Path, text: str, word: str, line: int | None) -> Definition | None:
-    """The declaration of a name: the nearest one above `line`, also of a parameter or a loop, else the first one of the file."""
+    """Return the declaration of a name: the nearest one at or above `line`, parameters and loop variables
+    included, or else the first one of the file."""
     names = rf"\b(?:const|var|param|fn|task)\s+({word})\b|[(,]\s*(?:comptime\s+)?({word})\s*:|\|[^|\n]*\b({word})\b[^|\n]*\|"
     found = []
     for i, shown in enumerate(text.split("\n")):

@@ -1,4 +1,5 @@
-"""The language server: :mod:`wse_sim.csl.language` over the Language Server Protocol, on standard input and output.  Needs the extra ``lsp``."""
+"""Language server: :mod:`wse_sim.csl.language` over the Language Server Protocol, on standard input and
+output. Needs the extra ``lsp``."""
 
 from __future__ import annotations
 
@@ -18,12 +19,12 @@ _KINDS = {
 
 
 def path_of(uri: str) -> Path:
-    """The file of a document."""
+    """Return the file path of a document's URI."""
     return Path(uris.to_fs_path(uri) or uri)
 
 
 def diagnostic(problem: Problem) -> types.Diagnostic:
-    """A problem as editors show it."""
+    """Convert a problem to a diagnostic of the protocol."""
     start = types.Position(problem.line, problem.column)
     end = types.Position(problem.line, problem.column + problem.length)
     return types.Diagnostic(
@@ -32,7 +33,7 @@ def diagnostic(problem: Problem) -> types.Diagnostic:
 
 
 def make_server() -> LanguageServer:
-    """A server with all its answers."""
+    """Create a server with diagnostics, hover, definitions and completions."""
     server, language = LanguageServer("wse-sim-csl", __version__), Language()
 
     def look(uri: str, *, is_typing: bool = False) -> None:

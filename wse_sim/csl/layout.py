@@ -1,4 +1,4 @@
-"""The two phases of a compilation: the layout, then one code class per (file, parameters)."""
+"""Two phases of a compilation: the layout, then one code class per (file, parameters)."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ HOST_INTERFACE = ("<memcpy/get_params>", "<memcpy/memcpy>")
 
 
 class EvaluatedUnit(CodeUnit):
-    """A unit with its evaluator, and what lowering adds to it."""
+    """Compilation unit with its evaluator, and the data that lowering adds to it."""
 
     used: dict[int, Cell]  # variables that need memory
-    assigned: set[int]  # descriptors that code gives another value, and what has its address taken
+    assigned: set[int]  # variables that code assigns, or whose address it takes
     taken: dict[
         int, tuple[Global, int]
-    ]  # variables that operations take as their descriptors, with a place that does
+    ]  # variables that operations use as descriptors, each with the position of one use
     elements: dict[
         tuple[int, ty.FloatType], tuple[Global, str, int]
-    ]  # by variable and wanted element: an operation that takes it as its descriptor (name and place)
+    ]  # by variable and element type: an operation that uses it as its descriptor (name and position)
     constants: dict[tuple[ty.Type, str], Cell]
     comptime: Evaluator
     function: Callable[[Function, Mapping[str, Operand], ty.Type, int], Code]
@@ -46,6 +46,13 @@ class EvaluatedUnit(CodeUnit):
         self.importing: list[tuple[str, Hashable]] = []
 
     def import_module(self, name: str, params: dict[str, Value], importer: Instance, at: int) -> Instance:
+        """Create a new instance of the module that a file name or library name refers to.
+
+        Raises
+        ------
+        CslError
+            If the file cannot be read or parsed, or modules import each other in a cycle.
+        """
         path, file, library = self.compiler.files.load(name, importer.path, at)
         key = (path, freeze(Value(ty.COMPTIME_STRUCT, params)))
         if key in self.importing or len(self.importing) >= MOST_IMPORTS:
@@ -65,7 +72,7 @@ class EvaluatedUnit(CodeUnit):
     def instantiate(
         self, path: str, file: tree.File, params: dict[str, Value], library: bool, at: int
     ) -> Instance:
-        """A new instance; its imports and comptime blocks are evaluated at once."""
+        """Create an instance of a module and evaluate its imports and comptime blocks."""
         instance = Instance(path, file, params, library, len(self.instances))
         self.instances.append(instance)
         instance.imported_at = at if self.importing else NOWHERE
@@ -86,12 +93,13 @@ class EvaluatedUnit(CodeUnit):
         return instance
 
     def symbol_name(self, node: tree.Node, instance: Instance) -> str:
-        """The value of a `linkname`."""
+        """Return the value of a `linkname`."""
         return str(self.evaluator.data(node, Scope(instance), ty.COMPTIME_STRING))
 
 
 def stream_colors(params: Mapping[str, Value]) -> set[int]:
-    """Colors that an import of the host interface binds to its streams (`.MEMCPYH2D_1 = color` and the like; since SDK 2.10 numbers)."""
+    """Return the colors that an import of the host interface binds to its streams (`.MEMCPYH2D_1 = color` and
+    similar; numbers since SDK 2.10)."""
     return {
         int(v.data)
         for n, v in params.items()
@@ -100,8 +108,8 @@ def stream_colors(params: Mapping[str, Value]) -> set[int]:
 
 
 def imports(node: tree.Node | None) -> bool:
-    """Return whether an initialiser imports a module or makes a FIFO that registers may hold: it is always
-    evaluated."""
+    """Return whether an initialiser imports a module, or allocates a FIFO with options; such initialisers are
+    always evaluated."""
     if isinstance(node, tree.Builtin):
         return node.name == "@import_module" or (node.name == "@allocate_fifo" and len(node.args) > 1)
     if isinstance(node, tree.IfExpr):
@@ -110,7 +118,7 @@ def imports(node: tree.Node | None) -> bool:
 
 
 def command_line_values(params: Mapping[str, Any], colors: Mapping[str, int]) -> dict[str, Value]:
-    """Return the values of `--params` (text, typed later by their declaration) and `--colors`."""
+    """Return the values of `--params` (text that the declarations give a type later) and `--colors`."""
     values = {
         n: v if isinstance(v, Value) else Value(ty.COMPTIME_STRING, CommandLineText(v))
         for n, v in params.items()
@@ -122,7 +130,10 @@ def command_line_values(params: Mapping[str, Any], colors: Mapping[str, int]) ->
 def run_layout(compiler: Compiler, path: str, params: dict[str, Value]) -> LayoutState:
     """Evaluate the layout block of the top file.
 
-    Raises :class:`CslError`: no layout block, a PE without code, an unknown parameter.
+    Raises
+    ------
+    CslError
+        If there is no layout block, a core has no code, or a parameter is unknown.
     """
     compiler.files.home = Path(path).parent
     path, file, _ = compiler.files.load(Path(path).name, path, NOWHERE)
@@ -158,7 +169,7 @@ def run_layout(compiler: Compiler, path: str, params: dict[str, Value]) -> Layou
 
 
 def run_program(compiler: Compiler, code: CodeClass) -> EvaluatedUnit:
-    """Evaluate the comptime blocks of one code class."""
+    """Evaluate the comptime blocks of one code class, and return its unit."""
     unit = EvaluatedUnit(compiler, program=ProgramState())
     file = compiler.files.trees[code.path]
     unit.importing.append((code.path, freeze(Value(ty.COMPTIME_STRUCT, code.params))))
@@ -168,7 +179,7 @@ def run_program(compiler: Compiler, code: CodeClass) -> EvaluatedUnit:
 
 
 def read_params(unit: EvaluatedUnit) -> frozenset[str]:
-    """Return the parameters of the file that were read; others do not change the code."""
+    """Return the parameters of the file that were read; others do not affect the code."""
     members = unit.instances[0].members.values()
     return frozenset(
         g.name for g in members if isinstance(g, Global) and g.kind == "param" and g.state != Global.UNSEEN

@@ -1,11 +1,12 @@
-"""Addresses, frames and code of a class of cores, and the pools that all classes of an image share.
+"""Linker: addresses, frames and code of a class of cores, and the pools that all classes of an image share.
 
-Memory of a core (16-bit words): 0..15 free, then variables in the order of their declaration (module instances in the order of import;
-values of 32 bits at even words, variables of more than 16 bytes at multiples of 16 bytes, as LLVM places them, `align(n)` at multiples of n
-bytes), constants, and the frames of the functions.  A function's frame is behind those of all its callers, so frames of functions that are
-never live together share memory.  Code needs 2 words per row.
+Memory of a core (16-bit words): 0..15 are free, then variables in the order of their declaration (module
+instances in the order of import), constants, and the frames of the functions. Values of 32 bits are at even
+words, variables of more than 16 bytes at multiples of 16 bytes, as LLVM places them, and `align(n)` at
+multiples of n bytes. A function's frame is behind those of all its callers, so frames of functions that are
+never active together share memory. Code needs 2 words per row.
 
-Equal functions of different classes are one piece of code.
+Equal functions of different classes share their code.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ from wse_sim.fabric.vm.opcodes import Op
 
 Array = npt.NDArray[Any]
 FIRST_WORD = 16
-CODE_WORDS = 2  # per row, an estimate
-CLASSES_PER_COLLECTION = 500  # a class leaves some 0.3 MB in cycles
+CODE_WORDS = 2  # estimated words per row
+CLASSES_PER_COLLECTION = 500  # a class leaves about 0.3 MB in reference cycles
 LARGE_WORDS = 8  # LLVM places variables of more than 16 bytes at multiples of 16 bytes
 RECURSION_REGISTERS, RECURSION_DEPTH = 1024, 64
 
 
 class Linker:
-    """Pools of the whole image."""
+    """Pools of rows that all classes of the image share."""
 
     def __init__(self, compiler: Compiler) -> None:
         self.compiler = compiler
@@ -77,7 +78,8 @@ class Linker:
         return self.places[key]
 
     def type_name(self, t: ty.Type) -> str:
-        """Return the spelling of a type; the content of structures and enums in it is stored for debuggers."""
+        """Return the spelling of a type, and record the fields of structures and enums in it for
+        debuggers."""
         inner: ty.Type | None = t
         while isinstance(inner, (ty.ArrayType, ty.PointerType)):
             inner = inner.element if isinstance(inner, ty.ArrayType) else inner.target
@@ -98,7 +100,7 @@ class Linker:
         return str(t)
 
     def config(self, route: ColorRoute) -> int:
-        """Number of a color configuration."""
+        """Return the number of a color configuration, and add it to the image if it is new."""
         row = -1 if route.filter is None else self.filters.add(route.filter)
         return self.configs.add(
             ColorConfig(
@@ -108,7 +110,7 @@ class Linker:
 
 
 class ClassLinker:
-    """Memory and code of one class."""
+    """Linker of one class, which determines its memory and code."""
 
     def __init__(self, linker: Linker, unit: EvaluatedUnit, name: str) -> None:
         self.linker, self.unit, self.name = linker, unit, name
@@ -127,6 +129,13 @@ class ClassLinker:
 
     # ---- collect
     def link(self) -> CoreClass:
+        """Link the class: place variables and frames, apply the cost model, and store the code.
+
+        Raises
+        ------
+        CslError
+            If the program breaks a rule that is checked after lowering.
+        """
         state = self.unit.program
         assert state is not None
         tasks = [(bound, self.program.task(bound.function, bound.kind)) for bound in state.tasks.values()]
@@ -232,7 +241,8 @@ class ClassLinker:
         return self.unit.evaluator
 
     def blocked(self, state: ProgramState) -> tuple[list[int], list[int]]:
-        """Ids blocked at the start: (tasks, microthreads); a blocked channel is the data task of it."""
+        """Return the ids that are blocked at the start: (tasks, microthreads); a blocked color or queue
+        blocks its data task."""
         tasks: set[int] = set()
         threads: set[int] = set()
         for value, on, at in state.blocked:
@@ -243,10 +253,10 @@ class ClassLinker:
         return sorted(tasks), sorted(threads)
 
     def reads(self) -> dict[int, int]:
-        """Input queue of every color that the class reads (WSE-2).
+        """Return the input queue of every color that the class reads (WSE-2).
 
-        A color that is unblocked by its number, without a data task and without a DSD, carries control wavelets for control tasks: it gets the
-        highest queue that nobody names.
+        A color that is unblocked by its number, without a data task and without a DSD, carries control
+        wavelets for control tasks; it gets the highest queue that is not in use.
         """
         reads = dict(self.unit.reads)
         state = self.unit.program
@@ -261,7 +271,7 @@ class ClassLinker:
         return reads
 
     def dsrs(self, order: list[Code]) -> int:
-        """Registers per DSR file that the class names."""
+        """Return the number of registers per DSR file that the class needs."""
         highest = -1
         for code in order:
             for row, kind, payload in code.fixes:
@@ -278,7 +288,7 @@ class ClassLinker:
 
     # ---- memory
     def place_variables(self, used: dict[int, Cell]) -> None:
-        """Addresses of variables and constants; initial data may need more variables."""
+        """Assign addresses to variables and constants; initial data may require further variables."""
         waiting = list(used.values())
         seen = set(used)
         while waiting:
@@ -307,6 +317,13 @@ class ClassLinker:
             self.constant_words += 0 if isinstance(root, Global) else root.type.words
 
     def place_frames(self, order: list[Code]) -> None:
+        """Assign addresses to the frames of functions, callers first.
+
+        Raises
+        ------
+        CslError
+            If a function with a frame calls itself other than by a tail call.
+        """
         base: dict[int, int] = {}
         chains: dict[int, tuple[tuple[str, int], ...]] = {}
         start = -(-self.end // 2) * 2
@@ -336,12 +353,12 @@ class ClassLinker:
                     base[id(callee)], chains[id(callee)] = at, chain
 
     def levels(self, code: Code) -> bool:
-        """Whether a function calls itself other than as its last act."""
+        """Return whether a function calls itself other than by tail calls."""
         calls = {id(c) for c in self.order(c for _, kind, c in code.fixes if kind == "call")}
         return id(code) in calls
 
     def fill(self, used: dict[int, Cell]) -> None:
-        """Initial data as segments; zeros are left out."""
+        """Collect the initial data as segments without those that are zero."""
         segments = []
         for key, root in used.items():
             if isinstance(root, FrameCell) or root.data is None:
@@ -373,8 +390,8 @@ class ClassLinker:
         return Symbol(name, "var", self.data.address(ref.root) + ref.words(), ref.type.words, kind)
 
     def variables(self, used: dict[int, Cell], taken: set[str]) -> list[Symbol]:
-        """Return variables that are not exported symbols, for debuggers: the program's own first; a name in
-        use is qualified by its file."""
+        """Return the variables that are not exported symbols, for debuggers, in the order of their
+        declaration; a name in use is qualified by its file."""
         found = []
         for root in sorted((r for r in used.values() if isinstance(r, Global)), key=lambda g: g.order):
             name = root.name
@@ -390,7 +407,7 @@ class ClassLinker:
 
     # ---- code
     def order(self, roots: Iterable[Code]) -> list[Code]:
-        """Every function once, callees before callers."""
+        """Return every function once, callees before callers."""
         found: list[Code] = []
         seen: set[int] = set()
 
@@ -407,9 +424,9 @@ class ClassLinker:
         return found
 
     def total(self, code: Code) -> tuple[int, int]:
-        """Registers and depth of calls from here on."""
+        """Return the number of registers and the depth of calls from a function on."""
         key = id(code)
-        if key in self.visiting:  # it calls itself: room for some levels; the machine faults beyond
+        if key in self.visiting:  # recursion: room for some levels; the machine faults beyond them
             return RECURSION_REGISTERS, RECURSION_DEPTH
         if key not in self.totals:
             self.visiting.add(key)
@@ -424,7 +441,7 @@ class ClassLinker:
         return self.totals[key]
 
     def emit(self, code: Code) -> None:
-        """Patch the pending rows; equal code is stored once."""
+        """Fill in the pending rows of a function and store its code; equal code is stored once."""
         rows = code.rows
         pools = self.linker
         waiting: list[tuple[int, Code]] = []
@@ -473,7 +490,7 @@ class ClassLinker:
             self.code_rows += len(rows)
 
     def keep_names(self, code: Code, first: int) -> None:
-        """Local names of a function whose rows begin at `first`, for debuggers."""
+        """Record the local names of a function whose rows begin at `first`, for debuggers."""
         for seen in code.seen.values():
             at = -1
             if isinstance(seen.entry, FrameCell):

@@ -1,4 +1,5 @@
-"""Run-time code of a code class: expressions with control flow, and every task and function that the linker asks for."""
+"""Lowering of a code class to run-time code: expressions with control flow, and every task and function that
+the linker requests."""
 
 from __future__ import annotations
 
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class Lowerer(LoopLowerer):
-    """Compiles one function (and, through the unit, those it calls)."""
+    """Compiler of one function and, through the unit, of the functions that it calls."""
 
     def exec(self, node: tree.Node, scope: Scope) -> Signal:
-        """A statement; which names are visible in its rows is kept for debuggers."""
+        """Lower a statement, and record for debuggers which names are visible in its rows."""
         code, first = self.code, len(self.code.rows)
         signal = super().exec(node, scope)
         if len(code.rows) > first and not isinstance(node, tree.Block):
@@ -33,7 +34,8 @@ class Lowerer(LoopLowerer):
 
     # ---- expressions with control flow
     def eval_as(self, node: tree.Node, scope: Scope, t: ty.Type | None) -> Operand:
-        """Arms of a value that is chosen at run time take the type that is wanted."""
+        """Evaluate an expression as type `t`; the arms of a value that is chosen at run time are converted to
+        it."""
         if t is not None and isinstance(node, (tree.IfExpr, tree.Switch, tree.Block)):
             self.expected = t
         value = self.eval(node, scope)
@@ -41,7 +43,8 @@ class Lowerer(LoopLowerer):
         return value if t is None else self.coerce(value, t, node.at)
 
     def sides(self, node: tree.Binary, scope: Scope) -> tuple[Operand, Operand]:
-        """Both sides of an operator; a value that is chosen at run time takes the type of the other side."""
+        """Evaluate both sides of an operator; a value that is chosen at run time takes the type of the other
+        side."""
         if node.op in ("<<", ">>") or not (is_choice(node.left) or is_choice(node.right)):
             return super().sides(node, scope)
         if is_choice(node.left):
@@ -58,7 +61,7 @@ class Lowerer(LoopLowerer):
         return left, right
 
     def expect(self, t: ty.Type) -> None:
-        """The arms of the choice that comes next take this type, if it is one of run time."""
+        """Convert the arms of the next choice to type `t`, if it is a run-time number."""
         self.expected = t if ty.is_number(t) and t.runtime else None
 
     def compound_value(self, node: tree.Assign, place: Operand, scope: Scope) -> Operand:
@@ -140,7 +143,13 @@ class Lowerer(LoopLowerer):
         self.locals_end = end
 
     def joined_type(self, arms: list[tree.Node], scope: Scope, at: int) -> ty.Type:
-        """The type of a value with several arms: found by a trial that is taken back."""
+        """Return the type of a value with several arms, by evaluating them and discarding the emitted code.
+
+        Raises
+        ------
+        CslError
+            If no arm has a run-time type.
+        """
         found = [self.trial(a, scope) for a in arms]
         if all(t is found[0] for t in found) and found[0].runtime:
             return found[0]
@@ -206,9 +215,10 @@ def is_choice(node: tree.Node) -> bool:
 
 
 class ProgramCode:
-    """Run-time code of one code class; what the linker reads.
+    """Run-time code of one code class, which the linker reads.
 
-    Symbols: `used` variables that need memory, `functions` by (function, compile-time arguments, argument types).
+    `functions` contains code by function, compile-time arguments and argument types; the unit's `used` are
+    the variables that need memory.
     """
 
     def __init__(self, unit: EvaluatedUnit) -> None:
@@ -223,7 +233,8 @@ class ProgramCode:
         self.functions: dict[Hashable, Code] = {}
 
     def function(self, fn: Function, given: Mapping[str, Operand], result: ty.Type, at: int) -> Code:
-        """The code of a function for these arguments (operands that are not `Value` are run-time parameters)."""
+        """Return the code of a function for these arguments; operands that are not `Value` are run-time
+        parameters."""
         key = (id(fn), tuple(freeze(v) if type(v) is Value else v.type for v in given.values()))
         found = self.functions.get(key)
         if found is not None:
@@ -237,7 +248,7 @@ class ProgramCode:
         return code
 
     def plain(self, fn: Function, at: int) -> Code:
-        """The code of a function without arguments (a handler)."""
+        """Return the code of a handler, which is a task or a function."""
         if fn.node.kind == "task":
             return self.task(fn, "local")
         lowerer = Lowerer(self.unit, Code("probe"))
@@ -247,6 +258,7 @@ class ProgramCode:
         return self.function(fn, given, lowerer.type_of(fn.node.result, scope), at)
 
     def task(self, fn: Function, kind: str) -> Code:
+        """Return the code of a task of kind "local", "data" or "control"."""
         key = (id(fn), "task")
         if key not in self.functions:
             code = Code(fn.name)
@@ -255,7 +267,15 @@ class ProgramCode:
         return self.functions[key]
 
     def exported(self, fn: Function, at: int) -> tuple[Code, list[ty.Type]]:
-        """Entry of a function that the host calls: u32 words become arguments."""
+        """Return the code of a function that the host calls, and its argument types.
+
+        The code converts the 32-bit words of the host to the arguments.
+
+        Raises
+        ------
+        CslError
+            If an argument has a type that the host cannot pass.
+        """
         if fn.node.kind == "task":
             return self.task(fn, "local"), []
         code = Code(fn.name)
@@ -293,7 +313,8 @@ class ProgramCode:
         return code, types
 
     def startup(self, items: list[tuple[tree.Builtin, Scope]]) -> Code | None:
-        """Return code for the register settings of comptime blocks: it runs once, before everything else."""
+        """Return code for the register settings of comptime blocks, which runs once before everything else;
+        None without settings."""
         if not items:
             return None
         code = Code("start")

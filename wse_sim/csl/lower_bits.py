@@ -1,4 +1,5 @@
-"""Fields of packed structures that share words: loads that shift and mask, stores that keep the bits of their neighbours."""
+"""Lowering of packed structures' fields that share words: loads shift and mask, and stores keep the bits of
+other fields."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ WORD = 0xFFFF
 
 
 class WordLowerer(Protocol):
-    """The lowerer of whole words (:class:`wse_sim.csl.lower_places.PlaceLowerer`)."""
+    """Methods for whole words that this module uses (:class:`wse_sim.csl.lower_places.PlaceLowerer`)."""
 
     code: Code
 
@@ -32,10 +33,10 @@ class WordLowerer(Protocol):
 
 
 def load_bits(low: WordLowerer, mem: Mem, at: int) -> Operand:
-    """The value of a field that begins or ends inside a word."""
+    """Load a field that begins or ends inside a word."""
     t, bits = mem.type, ty.bits_of(mem.type)
     mem = low.simple(mem, at)
-    if isinstance(t, ty.StructType):  # with a union inside: it lives in memory
+    if isinstance(t, ty.StructType):  # a structure with a union, which is kept in memory
         cell = low.address(Ref(low.frame_cell("union", t, at), (), t), at)
         for k in range(t.words):
             inner = ty.int_type(False, min(16, bits - 16 * k))
@@ -63,7 +64,7 @@ def load_bits(low: WordLowerer, mem: Mem, at: int) -> Operand:
 
 
 def shifted(low: WordLowerer, reg: int, n: int, cost: str, at: int) -> int:
-    """A register shifted by n bits to the right (to the left, if n is negative)."""
+    """Shift a register right by n bits, or left if n is negative; return the register of the result."""
     if n > 0:
         return low.emit(Op.SHRI, reg, n, cost, ty.U32, at).reg
     return low.emit(Op.SHLI_I32, reg, -n, cost, ty.I32, at).reg if n < 0 else reg
@@ -97,7 +98,7 @@ def store_packed(low: WordLowerer, mem: Mem, value: Operand, at: int) -> None:
                 continue
             reg = shifted(low, low.register(item, at), skip, "alu16" if bits <= 16 else "alu32", at)
             pieces.setdefault(k, []).append(low.emit(Op.ANDI, reg, mask, "alu16", ty.U16, at).reg)
-    whole = mem.bit < 0  # the bits behind a structure are nobody's
+    whole = mem.bit < 0  # the bits after a structure are unused
     for k, mask in masks.items():
         place = Mem(ty.U16, at, mem.root, mem.base, mem.offset + k)
         regs = pieces.get(k, [])
@@ -115,7 +116,7 @@ def store_packed(low: WordLowerer, mem: Mem, value: Operand, at: int) -> None:
 def leaves(
     low: WordLowerer, t: ty.Type, value: Operand, start: int, at: int
 ) -> Iterator[tuple[int, ty.Type, Operand]]:
-    """Scalars of a packed value with the first bit of each."""
+    """Yield (first bit, type, scalar) for every scalar of a packed value."""
     value = low.load(value, at)
     if not isinstance(t, ty.StructType):
         yield start, t, value

@@ -1,4 +1,4 @@
-"""Builtins with effects at run time: tasks, and machine operations that the libraries use."""
+"""Lowering of builtins with run-time effects: tasks, and machine operations that the libraries use."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from wse_sim.fabric.vm.opcodes import Op, Sys
 
 
 class RuntimeBuiltins(MapLowerer):
-    """Mixed into the lowerer; overrides builtins of the evaluator where code must be emitted."""
+    """Builtins that emit code, a base class of the lowerer."""
 
-    expected: ty.Type | None  # what the arms of the choice that comes next become
+    expected: ty.Type | None  # type to which the arms of the next choice are converted
 
     # ---- tasks
     def b_activate(self, node: tree.Builtin, scope: Scope) -> Operand:
@@ -47,7 +47,7 @@ class RuntimeBuiltins(MapLowerer):
 
     # ---- the machine
     def system(self, name: Sys, args: Sequence[Operand], result: ty.Type, cost: str, at: int) -> Operand:
-        """`SYS`: arguments in consecutive registers."""
+        """Emit a `SYS` row with its arguments in consecutive registers, and return its result."""
         start = self.code.next
         self.reserve(start, len(args))
         for i, value in enumerate(args):
@@ -61,7 +61,7 @@ class RuntimeBuiltins(MapLowerer):
         return VOID_VALUE if reg < 0 else Run(result, reg, at)
 
     def b___sys(self, node: tree.Builtin, scope: Scope) -> Operand:
-        """`@__sys(result type, "NAME", arguments...)`."""
+        """Lower `@__sys(result type, "NAME", arguments...)`."""
         result = self.type_of(node.args[0], scope)
         name = self.data(node.args[1], scope, ty.COMPTIME_STRING)
         values = []
@@ -73,11 +73,11 @@ class RuntimeBuiltins(MapLowerer):
         return self.system(Sys[name], values, result, sys_cost(name), node.at)
 
     def b___print(self, node: tree.Builtin, scope: Scope) -> Operand:
-        """`@__print("format", "kinds", values...)`: text for the host's log."""
+        """Lower `@__print("format", "kinds", values...)`, which writes text to the host's log."""
         return self.record(node, scope, Sys.PRINT)
 
     def b___trace(self, node: tree.Builtin, scope: Scope) -> Operand:
-        """`@__trace("key", "kinds", values...)`: values kept for the host."""
+        """Lower `@__trace("key", "kinds", values...)`, which records values for the host."""
         return self.record(node, scope, Sys.TRACE)
 
     def record(self, node: tree.Builtin, scope: Scope, sys: Sys) -> Operand:
@@ -85,7 +85,8 @@ class RuntimeBuiltins(MapLowerer):
         return self.write_record(text, kinds, [self.eval(a, scope) for a in node.args[2:]], sys, node)
 
     def b___format(self, node: tree.Builtin, scope: Scope) -> Operand:
-        """`@__format("text {}", end, with coordinates, .{ values })`."""
+        """Lower `@__format("text {}", end, with coordinates, .{ values })`, which writes text to the host's
+        log."""
         text, end = (self.data(a, scope, ty.COMPTIME_STRING) for a in node.args[:2])
         given = self.eval(node.args[3], scope).data
         values, kinds = list(given.values()), ""
@@ -186,7 +187,14 @@ class RuntimeBuiltins(MapLowerer):
     def exported_by_id(
         self, node: tree.Builtin, scope: Scope, number: tree.Node, wanted: ty.Type | None
     ) -> Operand:
-        """The value of the exported variable with an id: of type `wanted`, or (None) a pointer, cast to words."""
+        """Return the value of the exported variable with an id, of type `wanted`; without `wanted`, of a
+        pointer cast to words.
+
+        Raises
+        ------
+        CslError
+            If the program exports no such variable.
+        """
         layout, state = self.unit.compiler.layout, self.unit.program
         inner = Scope(scope.instance, scope)
         words = ty.pointer(ty.U16, many=True)
@@ -210,7 +218,7 @@ class RuntimeBuiltins(MapLowerer):
                 node.at,
                 f"{node.name}: the program exports no {what}; name one with @export_name and @export_symbol",
             )
-        arms[-1] = (None, arms[-1][1])  # of another id the result is undefined
+        arms[-1] = (None, arms[-1][1])  # the result for another id is undefined
         self.expected = words if wanted is None else wanted
         return self.eval(arms[0][1] if len(arms) == 1 else tree.Switch(node.at, number, arms), inner)
 
@@ -250,11 +258,12 @@ class RuntimeBuiltins(MapLowerer):
 
 PLACE = re.compile(r"\{[^{}]*\}")
 PIECES = re.compile(r"\{\{|\{[^{}]*\}|\}\}|[{}]|[^{}]+")
-LITERAL = {"{": "{{", "}": "}}"}  # as the machine's log wants them
+LITERAL = {"{": "{{", "}": "}}"}  # escapes in the format of the machine's log
 
 
 def kind_of(t: ty.Type, place: str) -> str:
-    """The letter of a value in a printed record; `place` is what is in its braces (X hexadecimal, b binary)."""
+    """Return the kind letter of a value in a printed record; `place` is the text in its braces (X
+    hexadecimal, b binary)."""
     if place in ("X", "b"):
         return {"X": "XY", "b": "BC"}[place][t.words > 1]
     if t is ty.COMPTIME_STRING:

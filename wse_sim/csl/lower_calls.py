@@ -1,7 +1,8 @@
-"""Functions, tasks and calls at run time.
+"""Lowering of functions, tasks and calls.
 
-Functions are compiled once per set of compile-time arguments and argument types.  A function may call itself: as the
-last thing that it does this is a jump, else it takes a window of registers per level.
+Functions are compiled once per set of compile-time arguments and argument types. A function may call itself:
+a tail call without arguments and result is a jump, and any other call takes a new window of registers per
+level.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ END: Signal = ("end",)
 
 @dataclass
 class Target:
-    """A loop, a labelled block or an inlined function that a jump can leave."""
+    """Loop, labelled block or inlined function that a jump can leave."""
 
     label: str | None
     leave: int
@@ -41,7 +42,13 @@ class Target:
 
 
 def leaves(t: ty.Type, at: int) -> list[ty.Type]:
-    """Scalars of a value in the order of its fields."""
+    """Return the types of a value's scalars in the order of its fields.
+
+    Raises
+    ------
+    CslError
+        If the value cannot be passed in registers.
+    """
     if isinstance(t, ty.StructType) and t.kind == "struct":
         return [leaf for _, f in t.fields for leaf in leaves(f, at)]
     if isinstance(t, (ty.ArrayType, ty.StructType)):
@@ -52,7 +59,7 @@ def leaves(t: ty.Type, at: int) -> list[ty.Type]:
 
 
 class CallLowerer(RuntimeBuiltins):
-    """Functions and the calls between them."""
+    """Lowerer of functions and of calls between them."""
 
     def __init__(self, unit: EvaluatedUnit, code: Code) -> None:
         super().__init__(unit)
@@ -65,7 +72,7 @@ class CallLowerer(RuntimeBuiltins):
 
     # ---- functions
     def function(self, fn: Function, given: Mapping[str, Operand], result: ty.Type) -> None:
-        """Body of a function: parameters that are no compile-time values are in r0.. of its window."""
+        """Lower the body of a function; its run-time parameters are in r0.. of its window."""
         node = fn.node
         if node.body is None:
             raise CslError(node.at, f"'{fn.name}' is declared without a body")
@@ -96,14 +103,14 @@ class CallLowerer(RuntimeBuiltins):
         self.code.finish()
 
     def parameter(self, t: ty.Type, at: int) -> Operand:
-        """Registers of a parameter, in the order of its scalars."""
+        """Allocate the registers of a parameter, in the order of its scalars."""
         if isinstance(t, ty.StructType) and t.kind == "struct":
             return Agg(t, [self.parameter(f, at) for _, f in t.fields], at)
         leaves(t, at)
         return Run(t, self.code.alloc(), at)
 
     def task(self, fn: Function, kind: str) -> None:
-        """A task: the wavelet is in r0 when it starts."""
+        """Lower a task; its wavelet is in r0 when it starts."""
         node = fn.node
         scope = Scope(fn.instance)
         scope.result = self.result = ty.VOID
@@ -135,11 +142,11 @@ class CallLowerer(RuntimeBuiltins):
                 )
         if kind == "control" and len(types) > 1:
             raise CslError(
-                node.at, f"a control task takes one argument at most, and '{fn.name}' has {len(types)}"
+                node.at, f"a control task takes at most one argument, but '{fn.name}' has {len(types)}"
             )
 
     def word_argument(self, t: ty.Type, reg: int, at: int) -> Run:
-        """A register that holds a raw word becomes a value of a task's or a host call's argument type."""
+        """Convert the raw word in a register to the argument type of a task or a host call."""
         if isinstance(t, ty.IntType):
             if t.bits in (8, 16, 32) and t is not ty.U32:
                 self.code.emit(Op[f"WRAP_{'I' if t.signed else 'U'}{t.bits}"], reg, reg, 0, "free", at)
@@ -156,7 +163,7 @@ class CallLowerer(RuntimeBuiltins):
         if not isinstance(callee.data, Function):
             raise CslError(node.at, f"a value of type '{callee.type}' cannot be called")
         fn: Function = callee.data
-        if fn.node.kind == "task" and self.judges(scope):  # old releases compiled the call of its body
+        if fn.node.kind == "task" and self.judges(scope):  # old releases compiled such a call
             raise CslError(node.at, f"'{fn.name}' is a task and cannot be called; activate it with @activate")
         if len(node.args) != len(fn.node.params):
             self.check_count(fn, len(node.args), node.at)
@@ -197,11 +204,11 @@ class CallLowerer(RuntimeBuiltins):
         return self.results(result, node.at)
 
     def static(self, value: Operand, comptime: bool) -> bool:
-        """Whether an argument is bound when the function is compiled."""
+        """Return whether an argument is bound when the function is compiled."""
         return type(value) is Value and (comptime or not value.type.runtime or value.type is ty.VOID)
 
     def argument(self, value: Operand, mark: int, at: int) -> Operand:
-        """Place an argument in the registers from `mark` on."""
+        """Move an argument to the registers from `mark` on."""
         t = value.type
         items = self.scalars(value, at)
         self.gather(items, mark, at)
@@ -210,12 +217,13 @@ class CallLowerer(RuntimeBuiltins):
         return self.numbered(t, iter(range(mark, mark + len(items))), at)
 
     def numbered(self, t: ty.Type, regs: Iterator[int], at: int) -> Operand:
+        """Return a value of type `t` whose scalars are in the registers that `regs` yields."""
         if isinstance(t, ty.StructType):
             return Agg(t, [self.numbered(f, regs, at) for _, f in t.fields], at)
         return Run(t, next(regs), at)
 
     def scalars(self, value: Operand, at: int) -> list[Operand]:
-        """The scalar operands of a value, in the order of its fields."""
+        """Return the scalar operands of a value, in the order of its fields."""
         t = value.type
         leaves(t, at)
         if not isinstance(t, ty.StructType):
@@ -232,7 +240,7 @@ class CallLowerer(RuntimeBuiltins):
         ]
 
     def gather(self, items: Sequence[Operand], start: int, at: int) -> None:
-        """Move scalars into consecutive registers, without overwriting any before it is read."""
+        """Move scalars to consecutive registers, without overwriting any before it is read."""
         code = self.code
         wanted = range(start, start + len(items))
         clash = any(type(i) is Run and i.reg in wanted and i.reg != start + k for k, i in enumerate(items))
@@ -250,13 +258,14 @@ class CallLowerer(RuntimeBuiltins):
             self.move(item, start + k, max(start, self.locals_end) if single else 1 << 30, at)
 
     def results(self, t: ty.Type, at: int) -> Operand:
-        """The value that a call left in the registers from the window on."""
+        """Return the value that a call left in the first registers of its window."""
         if t is ty.VOID:
             return VOID_VALUE
         return self.parameter(t, at)
 
     def inlined(self, fn: Function, inner: Scope, result: ty.Type, at: int) -> Operand:
-        """The body in place: for arguments that mix run-time values into anonymous structures."""
+        """Lower a function's body at its call, for arguments that mix run-time values into anonymous
+        structures."""
         if len(self.targets) > 40:
             raise CslError(at, f"'{fn.name}' is expanded inside itself")
         code = self.code
@@ -290,7 +299,7 @@ def has_run(value: Value) -> bool:
 
 
 def addressed_names(node: tree.Function, known: dict[int, set[str]]) -> set[str]:
-    """Names whose address is taken anywhere in a function; `known` keeps the answers while the tree lives."""
+    """Return the names whose address is taken in a function; `known` caches the answers."""
     key = id(node)
     if key not in known:
         found: set[str] = set()

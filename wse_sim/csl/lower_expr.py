@@ -1,6 +1,6 @@
-"""Expressions whose operands are known only at run time: arithmetic, comparisons, conversions.
+"""Lowering of expressions whose operands are known only at run time: arithmetic, comparisons and conversions.
 
-One file, because every expression falls back on the conversions at its end.
+One file, because every expression uses the conversions at its end.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 
 
 def suffix(t: ty.IntType) -> str | None:
-    """The suffix of an opcode that wraps in exactly this type."""
+    """Return the suffix of the opcodes that wrap at exactly this type, or None."""
     return f"{'I' if t.signed else 'U'}{t.bits}" if t.bits in (16, 32) else None
 
 
 def moves_evenly(op: str, left: Operand, right: Operand) -> bool:
     """Return whether a result changes by the same amount per loop iteration: a sum of such values, or a
-    product with a known number."""
+    product of one with a known number."""
     known = [type(side) is Value for side in (left, right)]
     linear = [type(side) is Run and side.linear for side in (left, right)]
     return (
@@ -40,7 +40,7 @@ def moves_evenly(op: str, left: Operand, right: Operand) -> bool:
 
 
 class ExpressionLowerer(PlaceLowerer):
-    """Emits rows into `code`."""
+    """Lowerer of expressions, which emits rows into `code`."""
 
     # ---- arithmetic
     def unary(self, op: str, value: Operand, at: int) -> Operand:
@@ -95,11 +95,11 @@ class ExpressionLowerer(PlaceLowerer):
         cost = {"*": "mul", "/": "div", "%": "div"}.get(op, "alu")
         cost += width(t) if cost == "div" else self.price_width(t)
         if op in ("/", "%") and type(right) is Value and right.data:
-            # A compiler divides by a known number with shifts, or with the high half of a product.
+            # A compiler divides by a known number by shifts or by a multiplication with the high half of the product.
             n = abs(int(right.data))
             cost = ("alu" if n & (n - 1) == 0 else "mul") + {"16": "32", "32": "64", "64": "64"}[width(t)]
         elif op == "*" and moves_evenly(op, left, right):
-            cost = "alu" + self.price_width(t)  # a compiler adds the factor in every turn of the loop
+            cost = "alu" + self.price_width(t)  # a compiler adds the factor in every round of the loop
         if type(right) is Value:
             quick = self.immediate(op, t, left, right.data, cost, at)
             if quick is not None:
@@ -114,7 +114,7 @@ class ExpressionLowerer(PlaceLowerer):
         return self.emit(Op[f"{ARITH[op]}_{end}"], a, b, cost, t, at)
 
     def immediate(self, op: str, t: ty.IntType, left: Operand, n: int, cost: str, at: int) -> Run | None:
-        """The form with the number in the row, where there is one."""
+        """Emit the form of an operation with the number in its row, or return None if there is none."""
         end = suffix(t)
         if op in BITS:
             if n in INT32:
@@ -140,7 +140,7 @@ class ExpressionLowerer(PlaceLowerer):
         return None
 
     def wrapped(self, run: Run, t: ty.IntType, at: int) -> Run:
-        """Bring a 64-bit result into a type of odd width."""
+        """Wrap a 64-bit result at the width of its type."""
         if t.bits < 64:
             self.code.emit(Op.WRAPS if t.signed else Op.WRAPU, run.reg, run.reg, t.bits, "free", at)
         return run
@@ -201,7 +201,10 @@ class ExpressionLowerer(PlaceLowerer):
         return self.emit(Op[name], a, b, f"alu{width(t)}", ty.BOOL, at)
 
     def branch(self, node: tree.Node, scope: Scope, target: int, when: bool) -> bool | None:
-        """Jump to `target` if the condition is `when`, else continue.  Returns the condition if it is known now (nothing is emitted)."""
+        """Emit a jump to `target` if the condition equals `when`.
+
+        Return the condition without such a jump if it is known at compile time, else None.
+        """
         code = self.code
         mark = code.next
         if isinstance(node, tree.Unary) and node.op == "!":
@@ -230,7 +233,8 @@ class ExpressionLowerer(PlaceLowerer):
         return None
 
     def branch_logical(self, node: tree.Binary, scope: Scope, target: int, when: bool) -> bool | None:
-        """Short circuit: `a and b` is false as soon as a is; `a or b` true as soon as a is."""
+        """Emit a short-circuit jump: `a and b` is false as soon as `a` is, and `a or b` true as soon as `a`
+        is."""
         deciding = node.op == "or"
         code = self.code
         if when == deciding:
@@ -254,7 +258,8 @@ class ExpressionLowerer(PlaceLowerer):
     def branch_compare(
         self, op: str, written: str, left: Operand, right: Operand, target: int, at: int
     ) -> None:
-        """Jump if `left op right`; floats keep the operator as written (not-a-number is unordered)."""
+        """Emit a jump if `left op right`; floats are compared by the operator as written, because
+        not-a-number is unordered."""
         code = self.code
         t, left, right = self.comparable(written, left, right, at)
         if isinstance(t, ty.FloatType) or (isinstance(t, ty.IntType) and t.bits == 64 and not t.signed):
@@ -300,7 +305,13 @@ class ExpressionLowerer(PlaceLowerer):
 
     # ---- conversions
     def check_half(self, t: ty.Type, at: int) -> None:
-        """Refuse a 16-bit float that is not the program's: a program has one of them at run time."""
+        """Check that a 16-bit float type is the program's: a program has only one of them at run time.
+
+        Raises
+        ------
+        CslError
+            If it is another one.
+        """
         if t in ty.HALVES and t.name != self.options.fp16:
             raise CslError(
                 at,
@@ -376,7 +387,7 @@ class ExpressionLowerer(PlaceLowerer):
         return self.narrow(Run(s, reg, at), t, at, "free" if same else f"alu{width(t)}")
 
     def narrow(self, run: Run, t: ty.Type, at: int, cost: str) -> Run:
-        """The low bits of a register under an integer type."""
+        """Return the low bits of a register as an integer type."""
         assert isinstance(t, ty.IntType)
         if t.bits == 64:
             return Run(t, run.reg, at)
@@ -395,7 +406,7 @@ class ExpressionLowerer(PlaceLowerer):
         if isinstance(value, (Agg, Mem)):
             place = value if type(value) is Mem else self.spill(value, at)
             found = self.load(Mem(t, at, place.root, place.base, place.offset, place.index, place.scale), at)
-            if isinstance(t, ty.IntType) and t.bits % 16:  # the bits of the words beyond it are nobody's
+            if isinstance(t, ty.IntType) and t.bits % 16:  # the remaining bits of the last word are unused
                 return self.narrow(Run(t, self.register(found, at), at), t, at, "free")
             return found
         if isinstance(t, (ty.StructType, ty.ArrayType)):

@@ -1,4 +1,5 @@
-"""Loops at run time: unrolled where their length must be known, counted, over an array."""
+"""Lowering of loops: unrolled if their iterations must be known at compile time, counted over a range, or
+over an array."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from wse_sim.fabric.vm.opcodes import Op
 
 
 class LoopLowerer(StatementLowerer):
-    """`while` and `for`."""
+    """Lowerer of `while` and `for`."""
 
     # ---- loops
     def s_While(self, node: tree.While, scope: Scope) -> Signal:
@@ -68,7 +69,7 @@ class LoopLowerer(StatementLowerer):
             )
 
     def iteration(self, node: tree.While | tree.For, scope: Scope, leave: int) -> bool:
-        """Lower one iteration of an unrolled loop; return True if nothing can follow it."""
+        """Lower one iteration of an unrolled loop; return True if no iteration can follow it."""
         target = Target(node.label, leave, self.code.label())
         self.targets.append(target)
         signal = self.arm(node.body, scope)
@@ -135,7 +136,8 @@ class LoopLowerer(StatementLowerer):
         return None
 
     def counted(self, node: tree.For, over: RunRange, scope: Scope, turns: int) -> Signal:
-        """Lower a loop over a range; `turns`: its number of iterations, 0 if unknown. The test is at the end."""
+        """Lower a loop over a range, with the test at its end; `turns` is its number of iterations, 0 if
+        unknown."""
         code, at = self.code, node.at
         cost = "alu32" if over.element.words > 1 else "alu16"
         i = self.settle(self.coerce(over.start, over.element, at), code.next, at)
@@ -172,7 +174,7 @@ class LoopLowerer(StatementLowerer):
         return None
 
     def bound(self, value: Operand, at: int) -> int | Run:
-        """A bound of a loop: a number that fits a row, or its own register."""
+        """Return a bound of a loop: a number that fits a row, or a separate register."""
         if type(value) is Value:
             if value.data in INT32:
                 return value.data
@@ -180,7 +182,7 @@ class LoopLowerer(StatementLowerer):
         return Run(value.type, self.settle(value, self.code.next, at), at)
 
     def range_test(self, i: int, stop: int | Run, step: int | Run, label: int, inside: bool, at: int) -> None:
-        """Jump to `label` if the counter is (`inside`) or is not within the range."""
+        """Emit a jump to `label` if the counter is within the range (`inside`), or is not."""
         code = self.code
         if isinstance(step, int):
             down = step < 0

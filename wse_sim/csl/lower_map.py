@@ -1,4 +1,4 @@
-"""`@map`, and copies of memory element by element."""
+"""Lowering of `@map`, and of copies of memory by the vector engine."""
 
 from __future__ import annotations
 
@@ -17,18 +17,25 @@ from wse_sim.fabric.vm.opcodes import Form, Op, Sys
 
 
 class Elements(NamedTuple):
-    """A vector operand of `@map`: its DSD in its own register."""
+    """Vector operand of `@map`, with its DSD in a separate register."""
 
     dsd: Run
-    element: ty.Type | None  # where it is known
-    dsr: int | None = None  # number of the register that it came from
-    whole: int | None = None  # register of the DSD over the fabric, whose elements come one by one
+    element: ty.Type | None  # None if unknown
+    dsr: int | None = None  # number of its DSR, if it is in one
+    whole: int | None = None  # register of the whole fabric DSD, whose elements are moved one by one
 
 
 def check_directions(
     inputs: Sequence[Operand | Elements], target: Operand | Elements | None, nodes: Sequence[tree.Node]
 ) -> None:
-    """Words of `@map` come from inputs of the fabric and go to outputs; the destination is the last of `nodes`."""
+    """Check that inputs of `@map` are not fabric outputs and that its output is not a fabric input; the last
+    of `nodes` is the destination.
+
+    Raises
+    ------
+    CslError
+        If a direction is wrong.
+    """
     for operand, node in zip(inputs, nodes, strict=False):
         if isinstance(operand, Elements) and operand.dsd.type is ty.FABOUT:
             raise CslError(node.at, "an input of @map is a fabout_dsd; words are written to it, not read")
@@ -37,11 +44,12 @@ def check_directions(
 
 
 class MapLowerer(VectorLowerer):
-    """`@map` and the copies that assignments of arrays need."""
+    """Lowerer of `@map` and of array assignments."""
 
     # ---- @map
     def b_map(self, node: tree.Builtin, scope: Scope) -> Operand:
-        """A loop: the next element of every vector operand, the call, the store; it ends with the shortest operand."""
+        """Lower `@map` to a loop over the elements of the shortest vector operand: load the elements, call
+        the function, store its result."""
         if len(node.args) < 2:
             raise CslError(node.at, "@map takes a function, its inputs and a destination")
         code, at = self.code, node.at
@@ -105,7 +113,8 @@ class MapLowerer(VectorLowerer):
         return VOID_VALUE
 
     def is_register_operation(self, fn: Function, inner: Scope) -> bool:
-        """Whether a function is one vector operation on loaded registers and its arguments: the machine repeats it by itself."""
+        """Return whether a function is one vector operation on loaded registers and its arguments, which the
+        machine repeats by itself."""
         body = fn.node.body
         statements = body.statements if isinstance(body, tree.Block) else []
         if len(statements) != 1 or not isinstance(statements[0], tree.ExprStatement):
@@ -122,7 +131,7 @@ class MapLowerer(VectorLowerer):
         return True
 
     def map_operand(self, arg: tree.Node, scope: Scope) -> Operand | Elements:
-        """A vector operand in its own register; others as they are."""
+        """Move a vector operand to a separate register; return other operands unchanged."""
         value = self.eval(arg, scope)
         if value.type is ty.FIFO:
             raise CslError(arg.at, "@map does not take a FIFO")
@@ -147,7 +156,13 @@ class MapLowerer(VectorLowerer):
         return value
 
     def map_count(self, operands: Sequence[Operand | Elements], at: int) -> int:
-        """A register with the length of the shortest vector operand."""
+        """Return a register with the length of the shortest vector operand.
+
+        Raises
+        ------
+        CslError
+            If there is no vector operand.
+        """
         code = self.code
         count = None
         for operand in operands:
@@ -208,7 +223,7 @@ class MapLowerer(VectorLowerer):
         self.store(Mem(value.type, at, None, place.reg), value, at)
 
     def map_finish(self, operand: Operand | Elements, counter: int, at: int) -> None:
-        """A DSR that keeps its address continues behind the last element."""
+        """Move a DSR that saves its address behind the last element."""
         if isinstance(operand, Elements) and operand.dsr is not None:
             start = self.code.next
             self.reserve(start, 2)
@@ -219,7 +234,7 @@ class MapLowerer(VectorLowerer):
             self.code.release(start)
 
     def element_move(self, dest: Operand, source: Operand, t: ty.Type, at: int) -> None:
-        """One element over the fabric."""
+        """Move one element from or to the fabric."""
         self.element_vector("mov16" if t.words == 1 else "mov32", dest, source, at)
 
     # ---- copies of memory
@@ -236,7 +251,7 @@ class MapLowerer(VectorLowerer):
         self.element_vector("mov16", self.words_dsd(dest, n, at), Value(ty.U16, 0), at)
 
     def element_vector(self, op: str, dest: Operand, source: Operand, at: int) -> None:
-        """An operation of a destination and a source, without options."""
+        """Emit a vector operation with a destination, one source and no options."""
         start = self.code.next
         self.reserve(start, 2)
         row = vector_row(op)

@@ -1,6 +1,7 @@
-"""Operands and places that are known only at run time: registers, memory, members, elements.
+"""Lowering of operands and places that are known only at run time: registers, memory, members and elements.
 
-One file, because every form of a place (register, memory, member, element) is read and written by the same few helpers.
+One file, because every kind of place (register, memory, member, element) is read and written by the same few
+helpers.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ INT32 = range(-(1 << 31), 1 << 31)
 
 
 def width(t: ty.Type) -> str:
-    """The width class of a scalar in the cost table."""
+    """Return the width class of a scalar in the cost table: "16", "32" or "64"."""
     bits = getattr(t, "bits", 16)
     return "16" if bits <= 16 else "32" if bits <= 32 else "64"
 
 
 class PlaceLowerer(Evaluator):
-    """Emits rows into `code`."""
+    """Lowerer of places, which emits rows into `code`."""
 
     unit: EvaluatedUnit
     is_code = True
 
     code: Code
-    if TYPE_CHECKING:  # of the floor above
+    if TYPE_CHECKING:  # defined by a subclass
 
         def copy_words(self, dest: Mem, source: Mem, n: int, at: int) -> None: ...
         def clear_words(self, dest: Mem, n: int, at: int) -> None: ...
@@ -43,7 +44,7 @@ class PlaceLowerer(Evaluator):
     in_index: bool = False
 
     def index_value(self, node: tree.Node, scope: Scope) -> Operand:
-        """An index; addresses have 16 bits, so a compiler computes no more than the low 16 bits of it."""
+        """Evaluate an index at the cost of 16-bit arithmetic, because addresses have 16 bits."""
         outside, self.in_index = self.in_index, True
         try:
             return super().index_value(node, scope)
@@ -51,12 +52,12 @@ class PlaceLowerer(Evaluator):
             self.in_index = outside
 
     def price_width(self, t: ty.Type) -> str:
-        """The width class that a sum or a product of type `t` costs."""
+        """Return the width class that determines the cost of a sum or product of type `t`."""
         return "16" if self.in_index else width(t)
 
     def look_at_reach(self, value: Operand, arg: tree.Node, scope: Scope) -> None:
-        """Check that a known descriptor stays in its array; for a variable, later, if nothing assigns the
-        variable."""
+        """Check that a known descriptor stays in its array; a variable is checked when linking, if no code
+        assigns it."""
         self.check_reach(value, arg.at)
         variable = self.variable_of(arg, scope)
         if variable is not None:
@@ -65,15 +66,15 @@ class PlaceLowerer(Evaluator):
     def look_at_element(
         self, value: Operand, arg: tree.Node, scope: Scope, wanted: ty.FloatType, name: str
     ) -> None:
-        """Check the elements of a known descriptor in an operation; for a variable, later, if nothing assigns
-        the variable."""
+        """Check the element type of a known descriptor in an operation; a variable is checked when linking,
+        if no code assigns it."""
         self.check_element(value, wanted, name, arg.at)
         variable = self.variable_of(arg, scope)
         if variable is not None:
             self.unit.elements.setdefault((id(variable), wanted), (variable, name, arg.at))
 
     def variable_of(self, arg: tree.Node, scope: Scope) -> Global | None:
-        """The variable of a program that an expression names, if it is nothing else."""
+        """Return the program variable that an expression consists of, or None."""
         if not (
             isinstance(arg, tree.Name) or (isinstance(arg, tree.Member) and isinstance(arg.base, tree.Name))
         ):
@@ -85,7 +86,13 @@ class PlaceLowerer(Evaluator):
 
     # ---- operands
     def register(self, value: Operand, at: int) -> int:
-        """The register of a scalar operand; a known value is loaded."""
+        """Return the register of a scalar operand; a known value is loaded into a new one.
+
+        Raises
+        ------
+        CslError
+            If the operand is an array or a structure.
+        """
         if type(value) is Run or type(value) is Local:
             return value.reg
         if type(value) is Value:
@@ -107,7 +114,7 @@ class PlaceLowerer(Evaluator):
             code.fix("address", data.root)
             self.use(data.root)
         elif isinstance(data, (Dsd, Fifo)):
-            # A descriptor is in memory: the load of the register that uses it is what costs.
+            # A descriptor is in memory: the cost is that of the operation that loads it.
             code.emit(Op.LDK, reg, 0, 0, "free", at)
             code.fix("dsd", data)
             if isinstance(data, Dsd) and data.ref is not None:
@@ -117,7 +124,7 @@ class PlaceLowerer(Evaluator):
         elif isinstance(t, (ty.StructType, ty.ArrayType)) or not (ty.is_number(t) or t.runtime):
             raise CslError(at, f"a value of type '{t}' exists only at compile time")
         elif t is ty.VOID:
-            raise CslError(at, "a void value has no use here")
+            raise CslError(at, "a void value cannot be used here")
         else:
             if t is ty.COMPTIME_INT or t is ty.COMPTIME_FLOAT:
                 raise CslError(at, f"this {t} needs a type at run time; declare it or use @as")
@@ -133,17 +140,17 @@ class PlaceLowerer(Evaluator):
         return reg
 
     def use(self, root: Cell) -> None:
-        """A variable needs memory."""
+        """Record that a variable needs memory."""
         self.unit.used.setdefault(id(root), root)
 
     def emit(self, op: Op, b: int, c: int, cost: str, t: ty.Type, at: int) -> Run:
-        """A row with a fresh register for its result."""
+        """Emit a row with a new register for its result, and return the result."""
         reg = self.code.alloc()
         self.code.emit(op, reg, b, c, cost, at)
         return Run(t, reg, at)
 
     def move(self, value: Operand, reg: int, mark: int, at: int) -> None:
-        """Bring a scalar into a register."""
+        """Move a scalar to a register."""
         if type(value) is Value:
             self.load_constant(value, reg, at)
             return
@@ -151,7 +158,7 @@ class PlaceLowerer(Evaluator):
         if source != reg and not self.code.retarget(source, reg, mark):
             cost = (
                 "free" if isinstance(value.type, ty.DsdType) else "move"
-            )  # a descriptor is loaded by its user
+            )  # the operation that uses a descriptor loads it
             self.code.emit(Op.MOV, reg, source, 0, cost, at)
 
     # ---- places
@@ -172,7 +179,7 @@ class PlaceLowerer(Evaluator):
         return self.unit.comptime.known(node, scope)
 
     def address(self, place: Operand, at: int) -> Mem:
-        """Any place as a `Mem`."""
+        """Return a place in memory as a `Mem`."""
         if type(place) is Ref:
             self.use(place.root)
             bit = place.bit()
@@ -205,7 +212,7 @@ class PlaceLowerer(Evaluator):
         if not t.runtime:
             raise CslError(at, f"a value of type '{t}' cannot be read at run time")
         name, cost = self.memory_op(t)
-        if isinstance(t, ty.DsdType):  # read by what changes or uses it, where it lies
+        if isinstance(t, ty.DsdType):  # the operation that uses or changes a descriptor reads it from memory
             cost = "free"
         return self.access_memory(f"LD{{}}_{name}", mem, self.code.alloc(), cost.format("load"), t, at)
 
@@ -240,7 +247,7 @@ class PlaceLowerer(Evaluator):
         return Run(t, reg, at)
 
     def base_register(self, mem: Mem, at: int) -> int:
-        """Address of a place as a register."""
+        """Return a register with the address of a place."""
         code = self.code
         if mem.index is not None:
             index = mem.index
@@ -371,7 +378,7 @@ class PlaceLowerer(Evaluator):
         return super().field(base, place, at)
 
     def part(self, mem: Mem, t: ty.StructType, place: int, at: int) -> Mem:
-        """A field of a structure in memory."""
+        """Return the place of a field of a structure in memory."""
         mem = self.simple(mem, at)
         start = t.start(place) + max(mem.bit, 0)
         bit = start % 16 if mem.bit >= 0 or t.shifts[place] >= 0 else -1
@@ -401,7 +408,7 @@ class PlaceLowerer(Evaluator):
         return super().index(base, indices, at)
 
     def spill(self, value: Operand, at: int) -> Mem:
-        """Return a temporary in memory for an array or a structure of operands."""
+        """Store an array or a structure of operands in a temporary, and return its place."""
         cell = self.frame_cell("temporary", value.type, at)
         mem = self.address(Ref(cell, (), value.type), at)
         self.store_memory(mem, value, at)
@@ -424,7 +431,14 @@ class PlaceLowerer(Evaluator):
         return Mem(t.element, at, mem.root, mem.base, offset, flat, words, mutable=mem.mutable)
 
     def flat(self, t: ty.ArrayType, indices: Sequence[Operand], at: int) -> tuple[int | None, int]:
-        """Row-major index: register of its run-time part (or None) and its known part."""
+        """Return a row-major index as the register of its run-time part (None without one) and its known
+        part.
+
+        Raises
+        ------
+        CslError
+            If a known index is out of range, or the number of indices is wrong.
+        """
         if len(indices) != len(t.shape):
             raise CslError(
                 at,

@@ -1,7 +1,7 @@
-"""Statements at run time: declarations, choices, jumps.
+"""Lowering of statements: declarations, choices and jumps.
 
-A statement gives None, or ("end",) if control never goes past it.  An `if` or `switch` with a known condition keeps one
-arm and does not look at the other.
+A statement returns None, or ("end",) if control never continues after it. An `if` or `switch` with a known
+condition lowers one arm and ignores the others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from wse_sim.fabric.vm.opcodes import Op
 
 
 class StatementLowerer(CallLowerer):
-    """Declarations, choices and jumps."""
+    """Lowerer of declarations, choices and jumps."""
 
     # ---- statements
     def s_Block(self, node: tree.Block, scope: Scope) -> Signal:
@@ -71,7 +71,7 @@ class StatementLowerer(CallLowerer):
         return None
 
     def constant_entry(self, node: tree.Declaration, value: Operand, mark: int) -> Entry:
-        """Return the entry for the name of a `const`."""
+        """Return the scope entry of a `const`."""
         value = self.load(value, node.at)
         if type(value) is Value:
             if has_run(value):
@@ -95,7 +95,7 @@ class StatementLowerer(CallLowerer):
         return Run(value.type, self.settle(value, mark, node.at), node.at)
 
     def settle(self, value: Operand, mark: int, at: int) -> int:
-        """Move a named scalar to a separate register."""
+        """Move a named scalar to a separate register and return it."""
         self.code.release(mark)
         reg = self.code.alloc()
         self.move(value, reg, mark, at)
@@ -145,7 +145,7 @@ class StatementLowerer(CallLowerer):
         return END if first is not None and second is not None else None
 
     def arm(self, node: tree.Node, scope: Scope) -> Signal:
-        """A statement with its own scope."""
+        """Lower a statement in its own scope."""
         mark, end = self.code.next, self.locals_end
         self.locals_end = max(end, mark)
         signal = self.exec(node, Scope(scope.instance, scope))
@@ -175,7 +175,8 @@ class StatementLowerer(CallLowerer):
     def dispatch(
         self, node: tree.Switch, value: Operand, scope: Scope
     ) -> tuple[list[tuple[int, tree.Node]], int | None]:
-        """Compare and jump to every arm; the arms with their labels, and the label of `else`."""
+        """Emit comparisons that jump to the arms of a switch; return the arms with their labels, and the
+        label of `else`."""
         code = self.code
         self.check_cases(node, value.type, scope)
         reg = self.register(value, node.at)
@@ -197,7 +198,7 @@ class StatementLowerer(CallLowerer):
                 else:
                     code.jump(Op.JEQ, reg, self.register(case, key.at), label, key.at)
         if default is None and arms and covers(node, value.type):
-            code.costs[-1] = COST["free"]  # no value is left but the last one
+            code.costs[-1] = COST["free"]  # only the last value is left
         return arms, default
 
     def switch_arm(self, body: tree.Node, scope: Scope) -> Signal:
@@ -235,7 +236,7 @@ class StatementLowerer(CallLowerer):
             self.gather(items, 0, at)
 
     def leave_with(self, target: Target, value: Operand, at: int) -> None:
-        """Store the value of a block or an inlined function and jump behind it."""
+        """Store the value of a block or an inlined function, and jump to its end."""
         if target.regs:
             for item, reg in zip(self.scalars(value, at), target.regs, strict=True):
                 self.move(item, reg, self.locals_end, at)

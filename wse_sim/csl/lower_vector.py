@@ -1,6 +1,7 @@
-"""Vector operations, DSDs and DSRs at run time.
+"""Lowering of vector operations, DSDs and DSRs.
 
-Operands of a vector operation are in consecutive registers: destination, sources, and behind them what the options need.
+Operands of a vector operation are in consecutive registers: the destination, the sources, and then the
+operands of its options.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ LOAD_OPTIONS = (
 )
 
 
-# Fields of a vector operation whose 0 would mean something: -1 is "none".
+# Fields of a vector operation for which 0 is a valid value: -1 is "none".
 OPTIONAL_FIELDS = (
     *(O.V_DSR0, O.V_DSR1, O.V_DSR2, O.V_DSR3, O.V_ACTIVATE, O.V_UNBLOCK, O.V_THREAD, O.V_INDEX),
     O.V_CONTROL_TASK,
@@ -83,7 +84,7 @@ OPTIONAL_FIELDS = (
 
 
 def vector_row(op: str) -> list[int]:
-    """A row of the table of vector operations in which no option is set."""
+    """Return a row of the table of vector operations without options."""
     row = [0] * O.VECTOR_FIELDS
     row[O.V_OP] = O.VECTOR_OPS.index(op)
     for field in OPTIONAL_FIELDS:
@@ -92,9 +93,9 @@ def vector_row(op: str) -> list[int]:
 
 
 class VectorLowerer(ExpressionLowerer):
-    """Vector operations and their descriptors."""
+    """Lowerer of vector operations and their descriptors."""
 
-    if TYPE_CHECKING:  # of the floors above
+    if TYPE_CHECKING:  # defined by subclasses
 
         def settle(self, value: Operand, mark: int, at: int) -> int: ...
         def argument(self, value: Operand, mark: int, at: int) -> Operand: ...
@@ -189,7 +190,13 @@ class VectorLowerer(ExpressionLowerer):
         return Form.SCALAR, self.vector_scalar(value, kind, arg.at)
 
     def vector_scalar(self, value: Operand, kind: Kind, at: int) -> Operand:
-        """A scalar operand in the type of its place; raw numbers keep theirs."""
+        """Convert a scalar operand to the type of its operand position; raw numbers keep their type.
+
+        Raises
+        ------
+        CslError
+            If it cannot be an operand there.
+        """
         t = value.type
         half = ty.NAMED[self.options.fp16]
         if isinstance(kind, ty.FloatType):
@@ -246,14 +253,14 @@ class VectorLowerer(ExpressionLowerer):
         return bool(value.data)
 
     def extra(self, value: Operand, start: int, at: int) -> int:
-        """Place an operand behind the others; its offset."""
+        """Move an operand to a register after the others; return its offset from `start`."""
         reg = self.code.alloc()
         self.move(value, reg, reg, at)
         self.code.release(reg + 1)
         return reg - start  # type: ignore[no-any-return]
 
     def option_id(self, value: Operand, start: int, at: int) -> int:
-        """Return a task or a handle as a number, or its register."""
+        """Return the number of a task or a handle, or a reference to the register that contains it."""
         if isinstance(value.type, ty.FnType):
             value = self.task_number(value, at)
         if not isinstance(value.type, (ty.HandleType, ty.IntType)):
@@ -318,7 +325,8 @@ class VectorLowerer(ExpressionLowerer):
         return dsd
 
     def fabric_bits(self, t: ty.Type, frame: Dsd, parts: Mapping[str, Operand], at: int) -> Run:
-        """A fabric DSD whose color or queue is known at run time: its bits are put together."""
+        """Return a fabric DSD whose color or queue is known only at run time; its bits are combined by
+        instructions."""
         known = {n: p.data for n, p in parts.items() if type(p) is Value}
         start = Dsd(
             frame.kind,

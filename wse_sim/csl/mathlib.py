@@ -1,4 +1,4 @@
-"""Functions of `<math>` on known numbers, rounded as the machine rounds: f32 in, f32 out; f16 by way of f32."""
+"""Functions of `<math>` for known numbers, rounded as on the machine: f32 to f32; f16 is computed in f32."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from wse_sim.fabric.vm.semantics import math_function, power, round_f32
 
 
 def evaluate(name: str, args: Sequence[float], t: ty.Type) -> float:
-    """Value of a function for known arguments of float type `t`."""
+    """Evaluate a function for known arguments of the float type `t`."""
     value = power(args[0], args[1]) if name == "pow" else math_function(name, args[0])
     return round_float(t, round_f32(value) if isinstance(t, ty.FloatType) else value)

@@ -1,7 +1,8 @@
-"""Files and what the two phases of a compilation collect.
+"""Source files, and the data that the two phases of a compilation collect.
 
-The layout phase evaluates one `layout` block; a program phase evaluates the `comptime` blocks of one code class.  Every
-`@import_module` yields a new instance with variables and its own tasks; a file is read and parsed once.
+The layout phase evaluates one `layout` block; a program phase evaluates the `comptime` blocks of one code
+class. Every `@import_module` creates a new instance with its own variables and tasks, but a file is read and
+parsed once.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ SDKS = ("", "1.4", "2.10")
 
 @dataclass(frozen=True)
 class Options:
-    """Options of the command line: ``arch`` wse2 or wse3, fabric size and offset (columns, rows) of the
-    rectangle.
+    """Options of the command line: ``arch`` wse2 or wse3, and the fabric's size and the rectangle's offsets
+    as (columns, rows).
 
     ``sdk`` is the release whose rules apply: "1.4", "2.10", or "" to infer it from the sources
     (:func:`wse_sim.csl.release.release_of`).
@@ -55,13 +56,13 @@ class Options:
 
 
 MESSAGE_PASSING = (
-    "the library <message_passing> is not simulated, because how routers find the way of its words is not public; send words on colors with "
+    "the library <message_passing> is not simulated, because the rule by which it routes words is not public; send words on colors with "
     "routes, or use <collectives_2d>"
 )
 
 
 class Files:
-    """Parsed files by path; libraries by their name in angle brackets."""
+    """Parsed files by path, and libraries by their name in angle brackets."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -69,7 +70,13 @@ class Files:
         self.trees: dict[str, tree.File] = {}
 
     def load(self, name: str, importer: str, at: int) -> tuple[str, tree.File, bool]:
-        """Path, tree and whether it is a library of ours."""
+        """Return path and tree of a file, and whether it is a bundled library.
+
+        Raises
+        ------
+        CslError
+            If the file cannot be read or parsed, or there is no such library.
+        """
         library = name.startswith("<") and name.endswith(">")
         path = name if library else str(Path(importer).parent / name)
         if library:
@@ -85,13 +92,14 @@ class Files:
         return path, found, path.startswith("<")
 
     def find(self, name: str, importer: str) -> str:
-        """The file that a name means: next to the importer, else below the folder of the layout; `.csl` may be left out."""
+        """Return the file that a name refers to: next to the importer, or else below the layout's folder;
+        `.csl` may be omitted."""
         folders = (Path(importer).parent, self.home)
         places = [str(folder / f"{name}{end}") for folder in folders for end in ("", ".csl")]
         return next((p for p in places if os.path.isfile(p)), places[0])
 
     def _library(self, name: str, at: int) -> str:
-        """A library of a search path comes first, as a file; else ours, by its name."""
+        """Return a library's file in a search path, or else the name of a bundled library."""
         inner = name[1:-1]
         if inner.startswith("memcpy_multi/"):  # the name of older releases
             inner = inner.replace("memcpy_multi/", "memcpy/", 1)
@@ -117,7 +125,7 @@ class Files:
             if path.startswith("<"):
                 return _bundled(path[1:-1]).read_text(encoding="utf-8")
             return Path(path).read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:  # ValueError: no text in UTF-8, a null byte in the name
+        except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a null byte in the name
             why = getattr(error, "strerror", None) or error
             raise CslError(at, f"cannot read '{name}' (as {path or name}): {why}") from error
 
@@ -130,7 +138,7 @@ def _bundled(inner: str) -> Traversable:
 
 
 def library_names() -> list[str]:
-    """Names of our libraries, without angle brackets."""
+    """Return the names of the bundled libraries, without angle brackets."""
     found: list[str] = []
 
     def walk(folder: Traversable, lead: str) -> None:
@@ -145,7 +153,7 @@ def library_names() -> list[str]:
 
 
 class Scope:
-    """Names of a block; `instance` is the module around it."""
+    """Names of a block; `instance` is the module that contains it."""
 
     __slots__ = ("instance", "names", "parent", "result")
 
@@ -158,7 +166,7 @@ class Scope:
 
 @dataclass
 class ExportedName:
-    """`@export_name`: a name the host may use, its type as written in the language."""
+    """Name that `@export_name` exports to the host, with its type."""
 
     name: str
     type: ty.Type
@@ -168,8 +176,11 @@ class ExportedName:
 
 @dataclass
 class LayoutState:
-    """Result of the layout block. PEs are row-major indices; `colors` has 1 + row of `routes` of every PE, 0:
-    none."""
+    """Result of the layout block.
+
+    Cores are row-major indices. `colors` contains, for every core, 1 + its row of `routes`, or 0 without a
+    configuration.
+    """
 
     width: int = 0
     height: int = 0
@@ -181,15 +192,22 @@ class LayoutState:
     numbers: dict[ColorRoute, int] = field(default_factory=dict)
 
     def set_rectangle(self, width: int, height: int, at: int) -> None:
+        """Set the size of the rectangle, in columns and rows."""
         self.width, self.height, self.rectangle_at = width, height, at
         self.tiles = Tiles(width * height)
 
     def place(self, core: int) -> tuple[int, int]:
-        """Column and row of a PE."""
+        """Return the column and row of a core."""
         return core % self.width, core // self.width
 
     def set_code(self, path: str, params: dict[str, Value], where: Array, at: int) -> None:
-        """The program of PEs."""
+        """Set the program of cores.
+
+        Raises
+        ------
+        CslError
+            If a core already has one.
+        """
         twice = self.tiles.add(path, params, where, at)
         if twice >= 0:
             raise CslError(
@@ -197,7 +215,13 @@ class LayoutState:
             )
 
     def set_color(self, color: int, route: ColorRoute, where: Array, at: int) -> None:
-        """The configuration of a color on PEs."""
+        """Set the configuration of a color at cores.
+
+        Raises
+        ------
+        CslError
+            If the color of a core is already configured.
+        """
         if color not in self.colors:
             self.colors[color] = np.zeros(self.width * self.height, np.int32)
         config = self.colors[color]
@@ -215,6 +239,8 @@ class LayoutState:
 
 @dataclass
 class BoundTask:
+    """Task bound to an id; `group` lists the tasks of a rotating pair."""
+
     function: Function
     kind: str
     id: int
@@ -224,7 +250,7 @@ class BoundTask:
 
 @dataclass
 class ExportedSymbol:
-    """`@export_symbol`: a variable or a function of this class under a name."""
+    """Variable or function of a class that `@export_symbol` exports under a name."""
 
     name: str
     target: Ref | Function
@@ -233,13 +259,13 @@ class ExportedSymbol:
 
 @dataclass
 class ProgramState:
-    """Result of the comptime blocks of a code class."""
+    """Result of evaluating the comptime blocks of a code class."""
 
     tasks: dict[tuple[str, int], BoundTask] = field(default_factory=dict)
     active: list[tuple[Value, int]] = field(default_factory=list)
     blocked: list[tuple[Value, bool, int]] = field(
         default_factory=list
-    )  # (what, blocked or unblocked, position)
+    )  # (id, blocked or unblocked, position)
     symbols: dict[str, ExportedSymbol] = field(default_factory=dict)
     queues: dict[tuple[str, int], tuple[int | None, int, int]] = field(default_factory=dict)
     colors: dict[int, tuple[ColorRoute, int]] = field(default_factory=dict)
@@ -249,4 +275,6 @@ class ProgramState:
     startup: list[tuple[tree.Builtin, Scope]] = field(default_factory=list)
     priorities: dict[str, int] = field(default_factory=dict)
     has_control_table: bool = False
-    registers: dict[int, int] = field(default_factory=dict)  # what comptime blocks wrote with @set_config
+    registers: dict[int, int] = field(
+        default_factory=dict
+    )  # values that comptime blocks wrote with @set_config

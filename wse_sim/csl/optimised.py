@@ -1,11 +1,12 @@
-"""Optimizations of the vendor's compiler: rows for which an optimizing compiler (theirs is LLVM) emits no
-instruction cost nothing.
+"""Cost model of the optimizations of the vendor's compiler, which is based on LLVM: rows that an optimizing
+compiler would remove cost nothing.
 
-The rows stay, so values are those of the plain code. Free are
+The rows remain, so values are those of the unoptimized code. Free are
 
 * calls of short leaf functions, and of functions with one call: their bodies are inlined;
 * functions that only compute, if all their calls have known arguments: their results are constants;
-* comparisons of a result that every return of an inlined function knows: each return leads to its arm;
+* comparisons of an inlined function's result, if every return has a known result: each return jumps directly
+  to its arm;
 * the control of an innermost loop with a known number of iterations, if all iterations together have few
   instructions: it is unrolled;
 * a load of a scalar variable that is in a register: loaded or stored before in the same basic block, with no
@@ -24,34 +25,37 @@ from wse_sim.fabric.vm.opcodes import Form, Op
 
 INLINED_INSTRUCTIONS = 24
 UNROLLED_INSTRUCTIONS = 150
-"""LLVM's default limit for unrolling in full, in instructions."""
+"""LLVM's default limit for full unrolling, in instructions."""
 SIZES = {COST["free"]: 0, COST["alu32"]: 2, COST["dsd_add"]: 5, COST["dsd_change"]: 2}
-"""Instructions of a row by its class of costs, where they are not one."""
+"""Number of instructions of a row by its cost class, if it is not one."""
 LOADS = frozenset(int(op) for op in (Op.LD_I16, Op.LD_U16, Op.LD_I32, Op.LD_U32))
 STORES = frozenset(int(op) for op in (Op.ST_16, Op.ST_32))
 OTHER_STORES = frozenset(int(op) for op in (Op.ST_64, Op.STX_16, Op.STX_32))
 COMPUTES = frozenset(range(Op.MATH)) - {Op.CALL, Op.CALLR, Op.END}
-"""Opcodes that only compute and jump; functions of the math library stay."""
+"""Opcodes that only compute and jump, without functions of the math library."""
 KNOWN_JUMPS = frozenset(
     int(op) for op in (Op.JZ, Op.JNZ, Op.JEQI, Op.JNEI, Op.JLTI, Op.JLEI, Op.JGTI, Op.JGEI)
 )
 """Jumps that compare a register with a known number."""
 SHORT_READS = frozenset((int(O.Sys.TSC_READ), int(O.Sys.X_COORD), int(O.Sys.Y_COORD)))
-"""Functions of the machine that are few instructions."""
+"""System operations that take few instructions."""
 CALLS = frozenset(int(op) for op in (Op.CALL, Op.CALLR, Op.SYS))
 
 
 def inlined_size(code: Code) -> int:
-    """Instructions of a function; a routine of the machine's library has too many behind its rows."""
+    """Return the number of instructions of a function; library routines of the machine count as too long to
+    inline."""
     if _is_library(code):
         return INLINED_INSTRUCTIONS + 1
     return _instructions(code, 0, len(code.rows))
 
 
 def inline_calls(order: Sequence[Code], roots: Iterable[Code]) -> None:
-    """Calls of short functions and of functions with one call cost nothing, nor do their returns; `order` has callees first.
+    """Set the cost of calls of short functions and of functions with one call to zero, and that of their
+    returns.
 
-    LLVM removes a function that nothing else calls after it has put it into its caller, so its length does not matter.
+    `order` has callees first. LLVM removes a function with a single call after inlining it, so its length
+    does not matter.
     """
     apart = {id(code) for code in roots}
     calls = Counter(
@@ -76,9 +80,10 @@ def inline_calls(order: Sequence[Code], roots: Iterable[Code]) -> None:
 
 
 def fold_calls(order: Sequence[Code], roots: Iterable[Code]) -> None:
-    """A function that only computes costs nothing if all its calls have known arguments: its results are constants.
+    """Set the cost of functions that only compute to zero if all their calls have known arguments, because
+    their results are constants.
 
-    It may call functions of the same kind; their arguments are then known too.
+    Such a function may call functions of the same kind, whose arguments are then known too.
     """
     apart = {id(code) for code in roots}
     pure: set[int] = set()
@@ -104,7 +109,8 @@ def fold_calls(order: Sequence[Code], roots: Iterable[Code]) -> None:
 
 
 def thread_jumps(code: Code, call: int, callee: Code) -> None:
-    """Comparisons of a result that every return of an inlined function knows cost nothing: each return leads to its arm (jump threading)."""
+    """Set the cost of comparisons of a call's result to zero if every return of the inlined function has a
+    known result (jump threading)."""
     targets = {row[3] for row in callee.rows if row[0] in JUMPS}
     for i, row in enumerate(callee.rows):
         if row[0] == Op.RET and (i in targets or i == 0 or callee.rows[i - 1][:2] != [Op.LDI, 0]):
@@ -126,24 +132,26 @@ def thread_jumps(code: Code, call: int, callee: Code) -> None:
 
 
 def _is_library(code: Code) -> bool:
-    """Return whether a function is a routine of the machine's library: its instructions are not public, and it stays a call.
+    """Return whether a function is a routine of the machine's library, whose instructions are not public: it
+    stays a call.
 
-    A time stamp and the position of a core are read in few instructions: the library writes the three words of a stamp out (its source is
-    public), and a published operation between two stamps takes no cycles of calls.
+    Reading a time stamp or a core's position takes few instructions. The library's code for the three words
+    of a time stamp is inline (its source is public), and a published operation between two time stamps
+    includes no cycles for calls.
     """
     return any(row[0] == Op.SYS and row[3] not in SHORT_READS for row in code.rows)
 
 
 def _calls_nothing(code: Code, inside: Set[int]) -> bool:
-    """Return whether a function calls only functions that are put into it."""
+    """Return whether a function calls only functions that are inlined."""
     return all(
         kind == "call" and id(callee) in inside for _, kind, callee in code.fixes if kind in ("call", "tail")
     )
 
 
 def unroll(code: Code, body: int, control: int, turns: int) -> None:
-    """Unroll a loop of `turns` iterations with its body at row `body` and its control at row `control`: the
-    control is then free."""
+    """Unroll a loop of `turns` iterations, with its body at row `body` and its control at row `control`: if
+    it is short, its control is free."""
     if _has_loop(code, body, control):
         return
     once = _instructions(code, body, control)
@@ -156,7 +164,8 @@ def unroll(code: Code, body: int, control: int, turns: int) -> None:
 
 
 def _has_loop(code: Code, first: int, end: int) -> bool:
-    """Return whether these rows contain a loop that is not unrolled: a map, or a backward jump that is not free."""
+    """Return whether these rows contain a loop that is not unrolled: a map, or a backward jump that is not
+    free."""
     return COST["map_start"] in code.costs[first:end] or any(
         code.rows[i][0] in JUMPS
         and code.costs[i] != COST["free"]
@@ -166,7 +175,8 @@ def _has_loop(code: Code, first: int, end: int) -> bool:
 
 
 def _instructions(code: Code, first: int, end: int) -> int:
-    """Instructions of the vendor's machine behind some rows: an operation loads its descriptors, a call brings its body."""
+    """Return the number of the vendor machine's instructions for some rows; an operation also loads its
+    descriptors, and a call includes its body."""
     issues = {i: payload for i, kind, payload in code.fixes if kind == "vector"}
     callees = {i: payload for i, kind, payload in code.fixes if kind in ("call", "tail")}
     total = 0
@@ -180,7 +190,8 @@ def _instructions(code: Code, first: int, end: int) -> int:
 
 
 def keep_scalars(code: Code) -> None:
-    """Loads of scalar variables that are in a register cost nothing; the addresses of the rows are filled in."""
+    """Set the cost of loads of scalar variables that are already in a register to zero; row addresses must be
+    filled in."""
     scalar = {i for i, kind, payload in code.fixes if kind == "address" and _is_scalar(payload.type)}
     targets = {row[3] for row in code.rows if row[0] in JUMPS}
     address: dict[int, int] = {}  # register -> address of a scalar variable in it

@@ -1,7 +1,8 @@
-"""Text to tree: one regular expression for tokens, recursive descent, precedence climbing.
+"""Parser from source text to a syntax tree: a regular expression for tokens, recursive descent, precedence
+climbing.
 
-What keeps the grammar free of guesses: a brace behind a *type* never opens a literal, behind an
-expression it does.  Keywords are reserved except behind a dot.
+The grammar needs no backtracking: a brace after a *type* never opens a literal, and a brace after an
+expression does. Keywords are reserved except after a dot.
 
 One file, because a recursive-descent parser is one class: every rule calls the others.
 """
@@ -78,7 +79,7 @@ ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\", '"': '"', "'"
 
 
 def unescape(text: str) -> str:
-    """The characters of a quoted literal without its quotes."""
+    """Return the characters of a quoted literal, without its quotes and with escapes replaced."""
     return re.sub(
         r"\\(x[0-9a-fA-F]{2}|.)",
         lambda m: chr(int(m[1][1:], 16)) if len(m[1]) == 3 else ESCAPES.get(m[1], m[1]),
@@ -87,7 +88,7 @@ def unescape(text: str) -> str:
 
 
 class Parser:
-    """One pass over the tokens of a source; every method returns a node of :mod:`wse_sim.csl.tree`."""
+    """Parser of one source in one pass; rule methods return nodes of :mod:`wse_sim.csl.tree`."""
 
     def __init__(self, source: Source) -> None:
         self.i = 0
@@ -135,7 +136,7 @@ class Parser:
         return False
 
     def field_name(self) -> str:
-        """The name behind a dot: keywords are allowed here."""
+        """Parse the name after a dot, which may be a keyword."""
         if self.kinds[self.i] != "name" and self.kinds[self.i] not in KEYWORDS:
             self.fail("a name")
         self.i += 1
@@ -148,7 +149,7 @@ class Parser:
         return self.many(item, close)
 
     def many(self, item: Callable[[], T], close: str) -> list[T]:
-        """Items separated by commas, a last comma allowed, then `close`."""
+        """Parse items separated by commas (a trailing comma is allowed) up to and including `close`."""
         found = []
         while self.kinds[self.i] != close:
             found.append(item())
@@ -231,7 +232,7 @@ class Parser:
         return self.postfix(self.primary_name(), False) if node is None else node
 
     def prefix_type(self) -> tree.Node | None:
-        """A type that begins with a sign or keyword, or None."""
+        """Parse a type that begins with a sign or keyword; return None for anything else."""
         kind, at = self.kinds[self.i], self.places[self.i]
         if kind == "*":
             self.i += 1
@@ -312,7 +313,7 @@ class Parser:
                 return self.block(label)
             if self.kinds[self.i] in ("while", "for", "inline"):
                 return self.loop(self.places[self.i], label)
-            self.fail("a loop or a block behind the label")
+            self.fail("a loop or a block after the label")
         if kind in ("name", "builtin", "("):
             node = self.simple()
             self.need(";")
@@ -353,7 +354,8 @@ class Parser:
         return tree.Break(at, label, node) if kind == "break" else tree.Continue(at, label)
 
     def simple(self) -> tree.Node:
-        """An assignment or a call (or a comparison without effect), without its semicolon."""
+        """Parse an assignment or an expression (a call, or a comparison without effect), without its
+        semicolon."""
         at = self.places[self.i]
         node = self.postfix(self.primary_name(), False)
         op = self.kinds[self.i]
@@ -523,7 +525,7 @@ class Parser:
             )
         if digits[1:2] in ("x", "b", "o"):
             if len(digits) == 2:
-                raise CslError(self.places[self.i - 1], f"expected digits behind {digits!r}")
+                raise CslError(self.places[self.i - 1], f"expected digits after {digits!r}")
             return int(digits, 0)
         return float(digits) if set(digits) & set(".eE") else int(digits)
 
@@ -536,7 +538,7 @@ class Parser:
         return (None, self.expr())
 
     def postfix(self, node: tree.Node, literal: bool) -> tree.Node:
-        """Calls, members, indices; `literal`: a brace opens a typed literal."""
+        """Parse calls, members and indices after `node`; if `literal`, a brace opens a typed literal."""
         kinds = self.kinds
         while True:
             i = self.i
@@ -561,9 +563,12 @@ class Parser:
 
 
 def parse(text: str, name: str = "<text>") -> tree.File:
-    """Parse one file.
+    """Parse the text of one file; `name` is the file's name in messages.
 
-    Raises :class:`CslError` at the first token that does not fit.
+    Raises
+    ------
+    CslError
+        At the first token that does not fit the grammar.
     """
     parser = Parser(SOURCES.add(name, text))
     try:
@@ -574,7 +579,13 @@ def parse(text: str, name: str = "<text>") -> tree.File:
 
 
 def parse_type(text: str) -> tree.Node:
-    """Parse a type that is in its own text, such as `[8]i16`."""
+    """Parse a type in its own text, such as `[8]i16`.
+
+    Raises
+    ------
+    CslError
+        If the text is not a type.
+    """
     parser = Parser(SOURCES.add("<type>", text))
     node = parser.type()
     if parser.kinds[parser.i] != "end":

@@ -1,4 +1,5 @@
-"""A tree as text again: `parse(show_file(tree))` equals the tree.  Messages show expressions with it."""
+"""Printer from a syntax tree to text: `parse(show_file(tree))` equals the tree. Messages print expressions
+with it."""
 
 from __future__ import annotations
 
@@ -11,13 +12,13 @@ STEP = "    "
 
 
 def quoted(text: str, quote: str) -> str:
-    """A string or character literal."""
+    """Return a string or character literal with its quotes and escapes."""
     out = [ESCAPES.get(c, f"\\{c}" if c == quote else c) for c in text]
     return quote + "".join(out) + quote
 
 
 def level(node: tree.Node) -> int:
-    """Return how tightly an expression binds; 0 if it needs parentheses inside another one."""
+    """Return the precedence of an expression; 0 if it needs parentheses inside another one."""
     if isinstance(node, tree.Binary):
         return BINARY[node.op]
     if isinstance(node, (tree.IfExpr, tree.Tensor, tree.ComptimeExpr)):
@@ -37,7 +38,7 @@ def listed(items: list[tree.Node]) -> str:
 
 
 def show(node: tree.Node) -> str:
-    """An expression, a type or a block as text."""
+    """Return an expression, a type or a block as text."""
     match node:
         case tree.Name(_, name):
             return name
@@ -83,7 +84,7 @@ def show(node: tree.Node) -> str:
 
 
 def operand_of(node: tree.Node) -> str:
-    """Return the operand of a suffix."""
+    """Return the operand of a suffix as text, in parentheses if needed."""
     return inside(node, POSTFIX)
 
 
@@ -142,7 +143,7 @@ def show_attributes(attributes: list[tuple[str, tree.Node]]) -> str:
 
 
 def show_simple(node: tree.Node) -> str:
-    """An assignment or a call without its semicolon."""
+    """Return an assignment or an expression statement without its semicolon."""
     if isinstance(node, tree.Assign):
         return f"{operand_of(node.target)} {node.op} {show(node.value)}"
     assert isinstance(node, tree.ExprStatement)
@@ -209,5 +210,5 @@ def show_top(node: tree.Node) -> str:
 
 
 def show_file(node: tree.File) -> str:
-    """A whole file."""
+    """Return a whole file as text."""
     return "".join(show_top(item) + "\n" for item in node.items)

@@ -1,4 +1,4 @@
-"""The SDK release for which a program is written, where the rules of 1.4 and 2.10 differ."""
+"""Detection of the SDK release for which a program is written, for rules that differ between 1.4 and 2.10."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_FILES = 200
 
 
 def release_of(path: str | Path) -> str:
-    """Return "1.4" if the layout or an imported file uses features of releases before 2.10
+    """Return "1.4" if the layout or a file that it names uses features of releases before 2.10
     (`comptime_struct`, `@concat_structs`), else "2.10"."""
     home = Path(path).parent
     waiting = [Path(path)]
@@ -37,6 +37,7 @@ def release_of(path: str | Path) -> str:
 
 
 def integer_params(path: str | Path) -> set[str]:
-    """Parameters of a file that are integers: a Python layout of 2.10 gives colors as their numbers, one of 1.4 as colors."""
+    """Return the names of a file's integer parameters: a Python layout of 2.10 passes colors to these as
+    numbers, one of 1.4 as colors."""
     file = Path(path)
     return set(INTEGER_PARAM.findall(file.read_text(encoding="utf-8"))) if file.is_file() else set()

@@ -1,7 +1,9 @@
-"""`@bind_rotating_tasks`: two tasks that share one id and take turns, as one task of ordinary statements.
+"""Translation of `@bind_rotating_tasks`, two tasks that share one id alternately, to one task of ordinary
+statements.
 
-How often is not public in detail; taken here: the main task runs for every word, and behind every `limit`-th run the other task runs
-once.  If the other task takes an argument, it gets the word after these `limit` instead of the main task.
+The exact rule is not public. The assumption here: the main task runs for every word, and after every `limit`
+runs of it the other task runs once. If the other task takes an argument, it receives the word after these
+`limit` words instead of the main task.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ from wse_sim.csl.values import Function, Global
 
 
 def rotating_task(main: Function, other: Function, limit: int, start: int, serial: int) -> Function:
-    """One task that counts its runs from `start` and calls the bodies of both; what it needs is added to the module of `main`."""
+    """Return one task that counts its runs from `start` and calls the bodies of both; its counter and
+    functions are added to the module of `main`."""
     at, home = main.node.at, main.instance
     count, first, second = (f"#{what}{serial}" for what in ("count", "main", "other"))
     declared = tree.Declaration(at, "var", count, tree.Name(at, "u16"), [], tree.Number(at, start), [])

@@ -1,7 +1,8 @@
-"""Storage classes: an `extern` declaration is the variable or function that the program exports under its symbol name.
+"""Storage classes: an `extern` declaration refers to the variable or function that the program exports under
+its symbol name.
 
-The symbol name is that of `linkname`, else the declared one; it is shared by all modules of a program.  An export may come after the
-externs that mean it: these then take its declaration.
+The symbol name is that of `linkname`, or else the declared one; all modules of a program share it. An export
+may come after its `extern` declarations, which then use its declaration.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ Declared = tree.Declaration | tree.Function
 
 @dataclass
 class Shared:
-    """Meaning of one symbol name: the one variable, or the functions that become one; every declaration with
-    its module."""
+    """Declarations of one symbol name: its one variable, or its functions, and every declaration with its
+    module."""
 
     name: str
     exported: tuple[Declared, Instance] | None = None
@@ -30,13 +31,19 @@ class Shared:
 
 
 class SharedNames:
-    """The symbol names of one program."""
+    """Symbol names of one program."""
 
     def __init__(self) -> None:
         self.names: dict[str, Shared] = {}
 
     def add(self, instance: Instance, symbol_name: Callable[[tree.Node, Instance], str]) -> None:
-        """Take in the `extern` and `export` declarations of a new module; `symbol_name` evaluates a `linkname`."""
+        """Add the `extern` and `export` declarations of a new module; `symbol_name` evaluates a `linkname`.
+
+        Raises
+        ------
+        CslError
+            If declarations of one symbol conflict.
+        """
         for item in instance.file.items:
             if not isinstance(item, (tree.Declaration, tree.Function)):
                 continue
@@ -61,7 +68,7 @@ class SharedNames:
             self._unite(shared, item, instance, "export" in kinds)
 
     def _agree(self, shared: Shared, item: Declared) -> None:
-        """All declarations of a symbol name are of one kind."""
+        """Check that all declarations of a symbol name are of one kind."""
         if shared.declared and kind_of(shared.declared[0][0]) != kind_of(item):
             other = shared.declared[0][0]
             raise CslError(
@@ -81,7 +88,7 @@ class SharedNames:
             return
         if shared.variable is None:
             shared.variable = mine
-        elif is_export:  # the externs before it have their place; it is filled by this declaration
+        elif is_export:  # earlier externs have created the variable; this declaration defines it
             one = shared.variable
             one.decl, one.instance, one.at, one.kind, one.mutable = (
                 mine.decl,
@@ -97,7 +104,13 @@ class SharedNames:
     def check(
         self, type_of: Callable[[tree.Node, Instance], ty.Type], ensure: Callable[[Global], None]
     ) -> None:
-        """All declarations of a variable have the type of the one that the program holds."""
+        """Check that all declarations of a variable have the type of the declaration that the program uses.
+
+        Raises
+        ------
+        CslError
+            If one differs.
+        """
         for shared in self.names.values():
             one = shared.variable
             if one is None or len(shared.declared) < 2:
@@ -113,17 +126,24 @@ class SharedNames:
                         )
 
     def exported_variables(self) -> list[Global]:
-        """Variables with `export`: they are allocated even if nothing reads them."""
+        """Return the variables with `export`, which are allocated even if no code reads them."""
         return [s.variable for s in self.names.values() if s.exported is not None and s.variable is not None]
 
 
 def kind_of(item: Declared) -> str:
-    """`var`, `const`, `param`, `fn` or `task`."""
+    """Return the kind of a declaration: `var`, `const`, `param`, `fn` or `task`."""
     return item.kind
 
 
 def check_form(item: Declared, is_extern: bool) -> None:
-    """An extern declaration has neither a value nor a body; an exported function has a body."""
+    """Check that an extern declaration has neither a value nor a body, and that an exported function has a
+    body.
+
+    Raises
+    ------
+    CslError
+        If it breaks this rule, or an extern variable has no type.
+    """
     if isinstance(item, tree.Declaration):
         if is_extern and item.value is not None:
             raise CslError(
@@ -140,7 +160,13 @@ def check_form(item: Declared, is_extern: bool) -> None:
 
 
 def check_defined(g: Global) -> None:
-    """An extern variable that is used must be exported somewhere."""
+    """Check that an extern variable that is used is exported somewhere.
+
+    Raises
+    ------
+    CslError
+        If it is not.
+    """
     if "extern" in g.decl.modifiers:
         raise CslError(
             g.decl.at,

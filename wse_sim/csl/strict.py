@@ -1,8 +1,8 @@
-"""Rules of the language guide that this compiler does not enforce by default: `--strict`, on in `wse-sim csl
-check`.
+"""Rules of the language guide that this compiler enforces only with `--strict`, which `wse-sim csl check`
+sets.
 
-Methods take what they check and raise :class:`CslError` with the guide's rule; without `strict` they do
-nothing. Libraries are not checked.
+Methods raise :class:`CslError` with the guide's rule; without `strict` most do nothing. Libraries are not
+checked.
 """
 
 from __future__ import annotations
@@ -20,26 +20,35 @@ MOST_HOST_ARGUMENTS = 15
 
 
 class StrictRules(Evaluation):
-    """Mixed into the evaluator."""
+    """Strict rules, a base class of the evaluator."""
 
-    is_code = False  # of the lowerer: this evaluates what runs on the core
+    is_code = False  # True in the lowerer, which evaluates code that runs on the core
 
     def judges(self, scope: Scope | None = None) -> bool:
+        """Return whether strict rules apply in this scope: with `--strict`, outside libraries."""
         return self.options.strict and (scope is None or not scope.instance.library)
 
     def demand(self, holds: bool, at: int, rule: str) -> None:
+        """Check a strict rule.
+
+        Raises
+        ------
+        CslError
+            If strict rules apply and `holds` is false.
+        """
         if self.options.strict and not holds:
             raise CslError(at, rule)
 
     def top_level(self, node: tree.Builtin, scope: Scope) -> None:
-        """A builtin that is in a comptime block of a module and in no function."""
+        """Check that a builtin is in a comptime block of a module and not in a function."""
         if self.judges(scope) and (self.is_code or self.strict or self.depth > 0):
             raise CslError(
                 node.at, f"{node.name} must appear in a top-level comptime block, not in a function"
             )
 
     def not_in_code(self, node: tree.Builtin, scope: Scope) -> None:
-        """A builtin that is evaluated with the comptime blocks of a module, by a function that they call as well."""
+        """Check that a builtin is evaluated with the comptime blocks of a module, possibly in a function that
+        they call."""
         if self.judges(scope) and (self.is_code or self.strict):
             raise CslError(
                 node.at, f"{node.name} can only be called while a top-level comptime block is evaluated"
@@ -47,7 +56,8 @@ class StrictRules(Evaluation):
 
     # ---- operators and switches
     def check_sides(self, op: str, left: Operand, right: Operand, node: tree.Node, scope: Scope) -> None:
-        """Operands of one type, unless one is a number of compile time; shifts by unsigned amounts."""
+        """Check that number operands have one type, unless one is a comptime number, and that shift amounts
+        are unsigned."""
         if not self.judges(scope) or not (ty.is_number(left.type) and ty.is_number(right.type)):
             return
         a, b = left.type, right.type
@@ -64,7 +74,7 @@ class StrictRules(Evaluation):
             )
 
     def check_activation(self, value: Operand, node: tree.Builtin, scope: Scope) -> None:
-        """`@activate` takes the id of a local task."""
+        """Check that `@activate` takes the id of a local task."""
         if not self.judges(scope):
             return
         t = value.type
@@ -80,7 +90,7 @@ class StrictRules(Evaluation):
                 )
 
     def check_cases(self, node: tree.Switch, t: ty.Type, scope: Scope) -> None:
-        """Every value of the subject's type has one arm."""
+        """Check that every value of the subject's type has exactly one arm."""
         if not self.judges(scope):
             return
         if t is ty.COMPTIME_INT:
@@ -111,14 +121,14 @@ class StrictRules(Evaluation):
             raise CslError(node.at, "not both values of a bool are covered; an 'else' branch is needed")
 
     def check_enums(self, s: ty.EnumType, t: ty.Type, at: int) -> None:
-        """A value of one enum becomes one of another by a number only."""
+        """Check that a value of one enum is not converted directly to another enum."""
         different = isinstance(t, ty.EnumType) and t is not s
         self.demand(
             not different, at, "a value of one enum is not a value of another; convert it to a number first"
         )
 
     def check_exported(self, g: Global) -> None:
-        """An exported or extern variable has a type that other objects can know."""
+        """Check that an exported or extern variable has a type with a public layout."""
         t = g.type
         while isinstance(t, (ty.ArrayType, ty.PointerType)):
             t = t.element if isinstance(t, ty.ArrayType) else t.target
@@ -130,7 +140,11 @@ class StrictRules(Evaluation):
 
     # ---- vector operations
     def check_operands(self, name: str, operands: Sequence[Operand], places: Sequence[int]) -> None:
-        """Kinds of descriptors and registers in the places of a vector operation, the destination first."""
+        """Check the kinds of descriptors and registers of a vector operation's operands, the destination
+        first.
+
+        Directions of fabric descriptors are checked without `strict` too.
+        """
         for k, (value, at) in enumerate(zip(operands, places, strict=True)):
             t = value.type
             if t is ty.FABIN and k == 0:
@@ -159,7 +173,7 @@ class StrictRules(Evaluation):
             self.demand(False, inputs[1], "on wse3 an operation has at most one fabric input")
 
     def check_load(self, file: str, t: ty.Type, at: int) -> None:
-        """Descriptors of the fabric in registers of their direction."""
+        """Check that fabric descriptors are loaded to registers of their direction."""
         self.demand(
             not (t is ty.FABIN and file == "dsr_dest"), at, "a fabin_dsd cannot be loaded to a dsr_dest"
         )
@@ -169,7 +183,7 @@ class StrictRules(Evaluation):
 
     # ---- queues
     def check_queue(self, queue: Value, given: dict[str, Value], at: int) -> None:
-        """Options of `@initialize_queue` by generation."""
+        """Check the options of `@initialize_queue` for the architecture."""
         is_output = queue.type is ty.OUTPUT_QUEUE
         if self.options.wse3:
             self.demand(
@@ -190,7 +204,8 @@ class StrictRules(Evaluation):
     def check_program(
         self, state: ProgramState, uses: Iterable[tuple[str, int, int]], names: dict[str, ExportedName]
     ) -> None:
-        """Check a whole program: queues in use have a color, symbols are names of the layout."""
+        """Check the symbols, queues and tasks of a whole program, and record them for :func:`check_queues`
+        and :func:`check_tasks`."""
         if not self.options.strict:
             return
         if self.options.wse3:
@@ -209,7 +224,7 @@ class StrictRules(Evaluation):
             )
 
     def note_tasks(self, state: ProgramState) -> None:
-        """Which tasks of the program's own files this class binds."""
+        """Record which tasks of the program's own files this class binds."""
         bound = {id(f.node) for b in state.tasks.values() for f in (b.function, *b.group)}
         bound |= {id(s.target.node) for s in state.symbols.values() if isinstance(s.target, Function)}
         known = self.unit.compiler.tasks
@@ -220,6 +235,7 @@ class StrictRules(Evaluation):
                     known[item.node.at] = (item.name, is_bound)
 
     def check_symbol(self, symbol: ExportedSymbol, names: dict[str, ExportedName]) -> None:
+        """Check that an exported symbol agrees with a name that the layout exports."""
         declared = names.get(symbol.name)
         if declared is None:
             raise CslError(
@@ -252,7 +268,7 @@ class StrictRules(Evaluation):
             )
 
     def check_export(self, name: str, t: ty.Type, at: int) -> None:
-        """Types that a host can know."""
+        """Check that the host can use the type of an exported name."""
         if not isinstance(t, ty.FnType):
             self.demand(
                 not unknown_to_host(t), at, f"the name '{name}' cannot have type '{t}'; {unknown_to_host(t)}"
@@ -271,7 +287,7 @@ class StrictRules(Evaluation):
 
 
 def unknown_to_host(t: ty.Type) -> str:
-    """The remedy for a type that a name of the host cannot have; '' for one that it can."""
+    """Return the remedy for a type that an exported name cannot have, or '' for other types."""
     if isinstance(t, ty.ArrayType):
         return f"arrays are exported by a pointer, as [*]{t.element}"
     if isinstance(t, ty.StructType):
@@ -283,7 +299,13 @@ def unknown_to_host(t: ty.Type) -> str:
 
 def check_queues(uses: dict[tuple[str, int], dict[int, bool]]) -> None:
     """Check that a queue in use has a color in at least one of its classes: a core may contain code that it
-    does not run."""
+    does not run.
+
+    Raises
+    ------
+    CslError
+        If it has none.
+    """
     for (kind, at), numbers in uses.items():
         if not any(numbers.values()):
             raise CslError(
@@ -293,7 +315,13 @@ def check_queues(uses: dict[tuple[str, int], dict[int, bool]]) -> None:
 
 
 def check_tasks(tasks: dict[int, tuple[str, bool]]) -> None:
-    """A task is bound in one of the classes at least."""
+    """Check that every task is bound in at least one class.
+
+    Raises
+    ------
+    CslError
+        If one is not.
+    """
     for at, (name, is_bound) in tasks.items():
         if not is_bound:
             raise CslError(
@@ -303,7 +331,13 @@ def check_tasks(tasks: dict[int, tuple[str, bool]]) -> None:
 
 
 def check_inputs(uses: dict[tuple[int, int], bool]) -> None:
-    """A `fabin_dsd` without a color has that of its queue, in one class at least (WSE-2)."""
+    """Check that the queue of a `fabin_dsd` without a color has one in at least one class (WSE-2).
+
+    Raises
+    ------
+    CslError
+        If it has none.
+    """
     for (queue, at), has_color in uses.items():
         if not has_color:
             raise CslError(
@@ -313,7 +347,7 @@ def check_inputs(uses: dict[tuple[int, int], bool]) -> None:
 
 
 def case_name(t: ty.Type, value: Operand) -> str:
-    """A case value as the program writes it."""
+    """Return a case value as the program writes it."""
     if isinstance(t, ty.EnumType):
         return next((n for n, k in t.names.items() if k == value.data), show(value))
     return show(value)

@@ -1,4 +1,4 @@
-"""Rules of the language guide about the form of a file, for `--strict`: they need no values."""
+"""Rules of the language guide for `--strict` that need only the syntax of a file."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from wse_sim.csl.diagnostics import CslError
 
 
 def check_forms(node: object, labels: tuple[str, ...] = ()) -> None:
-    """Check a piece of a file that lies inside the loops and blocks with these labels.
+    """Check a part of a file that is inside the loops and blocks with these labels.
 
-    Raises :class:`CslError` for a label inside the loop or block that has it already, and for the address of a literal.
+    Raises
+    ------
+    CslError
+        If a label is used again inside its loop or block, or the address of a literal is taken.
     """
     if isinstance(node, (list, tuple)):
         for item in node:
@@ -32,7 +35,7 @@ def check_forms(node: object, labels: tuple[str, ...] = ()) -> None:
 
 
 def is_temporary(node: tree.Node) -> bool:
-    """Whether an operand of `&` is a literal, or an element or field of one."""
+    """Return whether an operand of `&` is a literal, or an element or field of one."""
     while isinstance(node, (tree.Index, tree.Member)):
         node = node.base
     return isinstance(node, tree.Literal)

@@ -1,8 +1,8 @@
-"""The layout of PEs in columns: program and parameters of every PE, configurations of every (PE, color).
+"""Code and parameters of every core, in columns.
 
-Numbers among the parameters are columns, everything else (names, types, functions, the shape of structures)
-selects the table: calls of `@set_tile_code` with the same file and equal other parameters are rows of one
-:class:`TileTable`.
+Numbers among the parameters are columns. All other parameters (names, types, functions, the shape of
+structures) select the table: calls of `@set_tile_code` with the same file and equal other parameters are rows
+of one :class:`TileTable`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RADIX_LIMIT = 1 << 62
 
 
 def freeze(value: Value) -> Hashable:
-    """A hashable key: two values with one key compile to the same code."""
+    """Return a hashable key of a value; values with equal keys compile to the same code."""
     data = value.data
     if isinstance(data, (int, float, str, bool)) or data is None:
         return (value.type.name, data)
@@ -43,7 +43,7 @@ def freeze(value: Value) -> Hashable:
 
 
 class Shape:
-    """Parameters with their numbers taken out: how to put numbers back in."""
+    """Parameters without their numbers, and functions that insert numbers again."""
 
     def __init__(self, params: dict[str, Value]) -> None:
         self.leaves: list[Leaf] = []
@@ -85,7 +85,8 @@ class Shape:
 
 @dataclass
 class TileTable:
-    """PEs whose `@set_tile_code` calls differ in numbers only; `slots` are the columns of each parameter."""
+    """Cores whose `@set_tile_code` calls differ only in numbers; `slots` of the shape are the columns of each
+    parameter."""
 
     path: str
     at: int
@@ -97,7 +98,8 @@ class TileTable:
     where: Array = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def add(self, where: Array, leaves: list[Leaf]) -> None:
-        """Rows for the PEs `where` (row-major indices); a leaf is one number, or one per PE."""
+        """Add rows for the cores `where` (row-major indices); a leaf is one number for all, or one per
+        core."""
         if len(where) == 1 and not any(isinstance(x, Lanes) for x in leaves):
             self.single.append((int(where[0]), *(int(x) for x in cast("list[int]", leaves))))
             if len(self.single) >= BUFFERED_ROWS:
@@ -107,6 +109,7 @@ class TileTable:
         self.pieces.append([small(x.array) if isinstance(x, Lanes) else int(x) for x in leaves])
 
     def flush(self) -> None:
+        """Move buffered single rows to a piece."""
         if self.single:
             rows = np.array(self.single, np.int64)
             self.places.append(rows[:, 0])
@@ -114,7 +117,7 @@ class TileTable:
             self.single = []
 
     def finish(self) -> None:
-        """Columns out of pieces: a number where all PEs agree."""
+        """Join the pieces to columns; a column in which all cores agree becomes one number."""
         self.flush()
         self.where = np.concatenate(self.places)
         for parts in zip(*self.pieces, strict=True) if self.pieces[0] else ():
@@ -130,13 +133,13 @@ class TileTable:
         self.pieces, self.places = [], []
 
     def column(self, j: int) -> Array:
-        """A column in which PEs differ."""
+        """Return a column in which cores differ."""
         found = self.columns[j]
         assert not isinstance(found, int)
         return found
 
     def params(self, row: int) -> dict[str, Value]:
-        """The parameters of one PE."""
+        """Return the parameters of the core in a row."""
         numbers = [c if isinstance(c, int) else int(c[row]) for c in self.columns]
         return {
             name: self.shape.makers[name](iter([numbers[j] for j in self.shape.slots[name]]))
@@ -144,12 +147,12 @@ class TileTable:
         }
 
     def read(self, names: frozenset[str]) -> list[int]:
-        """Columns that differ between PEs, of the parameters named."""
+        """Return the columns of the named parameters that differ between cores."""
         found = {j for n in names if n in self.shape.slots for j in self.shape.slots[n]}
         return [j for j in sorted(found) if not isinstance(self.columns[j], int)]
 
     def split(self, rows: Array, columns: list[int]) -> list[Array]:
-        """`rows` in groups that agree in the columns, each in ascending order."""
+        """Split `rows` into groups that agree in the columns, each in ascending order."""
         key = np.zeros(len(rows), np.int64)
         radix = 1
         for j in columns:
@@ -179,14 +182,14 @@ def small(array: Array) -> Array:
 
 
 class Tiles:
-    """All tables of a layout, and which PEs have code."""
+    """Tables of a layout, and which cores have code."""
 
     def __init__(self, cores: int) -> None:
         self.tables: dict[Hashable, TileTable] = {}
         self.given = np.zeros(cores, bool)
 
     def add(self, path: str, params: dict[str, Value], where: Array, at: int) -> int:
-        """Set the program of PEs; return the first of them that has one already, or -1."""
+        """Set the program of cores; return the first core that already has one, or -1."""
         twice = np.flatnonzero(self.given[where])
         if len(twice):
             return int(where[twice[0]])
@@ -197,14 +200,14 @@ class Tiles:
         return -1
 
     def missing(self) -> int:
-        """The first PE without code, or -1."""
+        """Return the first core without code, or -1."""
         found = int(np.argmin(self.given))
         return -1 if self.given[found] else found
 
 
 @dataclass
 class Group:
-    """PEs of one table that agree in the parameters `names`."""
+    """Cores of one table that agree in the parameters `names`."""
 
     table: TileTable
     rows: Array
@@ -213,7 +216,7 @@ class Group:
 
 @dataclass
 class CodeClass:
-    """PEs that run the same code; `places` are row-major indices."""
+    """Cores that run the same code; `places` are their row-major indices."""
 
     path: str
     params: dict[str, Value]
@@ -222,10 +225,11 @@ class CodeClass:
 
 
 def code_classes(tiles: Tiles, build: Callable[[CodeClass], frozenset[str]]) -> list[CodeClass]:
-    """PEs by the code they get, in the order of their first PE.
+    """Return the cores grouped by their code, in the order of their first core.
 
-    `build` compiles a class and gives the parameters that were read on the way.  A program depends on what it reads only: PEs that agree
-    with a compiled one in these parameters have its code.  A group in which others differ in a parameter that was read is split.
+    `build` compiles a class and returns the parameters that were read. A program depends only on those: cores
+    that agree with a compiled core in these parameters share its code. A group whose cores differ in a
+    parameter that was read is split.
     """
     queue: list[tuple[int, int, Group]] = []
     known: dict[Hashable, CodeClass] = {}

@@ -1,19 +1,24 @@
-"""Cycles that a program in CSL counts itself: compile it, call its functions, read its time stamps.
+"""Cycles that a CSL program measures itself: compile it, call its functions, read its time stamps.
 
-A run is stated by
+A run is described by
 
     layout    the file with the layout block, below the folder of the sources
     params    parameters of the layout;  colors: numbers of colors
-    memcpy    whether the library of the host interface is there (true)
-    launch    exported functions in order: a name, or [name, arguments...]; without any the program starts by itself
-    stamps    exported array of three 32-bit words a core: start and end, 48 bits each, as the public examples write them
-    trace     [x, y, number]: instead of `stamps`, the cycle at which a core traced its value `number` (debug library)
-    since     number of the traced value from which is counted; without it from cycle 0
+    memcpy    whether the host interface's library is available (true)
+    launch    exported functions in order: a name, or [name, arguments...]; without any the
+              program starts by itself
+    stamps    exported array of three 32-bit words per core: start and end, 48 bits each, as in
+              the public examples
+    trace     [x, y, number]: instead of `stamps`, the cycle at which a core traced its value
+              `number` (debug library)
+    since     number of the traced value at which the count starts; cycle 0 by default
     over      mean, max or min of end - start over the cores; span: last end - first start
     per       calls between the two stamps (1)
-    offset    cycles that the source takes off (0)
+    offset    cycles that the source subtracts (0)
 
-or by `commands` (a command file, run as it is in a copy of its folder) and `printed` (a pattern whose group is the number that the host script prints).
+or by `commands` (a command file, run unchanged in a copy of its folder) and `printed` (a pattern whose group
+is the number that the host script prints).
+
 Values of the data stay zero: the cycles of such a program must not depend on them.
 """
 
@@ -35,13 +40,13 @@ from wse_sim.files import is_file
 from wse_sim.hardware.wafer import Wafer
 
 HOST_CYCLES = 1000
-"""Cycles before a command of the host, in which the program runs its own start."""
+"""Cycles that pass before a command of the host, in which the program's own start-up code runs."""
 OVER = ("mean", "max", "min")
 """Ways to reduce the cores' cycles to one number, besides `span`."""
 
 
 class TimedRun(BaseModel):
-    """A program and the quantities to read from it; see the module's docstring."""
+    """Program and the quantities to read from it, with the keys of the module's docstring."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -61,12 +66,12 @@ class TimedRun(BaseModel):
 
 
 def timed_run(stated: Mapping[str, Any], name: str) -> TimedRun:
-    """The run that a mapping states.
+    """Return the run that a mapping describes; `name` is its name in messages.
 
     Raises
     ------
     ConfigError
-        If it states none.
+        If a key is unknown, missing or invalid.
     """
     try:
         run = TimedRun.model_validate(dict(stated))
@@ -84,12 +89,12 @@ def timed_run(stated: Mapping[str, Any], name: str) -> TimedRun:
 
 
 def timed_cycles(folder: Path, run: TimedRun, wafer: Wafer, arch: str) -> float:
-    """Cycles of a run, in the quantity that it states.
+    """Simulate a run and return its cycles, reduced as the run describes.
 
     Raises
     ------
     WseError
-        If the program cannot be compiled, faults, waits forever or lacks the stamps.
+        If the program cannot be compiled, faults, waits forever or has no such stamps.
     """
     if run.commands:
         return (printed_by(folder / run.commands, run.printed) - run.offset) / run.per
@@ -113,7 +118,7 @@ def timed_cycles(folder: Path, run: TimedRun, wafer: Wafer, arch: str) -> float:
         traced = [p.cycle for p in session.prints() if p.traced and (p.x, p.y) == (x, y)]
         if max(number, run.since or 0) >= len(traced):
             raise WseError(
-                f"core ({x}, {y}) traced {len(traced)} values, number {max(number, run.since or 0)} is asked for"
+                f"core ({x}, {y}) traced {len(traced)} values, but number {max(number, run.since or 0)} is requested"
             )
         before = 0 if run.since is None else traced[run.since]
         return (traced[number] - before - run.offset) / run.per
@@ -122,13 +127,15 @@ def timed_cycles(folder: Path, run: TimedRun, wafer: Wafer, arch: str) -> float:
 
 
 def stamps_of(words: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Start and end of every core, in cycles, from (cores, 6) 16-bit words: 48 bits each, the lowest word first."""
+    """Return start and end of every core in cycles, from (cores, 6) 16-bit words: 48 bits each, lowest word
+    first."""
     weights = np.int64(1) << np.array([0, 16, 32], np.int64)
     return words[:, :3] @ weights, words[:, 3:] @ weights
 
 
 def over_cores(start: npt.NDArray[np.int64], end: npt.NDArray[np.int64], over: str) -> float:
-    """One number of the cores' cycles: their mean, max or min, or the span from the first start to the last end."""
+    """Reduce the cores' cycles to one number: their mean, max or min, or the span from the first start to the
+    last end."""
     took = end - start
     cycles = {"mean": took.mean(), "max": took.max(), "min": took.min(), "span": end.max() - start.min()}
     return float(cycles[over])
@@ -143,7 +150,13 @@ def _finish(session: Session, until: Any) -> None:
 
 
 def _words(program: CompiledProgram, session: Session, name: str) -> npt.NDArray[np.int64]:
-    """(cores, 6) words of every core that has the stamps."""
+    """Return the (cores, 6) words of the time stamps, for every core that has them.
+
+    Raises
+    ------
+    WseError
+        If no core has them.
+    """
     image = program.image
     found = []
     for core, k in enumerate(image.core_class):

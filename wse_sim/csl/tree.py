@@ -1,4 +1,7 @@
-"""The syntax tree of CSL.  Every node has `at`, its position; two trees are equal when they differ in positions only."""
+"""Syntax tree of CSL.
+
+Every node has `at`, its position. Two trees are equal if they differ only in positions.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +85,7 @@ class Deref(Node):
 
 @dataclass(slots=True)
 class Literal(Node):
-    """`.{ ... }` (type None) or `T{ ... }`; a field without a name has None."""
+    """Literal `.{ ... }` (type None) or `T{ ... }`; a field without a name has the name None."""
 
     type: Node | None
     fields: list[tuple[str | None, Node]]
@@ -97,7 +100,7 @@ class IfExpr(Node):
 
 @dataclass(slots=True)
 class Tensor(Node):
-    """`|i, j|{n, m} -> a[i, j]`."""
+    """Access `|i, j|{n, m} -> a[i, j]` of a tensor."""
 
     names: list[str]
     extents: list[Node]
@@ -111,7 +114,7 @@ class ComptimeExpr(Node):
 
 @dataclass(slots=True)
 class Switch(Node):
-    """Arms are (keys, value); keys None is `else`."""
+    """Switch with arms (keys, value); `else` has None as its keys."""
 
     subject: Node
     arms: list[tuple[list[Node] | None, Node]]
@@ -142,7 +145,7 @@ class ArrayType(Node):
 
 @dataclass(slots=True)
 class Parameter(Node):
-    """A parameter of a function (type None: `anytype`) or a field of a structure."""
+    """Parameter of a function (type None: `anytype`) or field of a structure."""
 
     name: str | None
     type: Node | None
@@ -158,7 +161,7 @@ class FnType(Node):
 
 @dataclass(slots=True)
 class StructType(Node):
-    """`struct` or `union`, with `layout` "", "packed" or "extern"."""
+    """`struct` or `union` type, with `layout` "", "packed" or "extern"."""
 
     kind: str
     layout: str
@@ -176,7 +179,7 @@ class EnumType(Node):
 
 @dataclass(slots=True)
 class Declaration(Node):
-    """`const`, `var` or `param`; global or local."""
+    """Declaration of a global or local `const`, `var` or `param`."""
 
     kind: str
     name: str
@@ -254,7 +257,7 @@ class Layout(Node):
 
 @dataclass(slots=True)
 class Function(Node):
-    """`fn` or `task`; body None is a declaration without a body."""
+    """`fn` or `task`; a declaration without a body has body None."""
 
     kind: str
     name: str
@@ -274,7 +277,7 @@ _fields: dict[type, tuple[str, ...]] = {}
 
 
 def fields_of(kind: type) -> tuple[str, ...]:
-    """Names of the fields of a kind of node, but for its position."""
+    """Return the names of a node type's fields, without its position."""
     if kind not in _fields:
         _fields[kind] = tuple(n for n in kind.__dataclass_fields__ if n != "at")  # type: ignore[attr-defined]
     return _fields[kind]

@@ -1,7 +1,7 @@
-"""The types of CSL.  Types are interned: two equal types are one object, so `is` compares them.
+"""Types of CSL. Types are interned: equal types are one object, so `is` compares them.
 
-Sizes are 16-bit words of memory: numbers up to 16 bits, pointers and handles 1, 32-bit numbers 2,
-64-bit numbers and DSDs 4.  Values of two words and more begin at an even word.
+Sizes are 16-bit words of memory: 1 for numbers up to 16 bits, pointers and handles, 2 for 32-bit numbers, 4
+for 64-bit numbers and DSDs. Values of two or more words begin at an even word.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _serial = itertools.count()
 
 
 class Type:
-    """Base of all types; `words` is 0 for types that exist at compile time only."""
+    """Base class of all types; `words` is 0 for types that exist only at compile time."""
 
     name: str = "?"
     words: int = 0
@@ -34,13 +34,15 @@ class Type:
 
 
 class Simple(Type):
-    """A type that is its name: bool, void, comptime-only types."""
+    """Type without parts: bool, void, and types that exist only at compile time."""
 
     def __init__(self, name: str, words: int = 0, runtime: bool = False) -> None:
         self.name, self.words, self.runtime = name, words, runtime
 
 
 class IntType(Type):
+    """Integer type of 1 to 64 bits."""
+
     def __init__(self, signed: bool, bits: int) -> None:
         self.signed, self.bits = signed, bits
         self.name = f"{'i' if signed else 'u'}{bits}"
@@ -50,19 +52,21 @@ class IntType(Type):
         self.mask = (1 << bits) - 1
 
     def wrap(self, value: int) -> int:
-        """The number of this width that agrees with `value` in its low bits."""
+        """Return the number of this type that has the same low bits as `value`."""
         value &= self.mask
         return value - self.mask - 1 if value > self.high else value
 
 
 class FloatType(Type):
+    """Floating-point type of 16 or 32 bits."""
+
     def __init__(self, name: str, bits: int) -> None:
         self.name, self.bits = name, bits
         self.words = bits // 16
 
 
 class HandleType(Type):
-    """A color, a queue, a task id or a microthread id: a u16 inside."""
+    """Type of a color, a queue, a task id or a microthread id, which is stored as a u16."""
 
     words = 1
 
@@ -71,7 +75,7 @@ class HandleType(Type):
 
 
 class DsdType(Type):
-    """A data structure descriptor: one 64-bit word inside."""
+    """Type of a data structure descriptor, which is stored as one 64-bit word."""
 
     words = 4
 
@@ -80,7 +84,7 @@ class DsdType(Type):
 
 
 class DsrType(Type):
-    """A register of one DSR file; a compile-time value."""
+    """Type of a register of one DSR file, which exists only at compile time."""
 
     runtime = False
 
@@ -89,6 +93,8 @@ class DsrType(Type):
 
 
 class PointerType(Type):
+    """Pointer to one object, or to `many` in a row (`[*]T`)."""
+
     words = 1
 
     def __init__(self, target: Type, const: bool, many: bool) -> None:
@@ -98,6 +104,8 @@ class PointerType(Type):
 
 
 class ArrayType(Type):
+    """Array type with a shape and an element type."""
+
     def __init__(self, shape: tuple[int, ...], element: Type) -> None:
         self.shape, self.element = shape, element
         self.count = 1
@@ -113,7 +121,7 @@ class ArrayType(Type):
 
 
 def bits_of(t: Type) -> int:
-    """Bits that a value takes in a packed structure.
+    """Return the number of bits that a value occupies in a packed structure.
 
     >>> bits_of(int_type(False, 12)), bits_of(BOOL), bits_of(F32)
     (12, 1, 32)
@@ -127,7 +135,7 @@ def bits_of(t: Type) -> int:
 
 @dataclass(eq=False)
 class StructType(Type):
-    """A named structure or union: one per place in the source and per evaluation with other field types."""
+    """Structure or union type: one per place in the source and per evaluation with different field types."""
 
     fields: list[tuple[str, Type]]
     kind: str = "struct"
@@ -137,8 +145,8 @@ class StructType(Type):
     shifts: list[int] = field(
         default_factory=list
     )  # first bit of a field inside its word; -1 for whole words
-    total_bits: int = 0  # of a packed structure: the width of the integer that it is
-    is_tuple: bool = False  # fields without names: they are read by number
+    total_bits: int = 0  # width of a packed structure
+    is_tuple: bool = False  # whether fields have no names and are read by number
 
     def __post_init__(self) -> None:
         self.name = self.label or f"{self.kind}#{next(_serial)}"
@@ -159,7 +167,7 @@ class StructType(Type):
         self.shifts = [-1] * len(self.fields)
 
     def pack(self) -> None:
-        """One integer: the first field has the lowest bits, without gaps."""
+        """Place the fields in one integer without gaps, the first field in its lowest bits."""
         start = 0
         for _, t in self.fields:
             bits = bits_of(t)
@@ -171,11 +179,11 @@ class StructType(Type):
 
     @property
     def is_loose(self) -> bool:
-        """Whether a field shares a word with another one."""
+        """Whether a field shares a word with another one, or begins or ends inside a word."""
         return any(s >= 0 for s in self.shifts)
 
     def start(self, place: int) -> int:
-        """The first bit of a field."""
+        """Return the first bit of a field."""
         return 16 * self.offsets[place] + max(self.shifts[place], 0)
 
     __repr__ = Type.__repr__
@@ -184,6 +192,8 @@ class StructType(Type):
 
 @dataclass(eq=False)
 class EnumType(Type):
+    """Enum type: named values of an integer type."""
+
     base: Type
     names: dict[str, int]
     label: str = ""
@@ -197,7 +207,7 @@ class EnumType(Type):
 
 
 class FnType(Type):
-    """Type of a function or task; None represents `anytype`."""
+    """Type of a function or task; a parameter type of None represents `anytype`."""
 
     runtime = False
 
@@ -218,11 +228,12 @@ MODULE = Simple("imported_module")
 DIRECTION = Simple("direction")
 RANGE = Simple("range")
 FIFO = Simple("fifo")
-ANYOPAQUE = Simple("anyopaque")  # what a pointer without a type points to
+ANYOPAQUE = Simple("anyopaque")  # target of an untyped pointer
 
 
 @cache
 def int_type(signed: bool, bits: int) -> IntType:
+    """Return the integer type of a signedness and width."""
     return IntType(signed, bits)
 
 
@@ -277,16 +288,19 @@ NAMED: dict[str, Type] = {
 
 @cache
 def pointer(target: Type, const: bool = False, many: bool = False) -> PointerType:
+    """Return the pointer type with this target."""
     return PointerType(target, const, many)
 
 
 @cache
 def array(shape: tuple[int, ...], element: Type) -> ArrayType:
+    """Return the array type of a shape and an element type."""
     return ArrayType(shape, element)
 
 
 @cache
 def function(kind: str, params: tuple[Type | None, ...], result: Type | None) -> FnType:
+    """Return the type of a function or task."""
     return FnType(kind, params, result)
 
 
@@ -301,12 +315,15 @@ def named_type(name: str) -> Type | None:
 
 
 def is_number(t: Type) -> bool:
+    """Return whether a type is a number type."""
     return isinstance(t, (IntType, FloatType)) or t is COMPTIME_INT or t is COMPTIME_FLOAT
 
 
 def is_int(t: Type) -> bool:
+    """Return whether a type is an integer type."""
     return isinstance(t, IntType) or t is COMPTIME_INT
 
 
 def is_float(t: Type) -> bool:
+    """Return whether a type is a floating-point type."""
     return isinstance(t, FloatType) or t is COMPTIME_FLOAT

@@ -1,9 +1,9 @@
-"""Functions without a call from any task or exported name: with `--strict` they are compiled too, and thrown away.
+"""Functions that no task or exported name calls: `--strict` compiles them too, and discards their code.
 
-Names, types and arguments of such code are checked like those of other code.  A class of cores may contain code that
-only another class can compile, so a function is refused if no class reaches it and none can compile it.
-Not looked at: libraries, tasks (one without an id is refused anyway), functions with parameters known at
-compile time only, and those that call builtins of a layout block.
+Names, types and arguments of such code are checked like those of other code. A class of cores may contain
+code that only another class can compile, so a function is an error only if no class calls it and none can
+compile it. Exempt are libraries, tasks (an unbound one is an error anyway), functions with comptime
+parameters, and functions that call builtins of a layout block.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ LAYOUT_BUILTINS = frozenset({"@set_rectangle", "@set_tile_code", "@set_color_con
 
 
 class Unreached:
-    """Faults of unreached code by its place; None where one class at least can compile it."""
+    """Errors of unreached functions by position; None if at least one class can compile the function."""
 
     def __init__(self) -> None:
         self.faults: dict[int, CslError | None] = {}
 
     def note(self, unit: EvaluatedUnit, program: ProgramCode) -> None:
-        """Try the functions that a linked class does not reach.  The unit and its program are not used again behind this."""
+        """Compile the functions that a linked class does not call, and record errors. The unit and its
+        program must not be used afterwards."""
         compiler = unit.compiler
         notes, reached = len(compiler.notes), set(compiler.reached)
         for instance in unit.instances:
@@ -44,19 +45,28 @@ class Unreached:
                 else:
                     self.faults[at] = None
         del compiler.notes[notes:]
-        compiler.reached = reached  # a trial is no call
+        compiler.reached = reached  # these compilations do not count as calls
 
     def check(self, reached: set[int]) -> None:
-        """Raise the first fault of a function that all classes leave out and fail to compile."""
+        """Raise the first error of a function that no class calls and no class can compile.
+
+        Raises
+        ------
+        CslError
+            If there is such a function.
+        """
         for at, fault in sorted(self.faults.items()):
             if fault is not None and at not in reached:
                 raise fault
 
 
 def compile_alone(unit: EvaluatedUnit, program: ProgramCode, fn: Function) -> None:
-    """Compile a function for arguments of run time.
+    """Compile a function with run-time arguments; functions that can run only at compile time are skipped.
 
-    Raises :class:`CslError` where it cannot be compiled; does nothing for one that can only run at compile time.
+    Raises
+    ------
+    CslError
+        If it cannot be compiled.
     """
     node = fn.node
     if node.body is None or node.kind == "task" or "inline" in node.modifiers or calls_layout(node.body):
@@ -73,14 +83,14 @@ def compile_alone(unit: EvaluatedUnit, program: ProgramCode, fn: Function) -> No
 
 
 def is_passed(t: ty.Type) -> bool:
-    """Whether a value of this type can be passed at run time."""
+    """Return whether a value of this type can be passed at run time."""
     if isinstance(t, ty.StructType):
         return t.kind == "struct" and all(is_passed(f) for _, f in t.fields)
     return t.runtime and not isinstance(t, ty.ArrayType)
 
 
 def calls_layout(node: object) -> bool:
-    """Whether code calls a builtin of a layout block."""
+    """Return whether code calls a builtin of a layout block."""
     if isinstance(node, (list, tuple)):
         return any(calls_layout(item) for item in node)
     if not isinstance(node, tree.Node):

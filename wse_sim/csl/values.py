@@ -1,9 +1,9 @@
-"""Compile-time values: a type and data.
+"""Compile-time values, which consist of a type and data.
 
-Data by type: numbers and handles `int` or `float` (f32 and f16 already rounded), bool `bool`, strings `str`, types `Type`, arrays a flat
-row-major `list` of data, named structures a `list` of data by field, anonymous structures a `dict` of values (keys are names, or
-0, 1, .. without names), pointers `Ref`, functions `Function`, modules `Instance`, DSDs `Dsd`, DSRs `Dsr`, FIFOs `Fifo`,
-ranges `Range`, void `None`.
+Data by type: numbers and handles `int` or `float` (f32 and f16 already rounded), bool `bool`, strings `str`,
+types `Type`, arrays a flat row-major `list` of data, named structures a `list` of data by field, anonymous
+structures a `dict` of values (keys are names, or 0, 1, .. without names), pointers `Ref`, functions
+`Function`, modules `Instance`, DSDs `Dsd`, DSRs `Dsr`, FIFOs `Fifo`, ranges `Range`, void `None`.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from wse_sim.fabric.vm.semantics import F32, HALVES, round_f32
 
 
 class Operand:
-    """Result of an expression: a value known now, or (in run-time code) a register or a place."""
+    """Result of an expression: a value known at compile time, or (in run-time code) a register or a place."""
 
     __slots__ = ()
     type: ty.Type
-    at: int  # position; a value and a place of a known variable have none
+    at: int  # position; compile-time values and places have none
 
     @property
     def data(self) -> Any:
-        """The data of a value, of the kind that its type states; other operands raise an error."""
+        """Data of a compile-time value; other operands raise :class:`CslError`."""
         raise CslError(
             getattr(self, "at", NOWHERE),
             "this must be known at compile time but is known only at run time",
@@ -35,14 +35,15 @@ class Operand:
 
 
 class CommandLineText(str):
-    """The text of a parameter as `--params` gives it: the declaration types it, or its literal does where none is written."""
+    """Text of a `--params` parameter, whose type is that of its declaration or, without one, that of the
+    literal."""
 
     __slots__ = ()
 
 
 @final
 class Value(Operand):
-    """A value known at compile time."""
+    """Value known at compile time."""
 
     __slots__ = ("data", "type")
     data: Any
@@ -60,11 +61,11 @@ TRUE, FALSE = Value(ty.BOOL, True), Value(ty.BOOL, False)
 
 
 class Cell:
-    """A variable: its type, its data at compile time, and whether it may change."""
+    """Variable: its type, its data at compile time, and whether it may change."""
 
     __slots__ = ("at", "data", "mutable", "name", "type")
 
-    data: Any  # as of a value
+    data: Any  # in the form of a value's data
 
     def __init__(self, name: str, type_: ty.Type, data: object, mutable: bool, at: int) -> None:
         self.name, self.type, self.data, self.mutable, self.at = name, type_, data, mutable, at
@@ -72,7 +73,7 @@ class Cell:
 
 @final
 class Ref(Operand):
-    """A place inside a cell: a path of indices (array element, flat; or field number)."""
+    """Place inside a cell: a path of indices (of an array's element, flat, or of a field)."""
 
     __slots__ = ("path", "root", "type")
 
@@ -80,10 +81,11 @@ class Ref(Operand):
         self.root, self.path, self.type = root, path, type_
 
     def key(self) -> tuple[int, tuple[int, ...]]:
+        """Return a key that identifies the place."""
         return (id(self.root), self.path)
 
     def nested(self) -> Iterator[tuple[ty.Type, int]]:
-        """Yield the enclosing objects of the place, from the cell inwards: type, and words from the start of
+        """Yield the objects that contain the place, from the cell inwards: type, and words from the start of
         the cell."""
         start, t = 0, self.root.type
         yield t, 0
@@ -97,7 +99,7 @@ class Ref(Operand):
             yield t, start // 16
 
     def bit(self) -> int:
-        """The first bit of the place inside its word; -1 if the place is whole words."""
+        """Return the first bit of the place inside its word, or -1 if the place consists of whole words."""
         start, is_loose, t = 0, False, self.root.type
         for step in self.path:
             if isinstance(t, ty.ArrayType):
@@ -108,14 +110,14 @@ class Ref(Operand):
         return start % 16 if is_loose else -1
 
     def words(self) -> int:
-        """Distance of the place from the start of the cell, in words."""
+        """Return the distance of the place from the start of the cell, in words."""
         *_, (_, at) = self.nested()
         return at
 
 
 @dataclass(eq=False)
 class Function:
-    """A function or task of one module instance."""
+    """Function or task of one module instance."""
 
     node: tree.Function
     instance: Instance
@@ -126,11 +128,11 @@ class Function:
         return self.node.name
 
 
-Entry = Operand | Cell | Function  # what a name may stand for
+Entry = Operand | Cell | Function  # objects that a name may refer to
 
 
 class Global(Cell):
-    """A `const`, `var` or `param` of a module instance; evaluated when first needed."""
+    """Global `const`, `var` or `param` of a module instance, which is evaluated when it is first needed."""
 
     __slots__ = ("align", "decl", "instance", "kind", "order", "state")
     UNSEEN, BUSY, READY = range(3)
@@ -143,7 +145,7 @@ class Global(Cell):
 
 
 class Instance:
-    """One import of one file."""
+    """Instance of a file, created by one import."""
 
     def __init__(
         self, path: str, file: tree.File, params: dict[str, Value], library: bool, serial: int
@@ -158,7 +160,7 @@ class Instance:
                 self.comptime.append(item)
             elif isinstance(item, tree.Layout):
                 if self.layout is not None:
-                    raise CslError(item.at, "a second layout block; a file has one at most")
+                    raise CslError(item.at, "a second layout block; a file has at most one")
                 self.layout = item
             elif isinstance(item, (tree.Declaration, tree.Function)):
                 if item.name in self.members:
@@ -169,13 +171,15 @@ class Instance:
                     self.members[item.name] = Function(item, self)
 
     def unknown_params(self) -> list[str]:
-        """Names passed to the import that are no `param` of the file."""
+        """Return the names passed to the import that are not a `param` of the file."""
         known = {n for n, g in self.members.items() if isinstance(g, Global) and g.kind == "param"}
         return [n for n in self.params if n not in known]
 
 
 @dataclass(frozen=True)
 class Range:
+    """Range of integers from `start` to `stop` (not included)."""
+
     element: ty.Type
     start: int
     stop: int
@@ -190,7 +194,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Dsr:
-    """A register of one DSR file."""
+    """Register of one DSR file."""
 
     file: str
     id: int
@@ -198,9 +202,10 @@ class Dsr:
 
 @dataclass(frozen=True)
 class Dsd:
-    """A descriptor known at compile time; lengths and strides in elements.
+    """Descriptor known at compile time; lengths and strides are in elements.
 
-    `ref` is the memory at element 0 (with `offset` words added), `shape` the extents and jumps of a 4-dimensional one, innermost first.
+    `ref` is the memory at element 0 (plus `offset` words), and `shape` the extents and jumps of a
+    multi-dimensional descriptor, innermost first.
     """
 
     kind: str
@@ -217,7 +222,7 @@ class Dsd:
 
 @dataclass(eq=False)
 class Fifo:
-    """A FIFO: a buffer and the actions at its ends."""
+    """FIFO with its buffer and its options."""
 
     buffer: Ref
     options: dict[str, Value] = field(default_factory=dict)
@@ -226,35 +231,36 @@ class Fifo:
 
 
 def round_float(t: ty.Type, x: float) -> float:
-    """The value of type `t` nearest to `x`, as a double."""
+    """Return the value of type `t` nearest to `x`, as a double."""
     if t is ty.F32:
         return round_f32(x)
     return float_of_bits(t, float_bits(t, x)) if isinstance(t, ty.FloatType) else x
 
 
 def float_bits(t: ty.FloatType, x: float) -> int:
-    """Raw bits of the value of a float type nearest to `x`; bf16 and cb16 are rounded from f32, as the machine has no double."""
+    """Return the raw bits of a float type's value nearest to `x`; bf16 and cb16 are rounded from f32, because
+    the machine has no double."""
     return F32.encode(x) if t is ty.F32 else HALVES[t.name].encode(x if t is ty.F16 else round_f32(x))
 
 
 def float_of_bits(t: ty.FloatType, bits: int) -> float:
-    """The number that raw bits of a float type are."""
+    """Return the number that raw bits of a float type represent."""
     return (F32 if t is ty.F32 else HALVES[t.name]).decode(bits)
 
 
 def register_form(t: ty.Type, data: float) -> int:
-    """Return a scalar in register form: sign- or zero-extended; raw bits of floats."""
+    """Return a scalar as in a register: an integer, or the raw bits of a float."""
     return float_bits(t, data) if isinstance(t, ty.FloatType) else int(data)
 
 
 def to_bits(t: ty.Type, data: float) -> int:
-    """The bit pattern of a scalar, as an unsigned number."""
+    """Return the bit pattern of a scalar, as an unsigned number."""
     value = register_form(t, data)
     return value & ((1 << (t.words * 16)) - 1) if value < 0 else value
 
 
 def from_bits(t: ty.Type, bits: int) -> int | float | bool:
-    """The scalar of a bit pattern."""
+    """Convert a bit pattern to a scalar."""
     if isinstance(t, ty.FloatType):
         return float_of_bits(t, bits)
     if t is ty.BOOL:
@@ -265,7 +271,8 @@ def from_bits(t: ty.Type, bits: int) -> int | float | bool:
 
 
 def words_of(t: ty.Type, data: object) -> list[int] | None:
-    """The 16-bit words of a value, the low one first; None where they are not known, as of unions and addresses."""
+    """Return the 16-bit words of a value, low word first; None if they are not known, as for unions and
+    addresses."""
     if isinstance(data, Iterable) and (
         isinstance(t, ty.ArrayType) or (isinstance(t, ty.StructType) and t.kind == "struct")
     ):
@@ -288,11 +295,12 @@ def words_of(t: ty.Type, data: object) -> list[int] | None:
 
 
 def is_packed(t: ty.Type) -> bool:
+    """Return whether a type is a packed structure."""
     return isinstance(t, ty.StructType) and t.layout == "packed"
 
 
 def number_of(words: Iterable[int], bits: int) -> int:
-    """The low bits of words, the low word first, as an unsigned number."""
+    """Return the `bits` low bits of words, low word first, as an unsigned number."""
     return sum(int(w) << (16 * k) for k, w in enumerate(words)) & ((1 << bits) - 1)
 
 
@@ -309,7 +317,7 @@ def from_words(t: ty.Type, words: list[int]) -> object:
 
 
 def zero(t: ty.Type) -> object:
-    """Data of an uninitialised variable: zero."""
+    """Return the data of a variable without an initial value: zero."""
     if isinstance(t, ty.ArrayType):
         if isinstance(t.element, (ty.ArrayType, ty.StructType)):
             return [zero(t.element) for _ in range(t.count)]
@@ -330,7 +338,7 @@ def zero(t: ty.Type) -> object:
 
 
 def is_zero(data: object) -> bool:
-    """Whether data are zero in every field and element.
+    """Return whether data are zero in every field and element.
 
     >>> is_zero([0, [0.0, False]]), is_zero([0, 1])
     (True, False)
@@ -342,14 +350,14 @@ T = TypeVar("T")
 
 
 def copy(data: T) -> T:
-    """A copy of the data of an array or structure."""
+    """Copy the data of an array or structure; return other data unchanged."""
     if isinstance(data, list):
         return [copy(x) if isinstance(x, list) else x for x in data]  # type: ignore[return-value]
     return dict(data) if isinstance(data, dict) else data  # type: ignore[return-value]
 
 
 def show(value: Operand) -> str:
-    """A value as a message shows it."""
+    """Return a value as text for messages."""
     if not isinstance(value, Value):
         return f"a run-time {value.type}"
     if isinstance(value.data, (Function, Ref)) or hasattr(value.data, "members"):

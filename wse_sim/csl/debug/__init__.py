@@ -1,1 +1,1 @@
-"""The debugger: stops, steps in both directions, and the state of the cores, for a console and for editors."""
+"""Debugger: stops, steps in both directions and the state of the cores, for a console and for editors."""

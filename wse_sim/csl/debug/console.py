@@ -1,4 +1,4 @@
-"""Commands of the debugger as lines of text, and the front that reads them."""
+"""Console of the debugger: its commands as lines of text, and the front end that reads them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _KIND_TEXT = {
 
 
 class Commands:
-    """Executes lines; a line that lets the program run on from its present place leaves the debugger released."""
+    """Interpreter of command lines; a command that continues the program from its present place releases the
+    debugger."""
 
     def __init__(self, debugger: Debugger) -> None:
         self.debugger = debugger
@@ -32,7 +33,7 @@ class Commands:
         self._frame = 0
 
     def execute(self, line: str) -> str:
-        """Return the answer to a command, or its error message."""
+        """Execute a command line and return its answer, or its error message."""
         name, _, rest = line.strip().partition(" ")
         if not name or name.startswith("#"):
             return ""
@@ -48,7 +49,7 @@ class Commands:
     # -- words
 
     def cores(self, text: str) -> list[int]:
-        """Cores of ``X,Y`` or ``X0:X1,Y0:Y1`` (ends not included), several joined by +.
+        """Parse ``X,Y`` or ``X0:X1,Y0:Y1`` (ends not included), several joined by +, into core numbers.
 
         Raises
         ------
@@ -72,7 +73,7 @@ class Commands:
         return found
 
     def event_text(self, event: StopEvent) -> str:
-        """Return why the program stopped, and where the chosen core is."""
+        """Return why the program stopped and where the selected core is."""
         debugger, self._frame = self.debugger, 0
         view, core = debugger.view, debugger.core
         cycle = f"cycle {event.cycle:,}"
@@ -139,7 +140,7 @@ class Commands:
         return str(found)
 
     def c_tbreak(self, rest: str) -> str:
-        """tbreak ...: a breakpoint for one stop"""
+        """tbreak ...: like break, but the breakpoint is deleted when it is hit"""
         return self.c_break(rest, is_temporary=True)
 
     def c_watch(self, rest: str) -> str:
@@ -158,7 +159,7 @@ class Commands:
         return str(self.debugger.watch_variable(what.strip(), core, condition.strip()))
 
     def c_delete(self, rest: str) -> str:
-        """delete [NUMBER]: one break or watchpoint, or all"""
+        """delete [NUMBER]: delete one breakpoint or watchpoint, or all of them"""
         if rest:
             self.debugger.delete(_number(rest))
         else:
@@ -166,73 +167,73 @@ class Commands:
         return ""
 
     def c_breaks(self, rest: str) -> str:
-        """breaks: breakpoints and watchpoints"""
+        """breaks: list breakpoints and watchpoints"""
         del rest
         both = [*self.debugger.breaks.values(), *self.debugger.watches.values()]
         return "\n".join(map(str, both)) or "none"
 
     def c_continue(self, rest: str) -> str:
-        """continue: to the next break or watchpoint, fault or end"""
+        """continue: run to the next breakpoint, watchpoint, fault or end"""
         del rest
         return self._moved(self.debugger.resume())
 
     def c_step(self, rest: str) -> str:
-        """step: the chosen core to its next line, into functions"""
+        """step: run the selected core to its next line, entering functions"""
         del rest
         return self._moved(self.debugger.step(INTO))
 
     def c_next(self, rest: str) -> str:
-        """next: a line, over functions"""
+        """next: run the selected core to its next line, stepping over functions"""
         del rest
         return self._moved(self.debugger.step(OVER))
 
     def c_finish(self, rest: str) -> str:
-        """finish: out of the present function"""
+        """finish: run until the present function returns"""
         del rest
         return self._moved(self.debugger.step(OUT))
 
     def c_cycles(self, rest: str) -> str:
-        """cycles N: all cores N cycles on"""
+        """cycles N: advance all cores by N cycles"""
         return self._moved(self.debugger.step_cycles(_number(rest or "1")))
 
     def c_back(self, rest: str) -> str:
-        """back N: all cores to N cycles ago"""
+        """back N: return all cores to their state N cycles ago"""
         return self._moved(self.debugger.back(_number(rest or "1")))
 
     def c_reverse_continue(self, rest: str) -> str:
-        """reverse-continue: to the last break or watchpoint before this place"""
+        """reverse-continue: go back to the previous hit of a breakpoint or watchpoint"""
         del rest
         return self._moved(self.debugger.reverse())
 
     def c_reverse_step(self, rest: str) -> str:
-        """reverse-step: the chosen core to its line before"""
+        """reverse-step: move the selected core back to its previous line"""
         del rest
         return self._moved(self.debugger.step_back(INTO))
 
     def c_reverse_next(self, rest: str) -> str:
-        """reverse-next: a line back, over functions"""
+        """reverse-next: move back one line, stepping over functions"""
         del rest
         return self._moved(self.debugger.step_back(OVER))
 
     def c_present(self, rest: str) -> str:
-        """present: back to where the host waits"""
+        """present: return to the present, where the host waits"""
         del rest
         self.debugger.session.return_to_present()
         return self.event_text(StopEvent("present", self.debugger.session.cycle))
 
     def c_core(self, rest: str) -> str:
-        """core [X,Y]: choose a core, or show what the chosen one does"""
+        """core [X,Y]: select a core, or show the state of the selected one"""
         if rest:
             self.debugger.core, self._frame = self.cores(rest)[0], 0
         return self.debugger.view.state(self.debugger.core)
 
     def c_cores(self, rest: str) -> str:
-        """cores: what the cores of every class do"""
+        """cores: show what the cores of every class do"""
         del rest
         return "\n".join(self.debugger.session.doing())
 
     def c_frame(self, rest: str) -> str:
-        """frame N: look at a caller"""
+        """frame N: select a frame; 0 is the innermost function"""
         frames = self.debugger.view.frames(self.debugger.core)
         if not 0 <= _number(rest or "0") < len(frames):
             raise DebugError(f"frame {rest} does not exist; there are {len(frames)}, counted from 0")
@@ -244,7 +245,7 @@ class Commands:
         return f"{rest} = {shown(self.debugger.view.value(self.debugger.core, rest, self._frame))}"
 
     def c_locals(self, rest: str) -> str:
-        """locals: names of the present function"""
+        """locals: show the names that are visible in the selected frame"""
         del rest
         view, core = self.debugger.view, self.debugger.core
         return "\n".join(
@@ -253,7 +254,7 @@ class Commands:
         )
 
     def c_globals(self, rest: str) -> str:
-        """globals: variables of the core's program"""
+        """globals: show the variables of the selected core's program"""
         del rest
         view, core = self.debugger.view, self.debugger.core
         return "\n".join(
@@ -262,14 +263,14 @@ class Commands:
         )
 
     def c_backtrace(self, rest: str) -> str:
-        """backtrace: the functions that the core is in"""
+        """backtrace: show the call stack of the selected core"""
         del rest
         view, core = self.debugger.view, self.debugger.core
         lines = [f"{i}  {view.where(frame.row)}" for i, frame in enumerate(view.frames(core))]
         return "\n".join([*lines, view.state(core)])
 
     def c_queues(self, rest: str) -> str:
-        """queues: queues of the core and its router, with the sender of every word"""
+        """queues: show the queues of the core and its router, with the sender of every word"""
         del rest
         lines = []
         for queue in self.debugger.view.queues(self.debugger.core):
@@ -281,21 +282,21 @@ class Commands:
         return "\n".join(lines) or "no queue is bound"
 
     def c_routes(self, rest: str) -> str:
-        """routes: routes and switch positions of the core's router"""
+        """routes: show the routes and switch positions of the core's router"""
         del rest
         return "\n".join(self.debugger.view.routes(self.debugger.core)) or "no route"
 
     def c_tasks(self, rest: str) -> str:
-        """tasks: tasks of the core, which are active, blocked or run"""
+        """tasks: show the tasks of the core and whether they are active, blocked or running"""
         del rest
         return "\n".join(self.debugger.view.tasks(self.debugger.core)) or "no task"
 
     def c_origin(self, rest: str) -> str:
-        """origin VARIABLE: who wrote it last, and who sent the word that it took"""
+        """origin VARIABLE: show what wrote it last, and the sender of the word that it received"""
         return self.debugger.origin(rest, self.debugger.core)
 
     def c_list(self, rest: str) -> str:
-        """list: source lines around the present one"""
+        """list: show source lines around the present one"""
         del rest
         view = self.debugger.view
         frames = view.frames(self.debugger.core)
@@ -311,20 +312,20 @@ class Commands:
         )
 
     def c_detach(self, rest: str) -> str:
-        """detach: run to the end without stops"""
+        """detach: run the program to its end without stops"""
         del rest
         self.debugger.detach()
         return ""
 
     def c_quit(self, rest: str) -> str:
-        """quit: end the program"""
+        """quit: end the program and the session"""
         del rest
         self.is_quit = True
         self.debugger.detach()
         return ""
 
     def c_help(self, rest: str) -> str:
-        """help"""
+        """help: list the commands"""
         del rest
         return "\n".join(str(action.__doc__) for action in _COMMANDS.values())
 
@@ -345,14 +346,14 @@ def _number(text: str) -> int:
 
 
 class ConsoleFront:
-    """Reads commands from the other end of a wire, one at each prompt."""
+    """Front end that reads commands over a wire, one at each prompt."""
 
     def __init__(self, wire: EditorWire) -> None:
         self.wire = wire
         self._commands: Commands | None = None
 
     def __call__(self, debugger: Debugger, event: StopEvent) -> None:
-        """Read commands until one resumes the program."""
+        """Read and execute commands until one resumes the program."""
         if self._commands is None:
             self._commands = Commands(debugger)
             debugger.asks_pause = self.asks_pause
@@ -371,6 +372,6 @@ class ConsoleFront:
             raise SystemExit(0)
 
     def asks_pause(self) -> bool:
-        """Return whether a pause was requested."""
+        """Return whether the user has requested a pause."""
         message = self.wire.receive(0.0)
         return message is not None and bool(message.get("pause"))

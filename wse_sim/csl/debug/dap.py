@@ -1,7 +1,8 @@
-"""The front for editors: requests of the Debug Adapter Protocol, answered inside of the program that is debugged.
+"""Front end for editors: answers requests of the Debug Adapter Protocol inside the debugged program.
 
-Messages are those of the protocol, without their numbers and framing, which the adapter of the command line adds.  Threads are cores; of a
-program with more than :data:`MOST_THREADS` cores, classes of cores, each shown by one of its cores.
+Messages are those of the protocol without sequence numbers and framing, which the adapter of the command line
+adds. A thread is a core. In a program with more than :data:`MOST_THREADS` cores a thread is a class of cores,
+represented by one of its cores.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from wse_sim.fabric.vm.replay import StopEvent
 
 MOST_THREADS = 64
 FRAMES = 1000
-"""Frames of a core are numbered from FRAMES times the core."""
+"""Range of frame numbers per core: the frames of a core are numbered from FRAMES times the core."""
 CAPABILITIES = {
     "supportsConfigurationDoneRequest": True, "supportsFunctionBreakpoints": True, "supportsConditionalBreakpoints": True,
     "supportsStepBack": True, "supportsDataBreakpoints": True, "supportsEvaluateForHovers": True, "supportTerminateDebuggee": True,
@@ -39,7 +40,8 @@ Children = Callable[[], list[tuple[str, Datum, str]]]
 
 
 class DapFront:
-    """Answers requests that arrive over a wire as ``{"dap": request}``, and sends events the same way."""
+    """Front end that receives requests over a wire as ``{"dap": request}``, and sends responses and events in
+    the same form."""
 
     def __init__(self, wire: EditorWire) -> None:
         self.wire = wire
@@ -55,12 +57,12 @@ class DapFront:
 
     @property
     def debugger(self) -> Debugger:
-        """The debugger that has called."""
+        """Debugger that called this front end."""
         assert self._debugger is not None
         return self._debugger
 
     def __call__(self, debugger: Debugger, event: StopEvent) -> None:
-        """Tell the editor of an event and answer it until it lets the program run on."""
+        """Send an event to the editor and answer its requests until it resumes the program."""
         self._debugger, self._children, self._event = debugger, [], event
         debugger.asks_pause = self.asks_pause
         if event.kind == "loaded":
@@ -129,7 +131,7 @@ class DapFront:
     # -- threads are cores, or classes
 
     def _threads(self) -> dict[int, int]:
-        """Core that each thread shows."""
+        """Return the core that represents each thread."""
         image = self.debugger.view.image
         classes = np.asarray(image.core_class)
         runnable = np.flatnonzero(classes >= 0).tolist()
@@ -148,7 +150,7 @@ class DapFront:
         return self._threads().get(int(arguments.get("threadId", 0)), self.debugger.core)
 
     def r_threads(self, _: Answer) -> Answer:
-        """Cores, or classes of cores."""
+        """List the cores, or the classes of cores."""
         view, found = self.debugger.view, []
         is_single = len(self._threads()) == int(np.count_nonzero(np.asarray(view.image.core_class) >= 0))
         for thread, core in self._threads().items():
@@ -162,17 +164,17 @@ class DapFront:
     # -- the life of a session
 
     def r_configurationDone(self, arguments: Answer) -> None:
-        """Finish the configuration; `stopOnEntry` is in the adapter's copy of the launch request."""
+        """Finish the configuration; `stopOnEntry` is in the adapter's copy of the request."""
         self._is_configured, self._stops_first = True, bool(arguments.get("stopOnEntry"))
 
     def r_disconnect(self, arguments: Answer) -> None:
-        """End the program, or let it run on."""
+        """End the program, or let it continue without the debugger."""
         self._ends = bool(arguments.get("terminateDebuggee", True))
         self._is_configured = True
         self.debugger.detach()
 
     def r_terminate(self, _: Answer) -> None:
-        """End the program and the session with it."""
+        """End the program and the session."""
         self.r_disconnect({"terminateDebuggee": True})
 
     # -- breakpoints
@@ -195,7 +197,7 @@ class DapFront:
         return found
 
     def _limits(self, item: Answer) -> tuple[list[int], str]:
-        """Cores and condition of ``cores SET``, ``cores SET if EXPRESSION`` or an expression."""
+        """Parse ``cores SET``, ``cores SET if EXPRESSION`` or an expression into cores and condition."""
         text = str(item.get("condition") or "")
         match = _CORES.match(text)
         if match is None:
@@ -203,7 +205,7 @@ class DapFront:
         return Commands(self.debugger).cores(match[1]), (match[2] or "").strip()
 
     def r_setBreakpoints(self, arguments: Answer) -> Answer:
-        """All breakpoints of a source."""
+        """Replace all breakpoints of a source file."""
         path = str(arguments["source"].get("path") or arguments["source"].get("name"))
 
         def add(item: Answer) -> Answer:
@@ -214,7 +216,7 @@ class DapFront:
         return {"breakpoints": self._replaced(old, add, arguments.get("breakpoints") or [])}
 
     def r_setFunctionBreakpoints(self, arguments: Answer) -> Answer:
-        """All breakpoints of functions."""
+        """Replace all function breakpoints."""
 
         def add(item: Answer) -> Answer:
             cores, condition = self._limits(item)
@@ -226,11 +228,11 @@ class DapFront:
         return {"id": point.id, "verified": True, "line": point.line, "source": _source(point.file)}
 
     def r_setExceptionBreakpoints(self, _: Answer) -> Answer:
-        """Accept the request: faults stop the program in any case."""
+        """Accept the request: faults always stop the program."""
         return {"breakpoints": []}
 
     def r_dataBreakpointInfo(self, arguments: Answer) -> Answer:
-        """Whether a variable can be watched; ``color N`` and ``queue in N`` can, too."""
+        """Return whether a variable can be watched; ``color N`` and ``queue in N`` always can."""
         core, name = self.debugger.core, str(arguments["name"])
         if not name.startswith(("color ", "queue ")):
             try:
@@ -243,7 +245,7 @@ class DapFront:
         return {"dataId": f"{name} core {x},{y}", "description": described, "accessTypes": ["write"]}
 
     def r_setDataBreakpoints(self, arguments: Answer) -> Answer:
-        """Replace all watchpoints by those of the request."""
+        """Replace all watchpoints."""
 
         def add(item: Answer) -> Answer:
             before = set(self.debugger.watches)
@@ -260,36 +262,36 @@ class DapFront:
     # -- running
 
     def r_continue(self, _: Answer) -> Answer | StopEvent:
-        """To the next stop."""
+        """Run to the next stop."""
         return self.debugger.resume() or {"allThreadsContinued": True}
 
     def r_next(self, arguments: Answer) -> StopEvent | None:
-        """A line of one core, over functions."""
+        """Step one core by a line, over functions."""
         return self.debugger.step(OVER, self._core(arguments))
 
     def r_stepIn(self, arguments: Answer) -> StopEvent | None:
-        """A line of one core."""
+        """Step one core by a line, into functions."""
         return self.debugger.step(INTO, self._core(arguments))
 
     def r_stepOut(self, arguments: Answer) -> StopEvent | None:
-        """Out of a function."""
+        """Run one core until its function returns."""
         return self.debugger.step(OUT, self._core(arguments))
 
     def r_stepBack(self, arguments: Answer) -> StopEvent:
-        """A line of one core back."""
+        """Step one core back by a line, over functions."""
         return self.debugger.step_back(OVER, self._core(arguments))
 
     def r_reverseContinue(self, _: Answer) -> StopEvent:
-        """To the last stop before."""
+        """Go back to the previous stop."""
         return self.debugger.reverse()
 
     def r_pause(self, _: Answer) -> None:
-        """The program stops between two parts of its run."""
+        """Accept the request: :meth:`asks_pause` stops the program."""
 
     # -- looking
 
     def r_stackTrace(self, arguments: Answer) -> Answer:
-        """Return the call stack of a core; one entry without a line for an idle core."""
+        """Return the call stack of a core; for an idle core, one entry without a line."""
         core, view = self._core(arguments), self.debugger.view
         found: list[Answer] = []
         for i, frame in enumerate(view.frames(core)):
@@ -314,7 +316,7 @@ class DapFront:
         return len(self._children)
 
     def r_scopes(self, arguments: Answer) -> Answer:
-        """Locals, variables of the program, tasks, queues and routes of a frame's core."""
+        """Return the scopes of a frame: locals, program variables, tasks, queues and routes of its core."""
         core, frame = divmod(int(arguments["frameId"]) - 1, FRAMES)
         view = self.debugger.view
         parts: dict[str, Children] = {
@@ -358,7 +360,7 @@ class DapFront:
         return answer
 
     def r_variables(self, arguments: Answer) -> Answer:
-        """Return the content of a scope, an array or a structure."""
+        """Return the contents of a scope, an array or a structure."""
         number = int(arguments["variablesReference"])
         if not 1 <= number <= len(self._children):
             raise DebugError("these variables belong to an earlier stop")
@@ -368,7 +370,7 @@ class DapFront:
         return {"variables": [self._variable(*row) for row in rows[first : first + count]]}
 
     def r_evaluate(self, arguments: Answer) -> Answer:
-        """An expression; in the console a command of the debugger as well, except those that move."""
+        """Evaluate an expression, or in the editor's console a command that does not run the program."""
         text = str(arguments["expression"])
         core, frame = self.debugger.core, 0
         if arguments.get("frameId"):
@@ -400,7 +402,7 @@ LOOKING = (
     "routes",
     "tasks",
 )
-"""Commands of the console that an editor's console takes."""
+"""Debugger commands that an editor's console accepts."""
 
 
 def _source(file: str) -> Answer:

@@ -1,8 +1,10 @@
-"""The debugger of a running program: breakpoints, watchpoints, steps in both directions.  It does no input and no output.
+"""Debugger of a running program: breakpoints, watchpoints, and steps in both directions. It performs no input
+or output.
 
-A session calls :meth:`Debugger.stopped` where the program stops, and that calls the front (a console, an editor, a function of a test) with
-the event.  The front looks and moves; it returns when it has called one of the methods that let the program run on from its present
-place.  In the past, these methods run at once and return the event at which they stopped.
+When the program stops, the session calls :meth:`Debugger.stopped`, which calls the front end (a console, an
+editor, a function of a test) with the event. The front end inspects the program and moves it. It returns
+after calling a method that resumes the program from its present place. If the session is at a past place,
+such methods run at once and return the event at which they stopped.
 """
 
 from __future__ import annotations
@@ -21,13 +23,13 @@ from wse_sim.fabric.vm.replay import FINE, FOR_EVER, ReplaySession, StopEvent
 
 Front = Callable[["Debugger", StopEvent], None]
 STEP = FINE - 1
-"""The group of the core that is stepped; those below are of breakpoints."""
+"""Group of the stepped core; lower groups belong to breakpoints."""
 INTO, OVER, OUT = "into", "over", "out"
 
 
 @dataclasses.dataclass
 class BreakPoint:
-    """Cores (none: all) stop before a line, if the condition holds."""
+    """Breakpoint: stops cores (all if none are named) before a line if the condition holds."""
 
     id: int
     file: str
@@ -39,7 +41,7 @@ class BreakPoint:
     hits: int = 0
 
     def __str__(self) -> str:
-        """One line."""
+        """Describe the breakpoint in one line."""
         extra = f", if {self.condition}" if self.condition else ""
         many = f", {len(self.cores)} core{'s' * (len(self.cores) != 1)}" if self.cores else ""
         return f"breakpoint {self.id}: {self.file}:{self.line}{many}{extra}, {self.hits} hits"
@@ -47,7 +49,7 @@ class BreakPoint:
 
 @dataclasses.dataclass
 class NamedWatch:
-    """A watchpoint with the name that the user gave it."""
+    """Watchpoint with the name that the user gave it."""
 
     id: int
     name: str
@@ -56,14 +58,14 @@ class NamedWatch:
     hits: int = 0
 
     def __str__(self) -> str:
-        """One line."""
+        """Describe the watchpoint in one line."""
         extra = f", if {self.condition}" if self.condition else ""
         return f"watchpoint {self.id}: {self.name}{extra}, {self.hits} hits"
 
 
 @dataclasses.dataclass(frozen=True)
 class Goal:
-    """Where a run ends: at the next event, or after a step of one core."""
+    """End of a run: the next event, or a completed step of one core."""
 
     step: str = ""
     core: int = -1
@@ -71,7 +73,7 @@ class Goal:
 
 
 class Debugger:
-    """See the module's docstring."""
+    """Debugger of one program; the module's docstring describes how a front end uses it."""
 
     def __init__(self, front: Front) -> None:
         self.front = front
@@ -89,7 +91,8 @@ class Debugger:
         self._session: ReplaySession | None = None
 
     def attach(self, session: ReplaySession, image: Image) -> None:
-        """Debug a session, whose program `image` is; breakpoints are set in it."""
+        """Debug a session of the program `image`, and set the existing breakpoints in it; watchpoints are
+        deleted."""
         self._session, self.lines, self.view = session, LineTable(image), View(session, image)
         session.controller, session.lines = self, self.lines.starts
         self.core = int(np.argmax(np.asarray(image.core_class) >= 0))
@@ -100,7 +103,13 @@ class Debugger:
 
     @property
     def session(self) -> ReplaySession:
-        """The session; the program must have been loaded."""
+        """Session of the loaded program.
+
+        Raises
+        ------
+        DebugError
+            If no program is loaded.
+        """
         if self._session is None:
             raise DebugError("no program is loaded yet")
         return self._session
@@ -108,7 +117,7 @@ class Debugger:
     # -- what the session asks
 
     def accepts(self, event: StopEvent) -> bool:
-        """Return whether to stop at an event, and record what was hit."""
+        """Return whether to stop at an event, and record the breakpoints or watchpoints that it hit."""
         if self.is_detached:
             return False
         if event.kind == "watch":
@@ -133,14 +142,15 @@ class Debugger:
         return self._goal.core in event.cores and self._is_stepped()
 
     def _holds(self, point: BreakPoint | NamedWatch, core: int) -> bool:
-        """Whether a condition holds; a condition with a name that is unknown here stops too, so the mistake is noticed."""
+        """Return whether a condition holds; one that cannot be evaluated here also does, so that the user
+        notices the mistake."""
         try:
             return not point.condition or bool(self.view.value(core, point.condition))
         except DebugError:
             return True
 
     def _is_stepped(self) -> bool:
-        """Return whether the core of the goal has reached it."""
+        """Return whether the stepped core has completed its step."""
         goal, depth = self._goal, self.view.depth(self._goal.core)
         if goal.step == OVER:
             return depth <= goal.depth
@@ -151,7 +161,7 @@ class Debugger:
         return goal.step == INTO
 
     def stopped(self, event: StopEvent) -> None:
-        """Let the front end decide how to continue after a stop."""
+        """Call the front end, which decides how to continue after a stop."""
         self._take(event)
         self.is_released, self.until, self._goal = False, FOR_EVER, Goal()
         self._arm()
@@ -183,12 +193,12 @@ class Debugger:
         *,
         is_temporary: bool = False,
     ) -> BreakPoint:
-        """Stop before a line of a source.
+        """Add a breakpoint before a line of a source file.
 
         Raises
         ------
         DebugError
-            If the line has no code, or the condition is not an expression.
+            If there is no code near the line, or the condition is not an expression.
         """
         found = self.lines.line(file, line)
         return self._add(found.file, found.line, found.rows, cores, condition, is_temporary)
@@ -196,7 +206,13 @@ class Debugger:
     def break_in(
         self, function: str, cores: Iterable[int] = (), condition: str = "", *, is_temporary: bool = False
     ) -> BreakPoint:
-        """Stop where a function or task begins."""
+        """Add a breakpoint at the start of a function or task.
+
+        Raises
+        ------
+        DebugError
+            If there is no such function, or the condition is not an expression.
+        """
         found = self.lines.function(function)
         return self._add(found.file, found.line, found.rows, cores, condition, is_temporary)
 
@@ -223,12 +239,12 @@ class Debugger:
         return self._next - 1
 
     def watch_variable(self, text: str, core: int, condition: str = "") -> NamedWatch:
-        """Stop when words of a variable of a core are written and a condition, if there is one, holds then.
+        """Add a watchpoint that stops when a variable of a core is written and the condition, if any, holds.
 
         Raises
         ------
         DebugError
-            If the text names no variable in memory, or the condition is not an expression.
+            If the text does not name a variable in memory, or the condition is not an expression.
         """
         place = self.view.place(core, text)
         if place.address < 0:
@@ -238,7 +254,13 @@ class Debugger:
         return self._watch(f"{text} of {self.view.name(core)}", point, condition)
 
     def watch_color(self, color: int, core: int, condition: str = "") -> NamedWatch:
-        """Stop when a word of a color passes the router of a core."""
+        """Add a watchpoint that stops when a word of a color passes the router of a core.
+
+        Raises
+        ------
+        DebugError
+            If no core uses the color, or the condition is not an expression.
+        """
         slot = int(self.session.machine.slot_of[color]) if 0 <= color < 24 else -1
         if slot < 0:
             raise DebugError(f"color {color} is used by no core of the program")
@@ -246,7 +268,13 @@ class Debugger:
         return self._watch(name, ColorWatch(core, slot), condition)
 
     def watch_queue(self, queue: int, core: int, condition: str = "", *, is_input: bool) -> NamedWatch:
-        """Stop when a word enters a queue of a core."""
+        """Add a watchpoint that stops when a word enters a queue of a core.
+
+        Raises
+        ------
+        DebugError
+            If the queue does not exist, or the condition is not an expression.
+        """
         depths = self.session.machine.in_depth if is_input else self.session.machine.out_depth
         if not 0 <= queue < len(depths):
             raise DebugError(f"queue {queue} does not exist; they are numbered 0 to {len(depths) - 1}")
@@ -263,19 +291,26 @@ class Debugger:
         return watch
 
     def delete(self, number: int) -> None:
-        """Remove a breakpoint or a watchpoint."""
+        """Delete a breakpoint or a watchpoint.
+
+        Raises
+        ------
+        DebugError
+            If there is none with this number.
+        """
         if self.breaks.pop(number, None) is None and self.watches.pop(number, None) is None:
             raise DebugError(f"there is no breakpoint or watchpoint {number}")
         self._arm()
 
     def delete_all(self) -> None:
-        """Remove all break and watchpoints."""
+        """Delete all breakpoints and watchpoints."""
         self.breaks.clear()
         self.watches.clear()
         self._arm()
 
     def _arm(self) -> None:
-        """Set the stops of the session: breakpoints, and every line while a core is stepped."""
+        """Set the session's stops: breakpoints, watchpoints, and during a step every line of the stepped
+        core."""
         if self._session is None:
             return
         rows: dict[int, int] = {}
@@ -294,7 +329,7 @@ class Debugger:
         self._session.set_stops(rows, groups)
         self._session.watches = [] if self.is_detached else [w.point for w in self.watches.values()]
 
-    # -- forward: in the past at once (the event is returned), else when the front returns
+    # -- forward: from a past place at once (returns the event), else when the front end returns
 
     def _run(self, goal: Goal, until: int = FOR_EVER) -> StopEvent | None:
         self._goal, self.until = goal, until
@@ -318,13 +353,13 @@ class Debugger:
         return self._run(Goal())
 
     def step(self, how: str = INTO, core: int | None = None) -> StopEvent | None:
-        """Run until a core is at its next line: into functions, over them, or out of the present one."""
+        """Run until a core reaches its next line: into functions, over them, or out of the present one."""
         chosen = self.core if core is None else core
         self.core = chosen
         return self._run(Goal(how, chosen, self.view.depth(chosen)))
 
     def step_cycles(self, cycles: int) -> StopEvent | None:
-        """Step all cores by that number of cycles."""
+        """Advance all cores by a number of cycles."""
         return self._run(Goal(), self.session.cycle + cycles)
 
     def detach(self) -> None:
@@ -336,17 +371,17 @@ class Debugger:
     # -- back
 
     def back(self, cycles: int) -> StopEvent:
-        """Return to the state of all cores that number of cycles ago."""
+        """Return all cores to their state a number of cycles ago."""
         return self._arrived(self.session.go_back(cycles))
 
     def reverse(self) -> StopEvent:
-        """To the last breakpoint or watchpoint that was hit before this place."""
+        """Go back to the previous hit of a breakpoint or watchpoint."""
         self._goal = Goal()
         self._arm()
         return self._arrived(self.session.reverse(self.accepts))
 
     def step_back(self, how: str = INTO, core: int | None = None) -> StopEvent:
-        """Step back to the line at which a core was before its present one."""
+        """Move a core back to its previous line."""
         chosen = self.core if core is None else core
         self.core = chosen
         self._goal = Goal(how, chosen, self.view.depth(chosen))
@@ -356,9 +391,15 @@ class Debugger:
     # -- where a value comes from
 
     def origin(self, text: str, core: int) -> str:
-        """Who wrote a variable last: the line, the cycle, and the sender of the word that it took, as a sentence.
+        """Return a sentence with the last write of a variable: its line, its cycle, and the sender of the
+        word that it received.
 
-        The session is at the same place afterwards.
+        The session's place does not change.
+
+        Raises
+        ------
+        DebugError
+            If the text does not name a variable in memory.
         """
         place = self.view.place(core, text)
         if place.address < 0:
@@ -388,7 +429,8 @@ class Debugger:
             session.return_to_present() if was_present else session.go_to(here)
 
     def _sender(self, core: int, row: int, cycle: int) -> str:
-        """Who sent the word that an operation, or the task around a row, took; the session goes to where it waited."""
+        """Return the sender of the word that an operation, or the task around a row, received; moves the
+        session to where the word waited."""
         session = self.session
         queue = self.view.input_queue_of(core, row)
         if queue >= 0:

@@ -1,4 +1,4 @@
-"""Mapping between rows of the code and lines of the sources."""
+"""Mapping between code rows and source lines."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from wse_sim.fabric.vm.opcodes import Op
 
 _COUNTS = (int(Op.ADDI_I64), int(Op.ADD_I64))
 NEAR_LINES = 40
-"""A breakpoint on a line without code moves down by at most this number of lines."""
+"""Maximum number of lines by which a breakpoint on a line without code moves down."""
 
 
 class DebugError(WseError):
-    """A command of the debugger cannot be done."""
+    """Error of a debugger command."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SourceLine:
-    """A line of a source with the rows that begin it."""
+    """Source line with the code rows at which it begins."""
 
     file: str
     line: int
@@ -31,7 +31,7 @@ class SourceLine:
 
 
 class LineTable:
-    """The lines of an image."""
+    """Source lines of a program image."""
 
     def __init__(self, image: Image) -> None:
         self.image = image
@@ -47,12 +47,12 @@ class LineTable:
         self.files = sorted({p[0] for p in places if p[0] and not p[0].startswith("<")})
 
     def file(self, name: str) -> str:
-        """The source that a name or the end of a path means.
+        """Return the source file that a name, or the end of a path, identifies.
 
         Raises
         ------
         DebugError
-            If none does.
+            If no source with code matches.
         """
         wanted = PurePath(name).parts
         for file in self.files:
@@ -67,12 +67,12 @@ class LineTable:
         return found[0]
 
     def line(self, name: str, line: int) -> SourceLine:
-        """The code of a line, or of the next one below it that has some.
+        """Return the code of a line, or of the next line below it that has code.
 
         Raises
         ------
         DebugError
-            If there is none near it.
+            If the next :data:`NEAR_LINES` lines have no code.
         """
         file = self.file(name)
         lines = [self.places[row][1] for row in self.starts.tolist() if self.places[row][0] == file]
@@ -85,12 +85,13 @@ class LineTable:
         return SourceLine(file, at, tuple(r for r in rows if not self._is_count(r, rows)))
 
     def _is_count(self, row: int, rows: list[int]) -> bool:
-        """Whether a row counts a loop whose head has a row before it."""
+        """Return whether a row only counts a loop's iterations and an earlier row belongs to the same
+        position."""
         is_known = any(r < row and self.places[r] == self.places[row] for r in rows)
         return is_known and int(self.image.code[row, 0]) in _COUNTS
 
     def function(self, name: str) -> SourceLine:
-        """The first line of a function or task, in every copy of it.
+        """Return the first line of a function or task, with the first row of each of its copies.
 
         Raises
         ------
@@ -104,7 +105,8 @@ class LineTable:
         return SourceLine(self.places[rows[0]][0], self.places[rows[0]][1], tuple(rows))
 
     def _enters(self, row: int) -> bool:
-        """Whether a row is the first of its function; one that only hands arguments of the host on does not count."""
+        """Return whether a row is the first of its function; rows that only forward the host's arguments do
+        not count."""
         name = self.places[row][3]
         if row and self.places[row - 1][3] == name and int(self.image.code[row - 1, 0]) != int(Op.RET):
             return False
@@ -117,21 +119,21 @@ class LineTable:
         return True
 
     def where(self, row: int) -> tuple[str, int, str]:
-        """File, line and function of a row."""
+        """Return file, line and function of a row; empty and 0 if there is no such row."""
         if not 0 <= row < len(self.places):
             return "", 0, ""
         file, line, _, function = self.places[row]
         return file, line, function
 
     def source(self, row: int) -> list[str]:
-        """The lines of the file of a row; none if it cannot be read."""
+        """Return the source lines of a row's file; empty if it cannot be read."""
         try:
             return Path(self.where(row)[0]).read_text(encoding="utf-8", errors="replace").split("\n")
         except OSError:
             return []
 
     def text(self, row: int) -> str:
-        """The source line of a row; empty if its file cannot be read."""
+        """Return the source line of a row; empty if its file cannot be read."""
         lines, line = self.source(row), self.where(row)[1]
         return lines[line - 1] if 0 < line <= len(lines) else ""
 

@@ -1,4 +1,5 @@
-"""Values of variables by their types: numbers, arrays, structures, enums, pointers, descriptors; and expressions over them."""
+"""Values of variables by type (numbers, arrays, structures, enums, pointers, descriptors), and expressions
+over them."""
 
 from __future__ import annotations
 
@@ -26,29 +27,29 @@ _DSD = ("mem1d_dsd", "mem4d_dsd", "fabin_dsd", "fabout_dsd", "circbuf_dsd")
 
 
 class Types:
-    """Sizes and values of the types of an image, which are known by their spelling."""
+    """Sizes and values of an image's types, which are identified by their spelling."""
 
     def __init__(self, image: Image) -> None:
         self.structures = {name: (kind, fields) for name, kind, fields in image.structures}
         self.half = image.half
 
     def array(self, name: str) -> tuple[tuple[int, ...], str] | None:
-        """Shape and element of an array type."""
+        """Return shape and element type of an array type, or None for other types."""
         match = _ARRAY.fullmatch(name)
         return (tuple(int(n) for n in match[1].split(",")), match[2]) if match else None
 
     def target(self, name: str) -> str | None:
-        """Return the target of a pointer type."""
+        """Return the target type of a pointer type, or None for other types."""
         match = _POINTER.fullmatch(name)
         return match[1] if match else None
 
     def fields(self, name: str) -> Sequence[FieldPlace]:
-        """Fields of a structure or union."""
+        """Return the fields of a structure or union; empty for other types."""
         kind, fields = self.structures.get(name, ("", ()))
         return fields if kind in ("struct", "union", "packed") else ()
 
     def words(self, name: str) -> int:
-        """16-bit words of a type."""
+        """Return the size of a type in 16-bit words."""
         shape = self.array(name)
         if shape is not None:
             return int(np.prod(shape[0], dtype=np.int64)) * self.words(shape[1])
@@ -68,11 +69,16 @@ class Types:
         return -(-end // 2) * 2 if wide else end
 
     def extent(self, name: str, first: int, bits: int) -> int:
-        """16-bit words that a value of a type takes; those that its `bits` bits from bit `first` on touch, if `first` is not -1."""
+        """Return the number of 16-bit words that a value occupies.
+
+        If `first` is not -1, the value is a bit field: `bits` bits that begin at bit `first` of the first
+        word.
+        """
         return self.words(name) if first < 0 else -(-(first + bits) // 16)
 
     def of_words(self, name: str, words: Sequence[int], first: int = -1, bits: int = 0) -> Datum:
-        """Convert words of memory to a value of a type; `bits` bits from bit `first` on, if `first` is not -1."""
+        """Convert words of memory to a value of a type; if `first` is not -1, the value is the `bits` bits
+        from bit `first`."""
         if first >= 0:
             number = sum(int(w) << (16 * k) for k, w in enumerate(words)) >> first & ((1 << bits) - 1)
             return self.of_words(name, [number >> (16 * k) & 0xFFFF for k in range(self.words(name))])
@@ -99,7 +105,7 @@ class Types:
         return [self.of_words(element, words[k * each : (k + 1) * each]) for k in range(n)]
 
     def of_bits(self, name: str, bits: int) -> Datum:
-        """The value of a scalar type with these bits."""
+        """Convert bits to the value of a scalar type."""
         integer = _INTEGER.fullmatch(name)
         if integer is not None:
             width = int(integer[2])
@@ -131,7 +137,7 @@ class Types:
 
 
 def half_number(name: str, bits: int) -> float:
-    """The number of a 16-bit float.
+    """Convert the bits of a 16-bit floating-point type to a number.
 
     >>> half_number("f16", 0x3C00), half_number("bf16", 0x3F80), half_number("cb16", 0x5400)
     (1.0, 1.0, 1.0)
@@ -144,7 +150,7 @@ def half_number(name: str, bits: int) -> float:
 
 
 def shown(value: Datum) -> str:
-    """A value as text: numbers of f32 in nine digits, long arrays cut."""
+    """Format a value as text: nine significant digits for floats, and at most 200 elements of an array."""
     if isinstance(value, float):
         return f"{value:.9g}"
     if isinstance(value, bool):
@@ -159,9 +165,11 @@ def shown(value: Datum) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class ValuePlace:
-    """A variable, or a part of one: its type, and where it is: an address in words, or (-1) the bits of a register.
+    """Variable or a part of one: its type and its place, a word address or (if the address is -1) the bits of
+    a register.
 
-    A field of a packed structure that shares words has `width` bits from bit `first` of its first word on; others have a `first` of -1.
+    A field of a packed structure that shares words has `width` bits from bit `first` of its first word; other
+    places have a `first` of -1.
     """
 
     name: str
@@ -182,7 +190,8 @@ _COMPARED: Mapping[type[ast.cmpop], Callable[..., float]] = {
 
 
 class Expression:
-    """An expression over variables: names, fields, elements, slices, numbers, sums, comparisons, `and`, `or`, `not`."""
+    """Evaluator of expressions over variables: names, fields, elements, slices, numbers, arithmetic,
+    comparisons, `and`, `or`, `not`."""
 
     def __init__(
         self, types: Types, name: Callable[[str], ValuePlace], read: Callable[[int, int], Sequence[int]]
@@ -190,7 +199,7 @@ class Expression:
         self.types, self.name, self.read = types, name, read
 
     def place(self, text: str) -> ValuePlace | None:
-        """The variable or part of one that a text names; None if it is another expression."""
+        """Return the variable, or the part of one, that a text names; None for other expressions."""
         node = self._parsed(text)
         return self._place(node) if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) else None
 
@@ -200,7 +209,7 @@ class Expression:
         Raises
         ------
         DebugError
-            If it is not an expression of this kind, or names what does not exist.
+            If it is not such an expression, or a variable, field or element does not exist.
         """
         try:
             return self._value(self._parsed(text))
@@ -208,7 +217,7 @@ class Expression:
             raise DebugError(f"'{text}' cannot be computed: {fault}") from None
 
     def of_place(self, place: ValuePlace) -> Datum:
-        """The value of a place."""
+        """Return the value of a variable or a part of one."""
         if place.address < 0:
             return self.types.of_bits(place.type, place.bits)
         words = self.types.extent(place.type, place.first, place.width)
@@ -224,7 +233,7 @@ class Expression:
             ) from None
 
     def _place(self, node: ast.expr) -> ValuePlace | None:
-        """Return the place of a name, a field or an element; None for a slice, which has several."""
+        """Return the place of a name, a field or an element; None for other expressions."""
         if isinstance(node, ast.Name):
             name = node.id.removesuffix(_DEREF)
             found = self.name(re.sub(r"__HASH(\d+)__", r"#\1.", name))
@@ -252,7 +261,7 @@ class Expression:
         return None
 
     def _field(self, base: ValuePlace, field: FieldPlace) -> ValuePlace:
-        """The place of a field; inside a field that shares words it is counted in bits."""
+        """Return the place of a field; inside a field that shares words, the place is counted in bits."""
         name, at, first, width = f"{base.name}.{field.name}", field.at, field.first, field.bits
         if base.first >= 0:
             width = width or 16 * self.types.words(field.type)

@@ -1,5 +1,5 @@
-"""State of the cores at the present position of a session: frames, variables, tasks, queues, routes, and
-origins of queued words."""
+"""State of the cores at a session's present place: frames, variables, tasks, queues, routes, and senders of
+queued words."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ _MODES = (
 
 @dataclasses.dataclass(frozen=True)
 class Frame:
-    """An active function of a core: the next row (for a caller: that of the call), and the start of its registers."""
+    """Active function of a core: the next row (for a caller, the row of its call), and the start of its
+    registers."""
 
     row: int
     window: int
@@ -40,7 +41,7 @@ class Frame:
 
 @dataclasses.dataclass(frozen=True)
 class QueuedWord:
-    """A word in a queue and who sent it."""
+    """Word in a queue with its sender."""
 
     value: int
     is_control: bool
@@ -49,7 +50,7 @@ class QueuedWord:
 
 @dataclasses.dataclass(frozen=True)
 class QueueState:
-    """A queue of a core or its router, the first word first."""
+    """Queue of a core or its router, with its words, the first one first."""
 
     name: str
     color: int
@@ -57,7 +58,7 @@ class QueueState:
 
 
 class View:
-    """Reads a session; never changes it."""
+    """Read-only view of a session's cores."""
 
     def __init__(self, session: ReplaySession, image: Image) -> None:
         self.session, self.image, self.types, self.lines = session, image, Types(image), LineTable(image)
@@ -69,22 +70,22 @@ class View:
         return f"core ({core % self.image.cols}, {core // self.image.cols})"
 
     def where(self, row: int) -> str:
-        """``file:line (function)`` of a row, by the name of the file alone."""
+        """Return ``file:line (function)`` of a row, with the file's name only."""
         file, line, function = self.lines.where(row)
         shown = f"{Path(file).name if not file.startswith('<') else file}:{line}"
         return f"{shown} ({function})" if function else shown
 
     def cls(self, core: int) -> CoreClass | None:
-        """Return the class of a core; None without a program."""
+        """Return the class of a core, or None for a core without a program."""
         k = int(self.image.core_class[core])
         return self.image.classes[k] if k >= 0 else None
 
     def depth(self, core: int) -> int:
-        """Calls that the core is in."""
+        """Return the number of calls that are active on a core."""
         return int(self.session.machine.core[core, S.DEPTH])
 
     def entries(self, core: int) -> set[int]:
-        """First rows of tasks and of functions for the host."""
+        """Return the first rows of a core's tasks and of its functions for the host."""
         cls = self.cls(core)
         if cls is None:
             return set()
@@ -92,7 +93,7 @@ class View:
         return functions | {task.entry for task in cls.tasks}
 
     def frames(self, core: int) -> list[Frame]:
-        """Return the active functions of the main thread, the innermost first; empty for an idle core."""
+        """Return the active functions of the main thread, innermost first; empty for an idle core."""
         m = self.session.machine
         row = m.core[core]
         if int(row[S.MODE]) in (S.IDLE, S.ENDING, S.HALTED, S.NO_PROGRAM):
@@ -106,7 +107,7 @@ class View:
         return found
 
     def task(self, core: int) -> str:
-        """Return the task that the main thread runs or ran last."""
+        """Return the task that the main thread runs, or has run last."""
         number, cls = int(self.session.machine.core[core, S.TASK]), self.cls(core)
         if number >= 64:
             return "a command of the host" if number == 64 else "the handler of an empty queue"
@@ -114,7 +115,7 @@ class View:
         return f"task {names.get(number, number)}"
 
     def state(self, core: int) -> str:
-        """Return what a core does, in one line."""
+        """Return the state of a core in one line."""
         row = self.session.machine.core[core]
         mode = int(row[S.MODE])
         threads = [k - 1 for k in range(1, S.N_THREADS) if int(row[S.LIVE]) >> k & 1]
@@ -126,7 +127,8 @@ class View:
     # -- variables
 
     def locals(self, core: int, frame: int = 0) -> list[ValuePlace]:
-        """Names of a function that are visible at its present row."""
+        """Return the names that are visible at the present row of a frame, with their places; empty without
+        such a frame."""
         frames = self.frames(core)
         if not 0 <= frame < len(frames):
             return []
@@ -142,17 +144,19 @@ class View:
         return [place for _, place in found.values()]
 
     def globals(self, core: int) -> list[Symbol]:
-        """Variables of the program of a core."""
+        """Return the variables of a core's program."""
         cls = self.cls(core)
         return [s for s in cls.symbols if s.kind == "var"] if cls is not None else []
 
     def named(self, core: int, name: str, frame: int = 0) -> ValuePlace:
-        """A local name, or a variable of the core; the variable of the text before the exported pointer to it that has its name.
+        """Return a local name, or a variable of a core's program.
+
+        A variable that has the same name as an exported pointer to it takes precedence over the pointer.
 
         Raises
         ------
         DebugError
-            If there is none.
+            If there is no such name.
         """
         for place in self.locals(core, frame):
             if place.name == name:
@@ -175,20 +179,26 @@ class View:
         )
 
     def value(self, core: int, text: str, frame: int = 0) -> Datum:
-        """Evaluate an expression on a core."""
-        return self._expression(core, frame).value(text)
-
-    def of_place(self, core: int, place: ValuePlace) -> Datum:
-        """The value of a variable."""
-        return self._expression(core, 0).of_place(place)
-
-    def place(self, core: int, text: str, frame: int = 0) -> ValuePlace:
-        """The variable or part of one that a text names.
+        """Evaluate an expression on a core, in the scope of a frame.
 
         Raises
         ------
         DebugError
-            If it is another expression.
+            If it is not an expression, or a name does not exist.
+        """
+        return self._expression(core, frame).value(text)
+
+    def of_place(self, core: int, place: ValuePlace) -> Datum:
+        """Return the value of a variable or a part of one."""
+        return self._expression(core, 0).of_place(place)
+
+    def place(self, core: int, text: str, frame: int = 0) -> ValuePlace:
+        """Return the variable, or the part of one, that a text names.
+
+        Raises
+        ------
+        DebugError
+            If it is another expression, or a name does not exist.
         """
         found = self._expression(core, frame).place(text)
         if found is None:
@@ -196,7 +206,13 @@ class View:
         return found
 
     def check(self, condition: str) -> None:
-        """Refuse a condition that is not an expression."""
+        """Check the syntax of a condition.
+
+        Raises
+        ------
+        DebugError
+            If it is not an expression.
+        """
         if condition:
             try:
                 ast.parse(re.sub(r"#\d+\.", "_", condition).replace(".*", ""), mode="eval")
@@ -214,7 +230,8 @@ class View:
         return f"{self.name(sender)} at {self.where(stops.row_of(pc, self.session.n_rows))}, cycle {cycle:,}"
 
     def queues(self, core: int) -> list[QueueState]:
-        """Input queues, output queues and queues of the router that are bound or hold words."""
+        """Return the input and output queues that are bound or contain words, and the router queues that
+        contain words."""
         m, found = self.session.machine, []
         for kind, count, head, word, meta, origin, bound, depth in (
             ("input", m.iq_count, m.iq_head, m.iq_word, m.iq_meta, m.iq_from, m.in_color, m.in_depth),
@@ -251,7 +268,7 @@ class View:
         return found
 
     def head(self, core: int, queue: int) -> str:
-        """The first word of an input queue and who sent it, in words."""
+        """Describe the first word of an input queue and its sender."""
         m = self.session.machine
         if not int(m.iq_count[queue, core]):
             return f"a word of input queue {queue}"
@@ -260,7 +277,7 @@ class View:
         return f"word {int(m.iq_word[queue, core, i]):#010x} of color {color}, sent by {self._origin(m.iq_from[queue, core, i])}"
 
     def routes(self, core: int) -> list[str]:
-        """Routes of every color that the router of a core has, one line each; * marks the present switch position."""
+        """Return one line per color with routes at a core's router; * marks the present switch position."""
         m, n, found = self.session.machine, self.image.n_cores, []
         for slot in range(int(m.sets[S.SLOTS])):
             rs = slot * n + core
@@ -280,7 +297,8 @@ class View:
     # -- tasks
 
     def tasks(self, core: int) -> list[str]:
-        """Return every task of a core: id, kind, and whether it is active, blocked or running."""
+        """Return one line per task of a core: name, kind, number, and whether it is active, blocked or
+        running."""
         row, cls = self.session.machine.core[core], self.cls(core)
         found = []
         for task in cls.tasks if cls is not None else ():
@@ -297,12 +315,12 @@ class View:
         return found
 
     def task_entry(self, core: int, task: int) -> int:
-        """First row of a task; -1 if there is none."""
+        """Return the first row of a task, or -1 if there is none."""
         cls = self.cls(core)
         return next((t.entry for t in cls.tasks if t.id == task), -1) if cls is not None else -1
 
     def task_queue(self, core: int, task: int) -> int:
-        """The input queue whose words start a task; -1 if none does."""
+        """Return the input queue whose words start a task, or -1 if it is unknown or there is none."""
         cls, m = self.cls(core), self.session.machine
         for other in cls.tasks if cls is not None else ():
             if other.id != task or other.kind not in (DATA, CONTROL):
@@ -317,7 +335,8 @@ class View:
         return -1
 
     def input_queue_of(self, core: int, row: int) -> int:
-        """The input queue that the operation on the line of a row reads or has read last; -1 if it reads none."""
+        """Return the input queue that the operation on a row's line reads or has read last, or -1 if it reads
+        none."""
         m = self.session.machine
         for k in range(S.N_THREADS):
             th = m.threads[k, core]

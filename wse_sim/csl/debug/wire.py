@@ -1,4 +1,5 @@
-"""Messages between a running program and the front that commands it: a JSON object a line over a socket."""
+"""Messages between a running program and the front end that controls it: JSON objects, one per line, over a
+socket."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ MOST_BYTES = 1 << 26
 
 
 class EditorWire:
-    """One end of a connection."""
+    """One end of a message connection."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
@@ -22,7 +23,7 @@ class EditorWire:
 
     @classmethod
     def connect(cls, path: Path, timeout_s: float = 30.0) -> EditorWire:
-        """Connect to the front that listens at a path."""
+        """Connect to the front end that listens at a path."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.settimeout(timeout_s)
         connection.connect(str(path))
@@ -30,14 +31,15 @@ class EditorWire:
         return cls(connection)
 
     def send(self, message: Message) -> None:
-        """Send a message; ignored if the other end has closed."""
+        """Send a message; ignored if the other end is closed."""
         try:
             self.socket.sendall(json.dumps(message).encode() + b"\n")
         except OSError:
             self.is_closed = True
 
     def receive(self, timeout_s: float | None = None) -> Message | None:
-        """The next message; None if the other end has gone, or none came in time."""
+        """Return the next message, or None if the other end is closed or no message arrives within
+        `timeout_s` seconds."""
         while b"\n" not in self._buffer:
             if not self._wait(timeout_s):
                 return None

@@ -1,1 +1,1 @@
-"""The host of a CSL program: loading, copies, launches, and what is read after the run."""
+"""Host interface of CSL programs: loading, copies, launches, and results of a run."""

@@ -1,4 +1,8 @@
-"""Command files that name the tools of the SDK by a path of their author's machine: the command of that name here runs instead."""
+"""Replacement of absolute paths to the vendor's tools in command files.
+
+A command file may name ``cslc`` or ``cs_python`` by a path that exists only on its author's machine. The
+command of the same name of this package runs instead.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,12 @@ from pathlib import Path
 _PATHS = re.compile(r"(?<![\w$./}-])((?:~|\$HOME|\$\{HOME\})?(?:/[\w.+-]+)+/(cslc|cs_python))(?![\w./-])")
 
 INSTEAD = "of wse_sim runs instead"
-"""End of the note that a shell prints for such a path."""
+"""End of the note that the shell prints for such a path."""
 
 
 def absent_paths(text: str) -> dict[str, str]:
-    """Paths of `cslc` and `cs_python` in a command file that lead to no file of this machine, with the tool of each.
+    """Return the paths of `cslc` and `cs_python` in a command file that do not exist on this machine, each
+    with the name of its tool.
 
     >>> absent_paths("/home/me/sdk/cslc layout.csl && cs_python run.py")
     {'/home/me/sdk/cslc': 'cslc'}
@@ -24,7 +29,10 @@ def absent_paths(text: str) -> dict[str, str]:
 
 
 def shell_start(paths: dict[str, str], folder: Path) -> Path:
-    """A file that a shell reads first (BASH_ENV): a function per path, which says once that another command runs."""
+    """Write a start-up file for a shell (``BASH_ENV``) and return its path.
+
+    It defines a function for each path, which runs the tool of `folder` and prints a note at its first call.
+    """
     lines = ['[ -z "$WSE_SIM_BASH_ENV" ] || . "$WSE_SIM_BASH_ENV"']
     for path, name in paths.items():
         told = f"wse-sim: there is no {path} on this machine; {name} {INSTEAD}"

@@ -1,4 +1,7 @@
-"""The debug adapter: speaks the Debug Adapter Protocol with an editor, runs the command file, and hands requests to the program that is debugged."""
+"""Debug adapter: connects an editor (Debug Adapter Protocol) with the programs of a command file.
+
+The adapter runs the command file and forwards the editor's requests to the program that is being debugged.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +28,13 @@ _SETS = (
     "setExceptionBreakpoints",
     "configurationDone",
 )
-"""Requests that every further program of a command file gets again."""
+"""Requests that are repeated for every further program of a command file."""
 MOST_HEADER, MOST_BODY = 4096, 1 << 26
 END, END_S = b"\0wse-sim: end of output\0", 5.0
 
 
 class Editor:
-    """The editor's end: messages with a header that says their length, read from a file by its number."""
+    """Connection to an editor: messages with a ``Content-Length`` header, read from a file descriptor."""
 
     def __init__(self, number: int, writer: IO[bytes]) -> None:
         self.number, self._writer = number, writer
@@ -40,11 +43,11 @@ class Editor:
         self._lock = threading.Lock()
 
     def fileno(self) -> int:
-        """Return the descriptor for `select`."""
+        """Return the file descriptor, as `select` requires."""
         return self.number
 
     def send(self, message: Message) -> None:
-        """Send a message with the next number."""
+        """Send a message with the next sequence number; ignored if the connection is closed."""
         with self._lock, suppress(OSError, ValueError):
             self._seq += 1
             body = json.dumps({"seq": self._seq, **message}).encode()
@@ -52,12 +55,12 @@ class Editor:
             self._writer.flush()
 
     def take(self) -> Message | None:
-        """Return the next complete message.
+        """Return the next complete request that was read, or None if there is none yet.
 
         Raises
         ------
         WseError
-            If what comes is no message of the protocol.
+            If the data is not a request of the protocol, or its header or body is too long.
         """
         head, blank, rest = self._buffer.partition(b"\r\n\r\n")
         if not blank:
@@ -90,7 +93,13 @@ class Editor:
         return dict(message)
 
     def read(self) -> None:
-        """Read available data; blocks until there is some."""
+        """Read the available data; blocks until there is some.
+
+        Raises
+        ------
+        WseError
+            If the connection ends within a message.
+        """
         data = os.read(self.number, 1 << 16)
         self.has_gone = self.has_gone or not data
         if self.has_gone and self._buffer:
@@ -109,7 +118,7 @@ def _is_request(message: object) -> TypeGuard[Message]:
 
 
 class Adapter:
-    """One session of an editor."""
+    """Debug session of one editor."""
 
     def __init__(self, editor: Editor) -> None:
         self.editor = editor
@@ -119,7 +128,7 @@ class Adapter:
         self._printed = threading.Event()
 
     def serve(self) -> None:
-        """Answer until the editor disconnects or the program has ended."""
+        """Answer requests until the editor disconnects or the command file has ended."""
         while not self._is_over:
             request = self._next(None)
             if request is None:
@@ -171,7 +180,8 @@ class Adapter:
         self._printed.set()
 
     def wait_for_output(self) -> None:
-        """Let everything that was printed reach the editor."""
+        """Wait until everything that was printed has been sent to the editor, for at most :data:`END_S`
+        seconds."""
         os.write(1, END)
         self._printed.wait(END_S)
 
@@ -199,7 +209,8 @@ class Adapter:
         self._is_over = True
 
     def _program(self, run: Run) -> EditorWire | None:
-        """The next program of the command file; requests that come before it are answered here."""
+        """Return the next program of the command file, or None at its end; answer requests that arrive
+        before."""
         while (wire := run.next_program(LOOK_S)) is None and not run.is_over():
             request = self._next(0.0)
             if self.editor.has_gone or (
@@ -215,7 +226,7 @@ class Adapter:
         return wire
 
     def _serve_program(self, wire: EditorWire) -> None:
-        """Hand messages to and fro until the program ends."""
+        """Forward messages between the editor and a program until the program ends."""
         again = [dict(m, seq=-1) for m in self._sets.values()]
         for message in again:
             wire.send({"dap": message})
@@ -248,12 +259,13 @@ class Adapter:
 
 
 def serve_standard() -> int:
-    """Serve an editor on standard input and output; output of programs becomes events."""
+    """Serve an editor on standard input and output; what programs print is sent as output events."""
     return serve(Editor(os.dup(0), os.fdopen(os.dup(1), "wb")))
 
 
 def serve_port(port: int) -> int:
-    """Serve the first editor that connects to a TCP port of this machine; 0 takes a free one and says which."""
+    """Serve the first editor that connects to a TCP port of this machine; port 0 takes a free port and prints
+    its number."""
     with socket.create_server(("127.0.0.1", port)) as server:
         print(f"waiting for an editor on port {server.getsockname()[1]}", flush=True)
         connection = server.accept()[0]
@@ -262,9 +274,10 @@ def serve_port(port: int) -> int:
 
 
 def serve(editor: Editor) -> int:
-    """Serve an editor; this process and its children print to the editor from here on, and read nothing.
+    """Serve an editor and return the exit status: 2 if the editor does not follow the protocol, else 0.
 
-    Returns the exit status: 2 if what the editor sends is not the protocol.
+    From here on, output of this process and its children is sent to the editor, and their standard input is
+    empty.
     """
     source, target = os.pipe()
     for number in (1, 2):

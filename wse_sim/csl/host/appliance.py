@@ -1,7 +1,8 @@
-"""The interface of a cluster (``cerebras.sdk.client``): compile, run and launch, each on this machine and in the simulator.
+"""Cluster interface (``cerebras.sdk.client``): compile, run and launch, on this machine and in the simulator.
 
-An artifact is a file ``cs_HASH.tar.gz`` with the folder that ``cslc -o`` writes, next to that folder; its name is the absolute path of the file.
-Where an artifact is taken, the folder itself is one as well.
+An artifact is a file ``cs_HASH.tar.gz`` with the output folder of ``cslc -o``, in the same folder as that
+output folder; its name is the absolute path of the file. Functions that take an artifact also take the output
+folder itself.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ MOST_SECONDS = 24 * 3600.0
 
 
 def packed(folder: Path) -> Path:
-    """The artifact of a compiled folder: a file next to it, named by its contents."""
+    """Write the artifact of a compiled folder next to it, named by a hash of its contents, and return its
+    path."""
     names = sorted(path for path in folder.rglob("*") if path.is_file())
     digest = hashlib.sha256(b"".join(str(p.relative_to(folder)).encode() + p.read_bytes() for p in names))
     file = folder.parent / f"cs_{digest.hexdigest()[:16]}.tar.gz"
@@ -41,7 +43,14 @@ def packed(folder: Path) -> Path:
 
 
 def unpacked(artifact: str | os.PathLike[str], place: Path) -> Path:
-    """The compiled folder of an artifact: the folder itself, or unpacked into `place`.  Raises :class:`HostError` if it is not one."""
+    """Return the compiled folder of an artifact: the folder itself, or the file's contents unpacked into
+    `place`.
+
+    Raises
+    ------
+    HostError
+        If it is not an artifact.
+    """
     found = Path(artifact).absolute()
     if found.is_file():
         with contextlib.suppress(tarfile.TarError, OSError, EOFError), tarfile.open(found) as archive:
@@ -53,7 +62,7 @@ def unpacked(artifact: str | os.PathLike[str], place: Path) -> Path:
 
 
 class _Held:
-    """A context without resources."""
+    """Base class of context managers without resources."""
 
     def __enter__(self) -> Self:
         return self
@@ -65,14 +74,21 @@ class _Held:
 
 
 class SdkCompiler(_Held):
-    """Compiles on a node of the cluster; here on this machine. Requested resources and versions have no effect."""
+    """Compiler on a node of the cluster; here it runs on this machine. Requested resources and versions have
+    no effect."""
 
     def __init__(self, *_: object, **__: object) -> None: ...
 
     def compile(self, app_path: str, csl_main: str, options: str = "", out_path: str = ".") -> str:
-        """Compile `csl_main`, a file in the folder `app_path`, with the options of ``cslc``; the artifact's path.
+        """Compile `csl_main`, a file in the folder `app_path`, with options of ``cslc``; return the
+        artifact's path.
 
-        Raises :class:`CslError` for faults of the program, :class:`HostError` if there is no such folder.
+        Raises
+        ------
+        CslError
+            If the program has errors.
+        HostError
+            If the folder does not exist.
         """
         folder, place = Path(app_path).absolute(), Path(out_path).absolute()
         if not folder.is_dir():
@@ -93,7 +109,8 @@ class SdkCompiler(_Held):
 
 
 class ApplianceRuntime(SdkRuntime):
-    """The runtime of the cluster: loads and starts the program where its ``with`` begins, and stops it where that ends."""
+    """Runtime of the cluster, a context manager: loads and starts the program on entry, and stops it on
+    exit."""
 
     def __init__(
         self, artifact: str | os.PathLike[str], *_: object, simulator: bool = False, **__: object
@@ -107,17 +124,17 @@ class ApplianceRuntime(SdkRuntime):
         return self
 
     def load(self, *_: object, **__: object) -> None:
-        """Put the program on the fabric, unless ``with`` did."""
+        """Load the program onto the fabric, unless ``with`` has done so."""
         if self._session is None:
             super().load()
 
     def run(self, *_: object, **__: object) -> None:
-        """Start the cores, unless ``with`` did."""
+        """Start the cores, unless ``with`` has done so."""
         if not self._has_run:
             super().run()
 
     def stop(self, *_: object, **__: object) -> None:
-        """Wait for all commands, then stop, unless the script did."""
+        """Wait for all commands and stop, unless the script has done so."""
         if self._running:
             super().stop()
 
@@ -129,7 +146,8 @@ class ApplianceRuntime(SdkRuntime):
 
 
 class SdkLauncher(_Held):
-    """Runs commands on the node of the system: here in a scratch folder with a copy of the artifact, and ``cs_python`` on PATH."""
+    """Launcher of commands on the system's node; here they run in a scratch folder with a copy of the
+    artifact, with ``cs_python`` on PATH."""
 
     def __init__(
         self, artifact: str | os.PathLike[str], *_: object, simulator: bool = False, **__: object
@@ -146,13 +164,25 @@ class SdkLauncher(_Held):
         self._scratch.cleanup()
 
     def stage(self, path: str) -> None:
-        """Copy a file into the folder where the commands run."""
+        """Copy a file into the folder in which the commands run.
+
+        Raises
+        ------
+        HostError
+            If the file does not exist.
+        """
         if not is_file(path, "a staged file", HostError):
             raise HostError(f"SdkLauncher.stage: there is no file '{path}'")
         shutil.copy(path, self.folder)
 
     def run(self, *commands: str) -> str:
-        """Run commands one after another; what they print.  Raises :class:`HostError` with their last words if one fails."""
+        """Run shell commands one after the other and return what they print.
+
+        Raises
+        ------
+        HostError
+            If a command fails; the message contains the end of its standard error.
+        """
         said = ""
         with scratch("csl") as first:
             fill_command_folder(first)
@@ -170,7 +200,13 @@ class SdkLauncher(_Held):
         return said
 
     def download_artifact(self, name: str, target: str) -> None:
-        """Copy a file that a command wrote to `target`."""
+        """Copy a file that a command has written to the path `target`.
+
+        Raises
+        ------
+        HostError
+            If the file does not exist.
+        """
         if not is_file(self.folder / name, "an artifact", HostError):
             raise HostError(f"SdkLauncher.download_artifact: the commands wrote no file '{name}'")
         Path(target).parent.mkdir(parents=True, exist_ok=True)

@@ -1,11 +1,11 @@
-"""Arrays of the host against words of the cores: orders, widths, views.
+"""Conversion between arrays of the host and words of the cores: order, width and views.
 
-A copy moves an array of ``h * w * elem`` items of 32 bits between the host and a region of w columns and h rows:
+A copy moves an array of ``h * w * elem`` 32-bit items between the host and a region of w columns and h rows:
 
     ROW_MAJOR   C order of (h, w, elem)
     COL_MAJOR   C order of (elem, w, h)
 
-With MEMCPY_16BIT an item carries one 16-bit element in its low half.
+With MEMCPY_16BIT each item contains one 16-bit element in its low half.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Array = npt.NDArray[Any]
 
 
 class MemcpyDataType(enum.IntEnum):
-    """Width of the elements on the cores."""
+    """Width of the elements in the cores' memory."""
 
     MEMCPY_16BIT = 0
     MEMCPY_32BIT = 1
@@ -38,21 +38,26 @@ class MemcpyOrder(enum.IntEnum):
 
 
 class HostError(WseError, RuntimeError):
-    """A call of the host that cannot be done; also a RuntimeError, so that scripts can catch it."""
+    """Error of a call of the host interface; also a RuntimeError, so that host scripts can catch it."""
 
 
 class StoppedError(HostError):
-    """A program that came to a bad end: a sentence with the cause, below it who waits for it."""
+    """Error of a program that failed or deadlocked: a sentence with the cause, followed by lines with the
+    cores that wait for it."""
 
     keeps_lines = True
 
 
 TWICE = "is called twice; a runtime loads, runs and stops once"
-"""End of the sentence about a call in the life of a runtime that comes again."""
+"""End of the message for a repeated call of load, run or stop."""
 
 
 class Transfer(TypedDict, total=False):
-    """Keywords of the memcpy calls: `streaming`, width of the elements and order of the items (all to be given), and not to wait."""
+    """Keywords of the memcpy calls.
+
+    ``streaming``, ``data_type`` (width of the elements) and ``order`` (order of the items) are required;
+    ``nonblock`` returns without waiting.
+    """
 
     streaming: Required[bool]
     data_type: Required[int]
@@ -61,12 +66,12 @@ class Transfer(TypedDict, total=False):
 
 
 REQUIRED = {"data_type": "MemcpyDataType.MEMCPY_32BIT", "order": "MemcpyOrder.ROW_MAJOR"}
-"""Keywords that every copy gives, besides `streaming`, each with an example."""
+"""Required keywords of a copy, besides `streaming`, each with an example."""
 
 
 @dataclass(frozen=True)
 class CopyWay:
-    """How a copy is done: the keywords of its call."""
+    """Options of a copy: the keywords of a memcpy call."""
 
     streaming: bool
     data_type: int
@@ -75,12 +80,13 @@ class CopyWay:
 
     @classmethod
     def of(cls, call: str, how: Transfer) -> CopyWay:
-        """The keywords of a call.
+        """Return the options of a call after checking its keywords.
 
         Raises
         ------
         HostError
-            If one is unknown, or one of `streaming`, `data_type` and `order` is missing.
+            If a keyword is unknown or has an invalid value, or `streaming`, `data_type` or `order` is
+            missing.
         """
         for name in how:
             if name not in Transfer.__annotations__:
@@ -100,12 +106,12 @@ class CopyWay:
 
 
 def whole(value: object, what: str) -> int:
-    """An integer that a script gives, also as a number of numpy.
+    """Return an integer that a script passed, as a Python or NumPy number.
 
     Raises
     ------
     HostError
-        If it is not one.
+        If the value is not an integer.
     """
     try:
         return operator.index(value)  # type: ignore[arg-type]
@@ -116,12 +122,12 @@ def whole(value: object, what: str) -> int:
 
 
 def host_items(array: object, count: int, what: str) -> Array:
-    """The first `count` 32-bit items of a host array, flat, sharing its memory.
+    """Return the first `count` 32-bit items of a host array as a flat view of its memory.
 
     Raises
     ------
     HostError
-        If it is not a numpy array of at least `count` contiguous items of 32 bits.
+        If it is not a NumPy array with at least `count` contiguous 32-bit items.
     """
     if not isinstance(array, np.ndarray):
         raise HostError(f"{what}: a {type(array).__name__} is not a numpy array; give one of 32-bit items")
@@ -140,19 +146,20 @@ def host_items(array: object, count: int, what: str) -> Array:
 
 
 def to_region(items: Array, w: int, h: int, n: int, order: int) -> Array:
-    """Items of the host as (h, w, n)."""
+    """Reshape flat items of the host to (h, w, n)."""
     if order == MemcpyOrder.ROW_MAJOR:
         return items.reshape(h, w, n)
     return items.reshape(n, w, h).transpose(2, 1, 0)
 
 
 def from_region(region: Array, order: int) -> Array:
-    """Items of (h, w, n) in the order of the host, flat."""
+    """Flatten items (h, w, n) in the order of the host."""
     return (region if order == MemcpyOrder.ROW_MAJOR else region.transpose(2, 1, 0)).ravel()
 
 
 def to_words(region: Array, data_type: int) -> Array:
-    """32-bit items (h, w, n) as 16-bit words of the cores (h, w, n or 2 n)."""
+    """Convert 32-bit items (h, w, n) to 16-bit words of the cores: (h, w, n) for 16-bit elements, else (h, w,
+    2 n)."""
     if data_type == MemcpyDataType.MEMCPY_16BIT:
         return (region & 0xFFFF).astype(np.uint16)
     h, w, n = region.shape
@@ -160,7 +167,8 @@ def to_words(region: Array, data_type: int) -> Array:
 
 
 def from_words(words: Array, data_type: int) -> Array:
-    """16-bit words of the cores as 32-bit items: inverse of :func:`to_words`, 16-bit elements zero-extended."""
+    """Convert 16-bit words of the cores to 32-bit items: the inverse of :func:`to_words`; 16-bit elements are
+    zero-extended."""
     if data_type == MemcpyDataType.MEMCPY_16BIT:
         return words.astype(np.uint32)
     h, w, n = words.shape
@@ -168,7 +176,7 @@ def from_words(words: Array, data_type: int) -> Array:
 
 
 def argument_word(value: object, kind: str, name: str) -> int:
-    """The 32-bit word of an argument of a function, by the exported type `kind`.
+    """Return the 32-bit word that passes a value to a function argument of type `kind`.
 
     Raises
     ------

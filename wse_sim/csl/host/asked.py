@@ -1,4 +1,5 @@
-"""Numbers that environment variables set for a run: threads, and the time limit of a standstill."""
+"""Settings of a run by environment variables: number of threads, and the cycles without progress after which
+a run stops."""
 
 from __future__ import annotations
 
@@ -9,18 +10,18 @@ from wse_sim.csl.host.record import THREADS_VARIABLE
 from wse_sim.units import counted
 
 STILL_VARIABLE = "WSE_SIM_CSL_STILL_CYCLES"
-"""Environment variable with the cycles after which a program that moves no word and changes no memory is stopped; 0: never."""
+"""Environment variable: cycles without a moved word or changed memory after which a program is stopped; 0: never."""
 STILL_CORE_CYCLES, LEAST_STILL_CYCLES, MOST_STILL_CYCLES = 2_000_000_000, 1_000_000, 20_000_000
-"""Cycles times cores without a change, and the limits of the cycles: some seconds to minutes of simulation."""
+"""Default of that limit as cycles times cores, and its bounds in cycles: seconds to minutes of simulation."""
 
 
 def asked_threads() -> int:
-    """Return the threads that the environment sets, 1 by default.
+    """Return the number of threads that the environment sets; 1 by default.
 
     Raises
     ------
     HostError
-        If it is not a number, or 0.
+        If the variable is not an integer of at least 1.
     """
     wanted = "the number of free processor cores, 1 or more"
     found = _number(THREADS_VARIABLE, 1, wanted)
@@ -30,12 +31,12 @@ def asked_threads() -> int:
 
 
 def asked_still_cycles(cores: int) -> int:
-    """Cycles without a change after which a program on that many cores is stopped; 0: never.
+    """Return the cycles without a change after which a program on `cores` cores is stopped; 0 means never.
 
     Raises
     ------
     HostError
-        If the environment gives no number.
+        If the environment variable is not a number.
     """
     default = min(MOST_STILL_CYCLES, max(LEAST_STILL_CYCLES, STILL_CORE_CYCLES // max(1, cores)))
     return _number(

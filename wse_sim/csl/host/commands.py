@@ -1,4 +1,4 @@
-"""The commands of CSL users: ``cslc``, ``cs_python`` and files that call them."""
+"""Commands for CSL users: ``cslc``, ``cs_python``, and command files that call them."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from wse_sim.written import scratch
 
 COMPAT = Path(__file__).parent.parent / "compat"
 
-# Options of cslc that take a value; those that only place buffers of the real host change nothing here.
+# Options of cslc that take a value.
 _VALUED = {
     "--arch": "arch", "--fabric-dims": "fabric_dims", "--fabric-offsets": "fabric_offsets", "--params": "params",
     "--colors": "colors", "-o": "out", "--o": "out", "--channels": "channels", "--import-path": "import_path",
     "--max-inlined-iterations": "max_inlined", "--fp16-format": "fp16_format",
     "--sdk": "sdk",
 }  # fmt: skip
-_JOINED = ("--params", "--colors", "--import-path")  # what may be given several times
+_JOINED = ("--params", "--colors", "--import-path")  # options that may be repeated
 _VALUED_WITHOUT_EFFECT = {
     "--width-west-buf",
     "--width-east-buf",
@@ -48,9 +48,9 @@ _VALUED_WITHOUT_EFFECT = {
 }
 _FLAGS = {"--memcpy": "memcpy", "--strict": "strict"}
 STRICT_VARIABLE = "WSE_SIM_CSL_STRICT"
-"""Environment variable: 1 is --strict for every program that is compiled."""
+"""Environment variable: 1 compiles every program with --strict."""
 SDK_VARIABLE = "WSE_SIM_CSL_SDK"
-"""Environment variable: the release whose rules apply to programs whose command names none."""
+"""Environment variable: SDK release whose rules apply to programs that are compiled without --sdk."""
 _FLAGS_WITHOUT_EFFECT = {"--verbose", "-v", "--quiet", "--no-warnings", "--output-json"}
 
 
@@ -60,7 +60,8 @@ def parse_cslc(arguments: list[str]) -> tuple[str, dict[str, Any]]:
     Raises
     ------
     WseError
-        For an unknown option (the nearest known one is named), a missing value or a malformed one.
+        If an option is unknown (the message suggests the closest one), repeated, malformed or without its
+        value, or not exactly one file is given.
     """
     files: list[str] = []
     given: dict[str, list[str]] = {}
@@ -72,7 +73,7 @@ def parse_cslc(arguments: list[str]) -> tuple[str, dict[str, Any]]:
             files.append(word)
             continue
         name, equals, value = word.partition("=")
-        if f"-{name}" in known:  # the vendor's parser of options takes one dash as well
+        if f"-{name}" in known:  # the vendor's option parser also accepts one dash
             name = f"-{name}"
         if name in _FLAGS or name in _FLAGS_WITHOUT_EFFECT:
             given.setdefault(name, []).append("true")
@@ -155,25 +156,37 @@ def _pairs(name: str, texts: list[str]) -> dict[str, str]:
 
 
 def cslc(arguments: list[str]) -> CompiledProgram:
-    """Compile as ``cslc`` does; prints the notes of the program."""
+    """Compile a program as the ``cslc`` command does, and print its notes.
+
+    Raises
+    ------
+    WseError
+        If the command line is invalid or the program has errors.
+    """
     path, options = parse_cslc(arguments)
     program = compile_program(path, **options)
     for note in program.notes:
         print(note)
     wanted = [word.partition("=")[2] for word in arguments if word.startswith("--output-json=")]
-    if wanted:  # without a path it is the file that the output folder has anyway
+    if wanted:  # without a path the option names the file that is always written
         shutil.copy(Path(options["out"]) / "out.json", wanted[-1])
     return program
 
 
 def cs_python(arguments: list[str]) -> int:
-    """Run a host script with the import names of the interface; its exit status."""
+    """Run a host script with the interface's modules on the import path; return its exit status.
+
+    Raises
+    ------
+    WseError
+        If the script does not exist or is not text, or a call of the interface fails.
+    """
     if not arguments:
         raise WseError("cs-python needs a script; give FILE.py and its arguments")
     script = Path(arguments[0])
     if not is_file(script, "script", WseError):
         raise WseError(f"there is no script '{script}'; give FILE.py and its arguments")
-    read_text(script, "the script", WseError)  # refused if it is not text
+    read_text(script, "the script", WseError)  # raises an error if it is not text
     sys.argv = [str(script), *arguments[1:]]
     sys.path[:0] = [str(script.resolve().parent), str(COMPAT)]
     try:
@@ -186,7 +199,7 @@ def cs_python(arguments: list[str]) -> int:
         told = WseError(f"{_line_of(fault, script)}{fault}")
         told.keeps_lines = fault.keeps_lines
         raise told from fault
-    except Exception as fault:  # a fault of the script itself ends as Python would end it
+    except Exception as fault:  # errors of the script itself are printed as Python prints them
         frames = fault.__traceback__
         while frames is not None and frames.tb_frame.f_code.co_filename != str(script):
             frames = frames.tb_next
@@ -196,7 +209,8 @@ def cs_python(arguments: list[str]) -> int:
 
 
 def exit_status(end: SystemExit) -> int:
-    """The status of a script that ended by `sys.exit`: 0 without an argument; a text is printed and gives 1."""
+    """Return the exit status of a script that called `sys.exit`: 0 without an argument; a text is printed and
+    gives 1."""
     if end.code is None:
         return 0
     if isinstance(end.code, int):
@@ -206,7 +220,8 @@ def exit_status(end: SystemExit) -> int:
 
 
 def _line_of(fault: BaseException, script: Path) -> str:
-    """``run.py:LINE: `` of the last line of the script's own folder that led to a fault."""
+    """Return ``run.py:LINE: `` for the last line in the script's folder that led to an error, or an empty
+    string."""
     folder = str(script.resolve().parent)
     frames = [
         f
@@ -230,7 +245,7 @@ class Case:
     command: str = ""
 
     def as_dict(self) -> dict[str, object]:
-        """The case as JSON data."""
+        """Return the fields as a dictionary for JSON."""
         return asdict(self)
 
 
@@ -247,14 +262,19 @@ ABSENT_TOOLS = {
         "*": " reads the vendor's binaries, which are not made here; 'wse-sim csl explain OUT' and 'csl memory OUT' show a compiled program"
     },
 }
-"""Tools of the vendor that command files call, by the first argument: what to use here.  They end with status 2."""
+"""Tools of the vendor without an equivalent: for each first argument, the message with what to use instead.  They exit with status 2."""
 
 
 def fill_command_folder(folder: Path) -> None:
-    """`cslc` and `cs_python` as real files that call this installation, and `python`, which hands them the scripts of the interface."""
+    """Write the commands `cslc`, `cs_python`, `python` and the vendor's other tools as shell scripts into a
+    folder.
+
+    `cslc` and `cs_python` call this installation. `python` calls `cs_python` for scripts that contain
+    ``cerebras``. Other tools of the vendor print what to use instead.
+    """
     for name, command in (("cslc", "cslc"), ("cs_python", "cs-python")):
         path = folder / name
-        # -P: a random.py next to the program is no module of ours; without it the working folder comes first
+        # -P keeps the working folder off the import path: a random.py next to the program must not be imported
         path.write_text(
             f'#!/bin/sh\nexec "{sys.executable}" -P -m wse_sim.cli {command} "$@"\n', encoding="utf-8"
         )
@@ -277,11 +297,11 @@ def fill_command_folder(folder: Path) -> None:
 
 
 PAINT = re.compile(r"^\s*%python_sdk_paint\b", re.MULTILINE)
-"""Lines of the public examples of SDK 2.10 that their tests replace by the script of the folder."""
+"""Placeholder lines of the public examples of SDK 2.10; their tests replace them by the folder's script."""
 
 
 def shell_file(file: Path, folder: Path) -> str:
-    """The file that the shell reads: the command file, or a copy with the placeholders of its lines filled in."""
+    """Return the file that the shell runs: the command file, or a copy with its placeholders replaced."""
     text = read_text(file, "the command file", WseError)
     if not PAINT.search(text):
         return file.name
@@ -294,11 +314,29 @@ def run_commands(file: Path, *, report: Path | None = None, figures: Path | None
                  timeout_s: float | None = None, threads: int | None = None, static: bool = False, strict: bool = False,
                  sdk: str | None = None, sanitize: bool = False, trace: tuple[str, str, Path] | None = None,
                  debug: str | None = None) -> subprocess.CompletedProcess[str]:  # fmt: skip
-    """Run a command file in its own folder with our commands first on PATH; nothing that it started is left behind it.
+    """Run a command file in its own folder with this package's commands first on PATH; processes that it
+    started do not outlive it.
 
-    ``threads`` that step the fabric; results do not depend on it.  ``static``: print behind it which launches are static.
-    ``strict``: programs are compiled with --strict.  ``sanitize``: print behind it what the sanitizer found, status 1 if it is anything.
-    ``sdk``: with --sdk of this release.  ``trace``: (cores, cycles, folder) of a trace.  ``debug``: front and socket of a debugger.
+    Parameters
+    ----------
+    report, figures
+        Folder of the report and file of the figures of every run.
+    quiet
+        Capture the output instead of printing it.
+    timeout_s
+        Time limit in seconds.
+    threads
+        Threads that simulate the fabric; results do not depend on it.
+    static
+        Print after the run which launches are static.
+    strict, sdk
+        Compile programs with ``--strict``, and with ``--sdk`` of this release.
+    sanitize
+        Print after the run what the sanitizer found; the status is then 1 if it found anything.
+    trace
+        (cores, cycles, folder) of a trace.
+    debug
+        Front end and socket of a debugger, ``FRONT|SOCKET``.
 
     Raises
     ------
@@ -353,7 +391,7 @@ def _environment(
     for name, command in (
         ("CSLC", "cslc"),
         ("CS_PYTHON", "cs_python"),
-    ):  # as command files of others name them
+    ):  # variables that public command files use
         environment.setdefault(name, command)
     if report is not None:
         environment["WSE_SIM_CSL_REPORT_DIR"] = str(report.resolve())
@@ -373,7 +411,8 @@ def _run_loudly(
 def _run_quietly(
     words: list[str], cwd: Path, env: dict[str, str], timeout_s: float | None, folder: Path
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command with its output in files: a pipe would wait for everything that keeps its other end open."""
+    """Run a command with its output in files; reading a pipe would wait for every process that keeps it
+    open."""
     out, err = folder / "stdout", folder / "stderr"
     with out.open("wb") as first, err.open("wb") as second:
         status = run_group(words, cwd=cwd, env=env, timeout_s=timeout_s, stdout=first, stderr=second)
@@ -382,7 +421,13 @@ def _run_quietly(
 
 
 def find_cases(folder: Path, arch: str | None = None, only: str | None = None) -> list[tuple[str, str, Path]]:
-    """(name, architecture, file) of every command file below a folder."""
+    """Return (name, architecture, file) of every command file below a folder.
+
+    Raises
+    ------
+    WseError
+        If there is none.
+    """
     found = []
     for file in sorted(folder.rglob("commands*.sh")):
         name = str(file.parent.relative_to(folder))
@@ -397,11 +442,12 @@ def find_cases(folder: Path, arch: str | None = None, only: str | None = None) -
 
 
 NEAR_LEVELS = 2
-"""Folders above a case in which its programs may find files: libraries of examples are next to the cases."""
+"""Levels of parent folders whose files a case can access: examples keep their libraries in folders next to the cases."""
 
 
 def _copy_beside_links(folder: Path, scratch: Path, levels: int) -> Path:
-    """Copy a folder; what is next to it, up to `levels` folders above, is there as links."""
+    """Copy a folder into `scratch`; its siblings, and those of its parents up to `levels` levels up, become
+    symbolic links."""
     chain = [folder, *folder.parents][: levels + 1]
     here = scratch / chain[-1].name
     if levels == 0:
@@ -421,12 +467,12 @@ def _copy_beside_links(folder: Path, scratch: Path, levels: int) -> Path:
 
 
 def printed_by(file: Path, pattern: str, timeout_s: float = 600.0) -> float:
-    """The number that a command file prints where `pattern` has its group; it runs in a copy of its folder.
+    """Run a command file in a copy of its folder and return the number that `pattern` captures in its output.
 
     Raises
     ------
     WseError
-        If the file does not end well, or prints no such number.
+        If the file fails or does not finish in time, or prints no such number.
     """
     folder = file.parent.resolve()
     with scratch("case") as place:
@@ -454,7 +500,7 @@ def check_case(
     strict: bool = True,
     sdk: str | None = None,
 ) -> Case:
-    """Run one command file in a copy of its folder."""
+    """Run one command file in a copy of its folder; a warning counts as a failure."""
     start = time.perf_counter()
     with scratch("case") as place:
         levels = max(NEAR_LEVELS, len(Path(name).parts))

@@ -1,5 +1,7 @@
-"""Settings of ``csl debug`` for every run of a command file: a session that stops and steps back, controlled
-over a socket."""
+"""Settings of ``csl debug`` for every program of a command file.
+
+The environment names a socket, over which a front end controls a session that can stop and step back.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ def is_debugged() -> bool:
 
 
 def debugged_session(image: Image, wafer: Wafer, **how: object) -> ReplaySession:
-    """A session whose front is at the socket that the environment names; the front is asked before the first cycle."""
+    """Return a session that the front end at the environment's socket controls; it stops before the first
+    cycle."""
     kind, path = os.environ[DEBUG_VARIABLE].split("|", 1)
     wire = EditorWire.connect(Path(path))
     debugger = Debugger(ConsoleFront(wire) if kind == CONSOLE else DapFront(wire))
@@ -37,6 +40,6 @@ def debugged_session(image: Image, wafer: Wafer, **how: object) -> ReplaySession
 
 
 def tell_end(session: Session) -> None:
-    """Report the end of a debugged session."""
+    """Notify the debugger, if there is one, that its session has ended."""
     if isinstance(session, ReplaySession):
         session.ended()

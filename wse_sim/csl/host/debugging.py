@@ -1,4 +1,4 @@
-"""The debugger's side of the terminal: a command file runs, and each program that it starts is commanded from here."""
+"""Terminal side of the debugger: runs a command file and sends commands to each program that it starts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOOK_S = 0.1
 
 
 class Run:
-    """A command file that runs in a thread; its programs connect here, one after the other."""
+    """Command file that runs in a thread; its programs connect one after the other."""
 
     def __init__(
         self, file: Path, kind: str, listener: socket.socket, path: Path, timeout_s: float | None
@@ -40,16 +40,16 @@ class Run:
             self.fault = fault
 
     def is_over(self) -> bool:
-        """Whether the command file has ended."""
+        """Return whether the command file has ended."""
         return not self._work.is_alive()
 
     def next_program(self, timeout_s: float) -> EditorWire | None:
-        """The next program, if one connects in time."""
+        """Return the connection of the next program, or None if none connects within `timeout_s` seconds."""
         ready = select.select([self._listener], [], [], timeout_s)[0]
         return EditorWire(self._listener.accept()[0]) if ready else None
 
     def end(self) -> int:
-        """The exit status of the command file, once it has ended."""
+        """Wait for the command file to end; return its exit status, or raise its error."""
         self._work.join()
         if self.fault is not None:
             raise self.fault
@@ -59,7 +59,7 @@ class Run:
 
 @contextmanager
 def running(file: Path, kind: str, timeout_s: float | None = None) -> Iterator[Run]:
-    """Run a command file whose programs are debugged."""
+    """Run a command file with debugging, as a context manager; yield the :class:`Run`."""
     with scratch("debug") as folder:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -72,8 +72,10 @@ def running(file: Path, kind: str, timeout_s: float | None = None) -> Iterator[R
 
 
 def lines_of(left: list[str], *, batch: bool) -> Callable[[], str | None]:
-    """Return a function that yields commands: pops the last of `left`, then, unless `batch`, reads standard
-    input; None at the end."""
+    """Return a function that returns the next command, or None at the end.
+
+    It pops the commands of `left` from the end; then, unless `batch`, it reads standard input.
+    """
 
     def following() -> str | None:
         if left:
@@ -93,14 +95,14 @@ def lines_of(left: list[str], *, batch: bool) -> Callable[[], str | None]:
 
 
 def debug_console(file: Path, script: Path | None, *, batch: bool, timeout_s: float | None = None) -> int:
-    """Run a command file under the console; its exit status.
+    """Debug a command file in the terminal and return its exit status.
 
-    At the end of the commands the program runs on without stops.
+    After the last command the program continues without stops.
 
     Raises
     ------
     WseError
-        If the command file or the commands cannot be read.
+        If the command file or the commands cannot be read, or the time limit passes.
     """
     left = [] if script is None else read_text(script, "the commands", WseError).splitlines()[::-1]
     following = lines_of(left, batch=batch)
@@ -125,7 +127,7 @@ def _quits() -> str:
 
 
 def _serve(wire: EditorWire, following: Callable[[], str | None]) -> bool:
-    """Command one program until it ends; True if the user has quit."""
+    """Send commands to one program until it ends; return whether the user has quit."""
     is_quit = False
     while not wire.is_closed:
         try:
@@ -146,7 +148,7 @@ def _serve(wire: EditorWire, following: Callable[[], str | None]) -> bool:
 
 
 def _answer(following: Callable[[], str | None]) -> Message:
-    """The next command; at their end the program runs on."""
+    """Return the next command as a message; after the last one, a command that lets the program continue."""
     try:
         line = following()
     except KeyboardInterrupt:

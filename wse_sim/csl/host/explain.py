@@ -1,4 +1,4 @@
-"""Description of a compiled program, in words and as a picture of routes."""
+"""Description of a compiled program, as text and as a drawing of its routes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _STEP = {"N": (0, -0.5), "E": (0.5, 0), "S": (0, 0.5), "W": (-0.5, 0), "R": (0.1
 
 
 def explained(folder: Path) -> dict[str, Any]:
-    """Rectangle, classes with memory, tasks and queues, colors with their cores, exported names.
+    """Return a description of a compiled program as JSON data.
+
+    It contains the rectangle, the code classes with their memory, tasks and queues, the number of cores per
+    color, and the exported names.
 
     Raises
     ------
@@ -66,13 +69,13 @@ def explained(folder: Path) -> dict[str, Any]:
 
 
 def explanation_text(about: dict[str, Any]) -> str:
-    """Format the description as lines for a terminal."""
+    """Format the description of :func:`explained` as lines for a terminal."""
     rect, fabric, at = about["rectangle"], about["fabric"], about["offsets"]
     lines = [
         f"{about['arch']}: {rect['cols']} x {rect['rows']} cores at ({at['col']}, {at['row']}) of a fabric of "
         f"{fabric['cols']} x {fabric['rows']}; {len(about['classes'])} code classes, {about['code_rows']:,} rows of code",
         "",
-        f"{'class':<34} {'cores':>7} {'code':>8} {'data':>8}   of {48} KiB a core",
+        f"{'class':<34} {'cores':>7} {'code':>8} {'data':>8}   of {48} KiB per core",
     ]
     for cls in about["classes"]:
         used = (cls["code_bytes"] + cls["data_bytes"]) / cls["limit_bytes"]
@@ -99,7 +102,10 @@ def explanation_text(about: dict[str, Any]) -> str:
 
 @plain_text
 def draw_routes(folder: Path, color: int, out: Path, most: int = 40) -> Path:
-    """Draw the routes of a color over the north-west `most` x `most` cores: black in, blue out, dotted further positions.
+    """Draw the routes of a color over the north-west `most` x `most` cores, write the drawing to the folder
+    `out` and return its path.
+
+    Inputs are black and outputs blue; other switch positions are dotted.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A fault of a running program with its place, the source line and a caret, as the compiler shows its own."""
+"""Message of a run-time fault with its place, source line and a caret, in the format of compile errors."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from wse_sim.fabric.vm.report import Fault
 
 
 def told_fault(fault: Fault | None, cycle: int, folder: Path | None = None) -> str:
-    """The sentence of a fault; below it ``file:line:column``, the source line and a caret.
+    """Return the message of a fault, followed by ``file:line:column``, the source line and a caret.
 
-    Sources are looked for below the present folder and next to `folder`, the output of the compiler.  One that is newer than that output is
-    not shown: its lines may be others.
+    Sources are searched relative to the working folder and to the parent of `folder`, the output folder of
+    the compiler. A source that is newer than that output is not shown, because its lines may have changed.
     """
     said = f"the program faulted at cycle {cycle}: {fault}"
     if fault is None or fault.place is None:
@@ -26,7 +26,7 @@ def told_fault(fault: Fault | None, cycle: int, folder: Path | None = None) -> s
 
 
 def _source(file: str, folder: Path | None) -> str | None:
-    """The text of a source as it was compiled, or None."""
+    """Return the text of a source as it was compiled, or None if it cannot be read or has changed since."""
     try:
         if file.startswith("<"):
             return (resources.files("wse_sim.csl") / "lib" / f"{file[1:-1]}.csl").read_text(encoding="utf-8")

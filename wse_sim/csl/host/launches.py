@@ -1,5 +1,5 @@
-"""The launches of a running script compared with the proof: whether they are static, and their cycles by both
-methods."""
+"""Static analysis of a script's launches: whether each one is static, with its analysed and its simulated
+cycles."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STATIC_VARIABLE = "WSE_SIM_CSL_STATIC"
 
 
 class LaunchWatch:
-    """Follows the launches of one program while the machine runs them."""
+    """Recorder of a program's launches; compares the static analysis with the simulation."""
 
     def __init__(self, image: Image, wafer: Wafer, path: Path) -> None:
         self.times, self.path = StaticTimes(image, wafer), path
@@ -39,18 +39,19 @@ class LaunchWatch:
 
     @classmethod
     def asked(cls, image: Image, wafer: Wafer) -> LaunchWatch | None:
-        """Return a watch if the environment requests one."""
+        """Return a recorder if the environment requests one, else None."""
         path = os.environ.get(STATIC_VARIABLE)
         return cls(image, wafer, Path(path)) if path else None
 
     def launch(self, name: str, words: list[int], cycle: int) -> None:
-        """A launch begins in `cycle`."""
+        """Record that a launch begins in `cycle`."""
         self._calls.append(Call(name, tuple(words)))
         self._open = self.times.launch(name, tuple(words), since=cycle - self._began)
         self._began, self._began_s = cycle, time.process_time()
 
     def released(self, cycle: int) -> None:
-        """All command streams were released before `cycle`."""
+        """Record that all cores have released their command stream before `cycle`, which ends the open
+        launch."""
         if self._open is None:
             return
         found = dataclasses.replace(
@@ -64,35 +65,36 @@ class LaunchWatch:
             file.write(json.dumps(row) + "\n")
 
     def copied(self, cycle: int, first: int, end: int) -> None:
-        """The host writes words `first` to `end` of some memories in `cycle`."""
+        """Record that the host writes words `first` to `end` (not included) of some cores' memories in
+        `cycle`."""
         self._copies.append((cycle, first, end))
 
     def end(self, picks: npt.NDArray[np.int64]) -> None:
-        """The run is over; `picks`: tasks that cores began."""
+        """Write what decides the course of each class; `picks` are the tasks that the cores started."""
         run = Recorded(picks, self._calls, self._copies)
         verdicts = decided_by_data(self.times.image, self.times.wafer, run)
         self._write({"course": [dataclasses.asdict(verdict) for verdict in verdicts]})
 
     def spoil(self, reason: str) -> None:
-        """Record an action of the host that the proof does not follow."""
+        """Record a host action that the static analysis does not support."""
         self.times.spoil(reason)
 
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """Findings of a watch for the runs of a command file: launches, and for every run what decides the course
-    of its classes."""
+    """Findings for the runs of a command file: its launches, and for every run what decides the course of its
+    classes."""
 
     launches: list[Launch]
     courses: list[list[Verdict]]
 
     def as_text(self) -> str:
-        """A table for people."""
+        """Format the findings as a table for a terminal."""
         return "\n".join([table(self.launches), *(course_text(course) for course in self.courses)])
 
 
 def read_found(path: Path) -> Found:
-    """Read what a watch wrote to `path`."""
+    """Read the findings that recorders have written to `path`; empty if the file does not exist."""
     found = Found([], [])
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     for row in map(json.loads, lines):
@@ -113,7 +115,8 @@ def static_launches(folder: Path, launches: list[str]) -> list[Launch]:
     Raises
     ------
     WseError
-        If the folder contains no program, no launch is given (the functions are named), or one names no function or arguments that are no integers.
+        If the folder contains no program, no launch is given (the message lists the functions), a
+        function does not exist, or an argument is not an integer.
     """
     program = CompiledProgram.read(folder)
     if not launches:
@@ -133,7 +136,7 @@ def static_launches(folder: Path, launches: list[str]) -> list[Launch]:
 
 
 def _folded(found: list[Launch], image: Image, wafer: Wafer, calls: list[Call]) -> list[Launch]:
-    """The launches with cycles from a smaller rectangle, if its lines repeat."""
+    """Return the launches with cycles from a smaller rectangle, if the rectangle's rows or columns repeat."""
     begin = time.process_time()
     try:
         folded = fold(image, wafer, calls)

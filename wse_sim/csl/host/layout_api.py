@@ -1,10 +1,10 @@
-"""SdkLayout: a program described in Python: code regions, colors, ports, connections, streams of the host.
+"""SdkLayout: programs described in Python by code regions, colors, ports, connections and host streams.
 
-A description becomes a layout file in CSL (``OUT.csl`` next to the output folder), which the compiler takes as any other.
-Colors without a number get one; colors of connected ports are one color, because words keep theirs on the way.  A path
-between two ports is a shortest one over routers at which its color is free.
+A description is translated to a layout file in CSL (``OUT.csl`` next to the output folder), which the
+compiler processes as any other. Colors without a number get one. Connected ports share one color, because a
+wavelet keeps its color. The path between two ports is a shortest one over routers at which the color is free.
 
-One file, because it is one class of the vendor's interface and what its methods make.
+One file, because it is one class of the vendor's interface with the objects that its methods create.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from wse_sim.written import together, write_whole
 
 EXTRA_FILE = "layout.json"
 SYMBOLS_FILE = "symbols.npz"
-MARGIN = 1  # columns and rows beyond the regions, for paths and for what the host takes out
+MARGIN = 1  # additional columns and rows for paths between regions and to the host
 SWITCHING = {"wse2": tuple(range(24)), "wse3": (*range(10), 12, 13, 16, 17, 20, 21)}
 """Colors that may have several switch positions."""
 
 
 class SdkTarget(enum.Enum):
-    """Generations of the machine."""
+    """Generation of the wafer-scale engine."""
 
     WSE2 = "wse2"
     WSE3 = "wse3"
 
 
 class Edge(enum.Enum):
-    """Sides of a code region."""
+    """Side of a code region."""
 
     TOP = "NORTH"
     RIGHT = "EAST"
@@ -51,7 +51,7 @@ class Edge(enum.Enum):
 
 
 class Route(enum.Enum):
-    """Sides of a router."""
+    """Port of a router."""
 
     NORTH = "NORTH"
     EAST = "EAST"
@@ -74,7 +74,7 @@ class SimfabConfig:
 
 @dataclass(frozen=True)
 class Platform:
-    """Where a program runs."""
+    """Machine that a program is compiled for."""
 
     target: SdkTarget
 
@@ -82,12 +82,12 @@ class Platform:
 def get_platform(
     cmaddr: str | None = None, config: SimfabConfig | None = None, target: SdkTarget = SdkTarget.WSE3
 ) -> Platform:
-    """The simulated machine of a generation.
+    """Return the simulated machine of a generation.
 
     Raises
     ------
     HostError
-        If an address of a real system is given.
+        If `cmaddr` names a real system.
     """
     if cmaddr:
         raise HostError(f"cmaddr '{cmaddr}' names a real system; this is a simulator: leave it out")
@@ -96,7 +96,7 @@ def get_platform(
 
 @dataclass(frozen=True)
 class IntVector:
-    """Column and row."""
+    """Column and row of a core."""
 
     x: int
     y: int
@@ -104,7 +104,7 @@ class IntVector:
 
 @dataclass(frozen=True)
 class IntRectangle:
-    """From the upper left core to the one beyond the lower right."""
+    """Rectangle from its upper left core (included) to its lower right core (not included)."""
 
     upper_left: IntVector
     lower_right: IntVector
@@ -115,7 +115,7 @@ _SERIAL = itertools.count()
 
 @dataclass(eq=False)
 class Color:
-    """A color with a name; without a number the compiler chooses one."""
+    """Color with a name; the compiler chooses the number if none is given."""
 
     name: str
     id: int | None = None
@@ -124,38 +124,38 @@ class Color:
 
 @dataclass
 class RoutingPosition:
-    """One position of a router: inputs and outputs."""
+    """Input and output ports of one switch position."""
 
     rx: tuple[Route, ...] = ()
     tx: tuple[Route, ...] = ()
 
     def set_input(self, routes: Iterable[Route]) -> RoutingPosition:
-        """Set the sides from which words arrive."""
+        """Set the ports from which words arrive, and return the position."""
         self.rx = tuple(routes)
         return self
 
     def set_output(self, routes: Iterable[Route]) -> RoutingPosition:
-        """Sides to which words go."""
+        """Set the ports to which words are sent, and return the position."""
         self.tx = tuple(routes)
         return self
 
 
 @dataclass(frozen=True)
 class EdgeRouting:
-    """Positions for the cores of one side of a region."""
+    """Switch positions for the cores on one side of a region."""
 
     edge: Edge
     positions: tuple[RoutingPosition, ...]
 
 
 def get_edge_routing(edge: Edge, positions: Iterable[RoutingPosition]) -> EdgeRouting:
-    """Positions for the cores of a side, which override those of the region."""
+    """Return switch positions for the cores on one side, which override those of the region."""
     return EdgeRouting(edge, tuple(positions))
 
 
 @dataclass(eq=False)
 class Port:
-    """The cores of one side of a region at which a color enters or leaves it."""
+    """Cores on one side of a region at which a color enters or leaves the region."""
 
     region: CodeRegion
     color: Color
@@ -165,13 +165,13 @@ class Port:
     is_input: bool
 
     def cores(self) -> list[tuple[int, int]]:
-        """Cores of the side in order, on the fabric."""
+        """Return the (column, row) of the port's cores on the fabric, in order."""
         return [(self.region.x + x, self.region.y + y) for x, y in self.region.side(self.edge)]
 
 
 @dataclass(eq=False)
 class CodeRegion:
-    """A rectangle of cores that run one file."""
+    """Rectangle of cores that run one source file."""
 
     layout: SdkLayout
     file: str
@@ -185,36 +185,55 @@ class CodeRegion:
     symbols: list[tuple[str, np.ndarray, int, int]] = field(default_factory=list)
 
     def place(self, x: int, y: int) -> None:
-        """Put the north-west core at column x, row y of the fabric."""
+        """Place the region with its north-west core at column x, row y of the fabric.
+
+        Raises
+        ------
+        HostError
+            If x or y is negative.
+        """
         if x < 0 or y < 0:
             raise HostError(f"region '{self.name}' is placed at ({x}, {y}); columns and rows count from 0")
         self.x, self.y = int(x), int(y)
 
     def color(self, name: str) -> Color:
-        """A color of this region."""
+        """Return a new color with this name."""
         return Color(name)
 
     def cells(self) -> Iterator[tuple[int, int]]:
-        """All cores, counted within the region."""
+        """Iterate over all cores as (column, row) within the region."""
         return itertools.product(range(self.width), range(self.height))
 
     def side(self, edge: Edge) -> list[tuple[int, int]]:
-        """Cores of a side, from the west or the north, counted within the region."""
+        """Return the cores of a side from west to east or north to south, as (column, row) within the
+        region."""
         if edge in (Edge.TOP, Edge.BOTTOM):
             return [(x, 0 if edge is Edge.TOP else self.height - 1) for x in range(self.width)]
         return [(0 if edge is Edge.LEFT else self.width - 1, y) for y in range(self.height)]
 
     def set_param_all(self, name: str | Color, value: object = None) -> None:
-        """A parameter of all cores: name and value, or a color under its own name."""
+        """Set a parameter of all cores, by name and value, or by a color under the color's name."""
         for at in self.cells():
             self._set(at, name, value)
 
     def set_param(self, at: IntVector, name: str | Color, value: object = None) -> None:
-        """A parameter of one core."""
+        """Set a parameter of one core.
+
+        Raises
+        ------
+        HostError
+            If the core is outside the region.
+        """
         self._set((at.x, at.y), name, value)
 
     def set_param_range(self, where: IntRectangle, name: str | Color, value: object = None) -> None:
-        """A parameter of the cores of a rectangle."""
+        """Set a parameter of the cores of a rectangle.
+
+        Raises
+        ------
+        HostError
+            If a core is outside the region.
+        """
         for at in self._within(where):
             self._set(at, name, value)
 
@@ -232,7 +251,14 @@ class CodeRegion:
         return itertools.product(range(first.x, beyond.x), range(first.y, beyond.y))
 
     def set_symbol_all(self, name: str, array: object, x_size: int, y_size: int) -> None:
-        """Cut a matrix of y_size x x_size values into equal tiles, one for the variable of every core."""
+        """Cut a matrix of y_size x x_size values into equal tiles and initialise the variable `name` of each
+        core with its tile.
+
+        Raises
+        ------
+        HostError
+            If the matrix cannot be cut into equal tiles.
+        """
         values = np.ascontiguousarray(array)
         if values.size != x_size * y_size or x_size % self.width or y_size % self.height:
             raise HostError(
@@ -243,14 +269,20 @@ class CodeRegion:
         )
 
     def paint(self, at: IntVector, color: Color, positions: Iterable[RoutingPosition]) -> None:
-        """Routes of a color at one core."""
+        """Set the routes of a color at one core.
+
+        Raises
+        ------
+        HostError
+            If the core is outside the region.
+        """
         self._check((at.x, at.y))
         self.routes[at.x, at.y, color] = tuple(positions)
 
     def paint_all(
         self, color: Color, positions: Iterable[RoutingPosition], edges: Iterable[EdgeRouting] = ()
     ) -> None:
-        """Set the routes of a color at all cores, with exceptions for some sides."""
+        """Set the routes of a color at all cores; `edges` overrides them for the cores of some sides."""
         for x, y in self.cells():
             self.routes[x, y, color] = tuple(positions)
         for edge in edges:
@@ -258,7 +290,13 @@ class CodeRegion:
                 self.routes[x, y, color] = edge.positions
 
     def paint_range(self, where: IntRectangle, color: Color, positions: Iterable[RoutingPosition]) -> None:
-        """Routes of a color at the cores of a rectangle."""
+        """Set the routes of a color at the cores of a rectangle.
+
+        Raises
+        ------
+        HostError
+            If a core is outside the region.
+        """
         for at in self._within(where):
             self._check(at)
             self.routes[(*at, color)] = tuple(positions)
@@ -266,13 +304,15 @@ class CodeRegion:
     def create_input_port(
         self, color: Color, edge: Edge, positions: Iterable[RoutingPosition], size: int, *_: object
     ) -> Port:
-        """Let a color enter over a side; the positions get that side as their input."""
+        """Create a port through which a color enters over a side; that side becomes the input of all
+        positions."""
         return self._port(color, edge, positions, size, is_input=True)
 
     def create_output_port(
         self, color: Color, edge: Edge, positions: Iterable[RoutingPosition], size: int, *_: object
     ) -> Port:
-        """Let a color leave over a side; the positions get that side as their output."""
+        """Create a port through which a color leaves over a side; that side becomes the output of all
+        positions."""
         return self._port(color, edge, positions, size, is_input=False)
 
     def _port(
@@ -290,13 +330,13 @@ class CodeRegion:
 
 @dataclass(frozen=True)
 class Stream:
-    """A stream of the host: a number in the output folder."""
+    """Host stream, identified by its number in the output folder."""
 
     index: int
 
 
 class SdkLayout:
-    """The whole program."""
+    """Description of a whole program."""
 
     def __init__(self, platform: Platform) -> None:
         self.platform = platform
@@ -305,7 +345,13 @@ class SdkLayout:
         self.streams: list[Port] = []
 
     def create_code_region(self, file: str, name: str, width: int, height: int) -> CodeRegion:
-        """A region of `width` x `height` cores that run a file."""
+        """Create a region of `width` x `height` cores that run a source file.
+
+        Raises
+        ------
+        HostError
+            If a side is less than 1.
+        """
         if width < 1 or height < 1:
             raise HostError(f"region '{name}' of {width} x {height} has no core; give both sides at least 1")
         region = CodeRegion(self, str(file), name, int(width), int(height))
@@ -313,7 +359,13 @@ class SdkLayout:
         return region
 
     def connect(self, source: Port, target: Port) -> None:
-        """Bring the words of an output port to an input port, core by core."""
+        """Connect an output port to an input port with the same number of cores, core by core.
+
+        Raises
+        ------
+        HostError
+            If the ports are of the wrong kind or differ in size.
+        """
         if source.is_input or not target.is_input:
             raise HostError("connect takes an output port and an input port, in this order")
         a, b = len(source.cores()), len(target.cores())
@@ -325,11 +377,23 @@ class SdkLayout:
         self.connections.append((source, target))
 
     def create_input_stream(self, port: Port, *_: object, **__: object) -> Stream:
-        """A stream from the host into an input port."""
+        """Create a stream from the host to an input port of one core.
+
+        Raises
+        ------
+        HostError
+            If the port is an output port or has several cores.
+        """
         return self._stream(port, want_input=True)
 
     def create_output_stream(self, port: Port, *_: object, **__: object) -> Stream:
-        """A stream from an output port to the host."""
+        """Create a stream from an output port of one core to the host.
+
+        Raises
+        ------
+        HostError
+            If the port is an input port or has several cores.
+        """
         return self._stream(port, want_input=False)
 
     def _stream(self, port: Port, *, want_input: bool) -> Stream:
@@ -347,7 +411,15 @@ class SdkLayout:
     # -- compilation
 
     def compile(self, out_prefix: str = "out", **_: object) -> str:
-        """Route, write the layout file, compile; the output folder."""
+        """Compute the routes, write the layout file and compile it; return the output folder.
+
+        Raises
+        ------
+        HostError
+            If there is no region, regions overlap, colors run out or a path is blocked.
+        CslError
+            If a source has errors.
+        """
         plan = _Plan(self)
         out = Path(out_prefix)
         source = Path(f"{out_prefix}.csl")
@@ -364,7 +436,7 @@ class SdkLayout:
 
 
 class _Plan:
-    """Numbers of colors, routes of all cores, paths of all connections."""
+    """Color numbers, routes of all cores and paths of all connections of a layout."""
 
     def __init__(self, layout: SdkLayout) -> None:
         self.layout = layout
@@ -388,7 +460,8 @@ class _Plan:
         self.taps = [self._tap(port) for port in layout.streams]
 
     def _place_missing(self) -> None:
-        """Regions without a place are at the north-west if there is only one, else side by side."""
+        """Place the regions without a position at the north-west, or to the east of those that have one, in a
+        row."""
         at = max((r.x + r.width + MARGIN for r in self.layout.regions if r.x >= 0), default=0)
         for region in self.layout.regions:
             if region.x < 0:
@@ -413,7 +486,8 @@ class _Plan:
         return serial
 
     def _numbers(self) -> dict[int, int]:
-        """A number for every color; connected ones share theirs, those with switches get one that may switch."""
+        """Return a number for every color: connected colors share one, and colors with several switch
+        positions get one that supports them."""
         colors: dict[int, Color] = {}
         switching: set[int] = set()
         for region in self.layout.regions:
@@ -450,7 +524,7 @@ class _Plan:
     def _path(
         self, color: int, start: tuple[int, int], leaves: str, end: tuple[int, int], enters: str
     ) -> None:
-        """Routes from the side `leaves` of core `start` to the side `enters` of core `end`."""
+        """Add routes from the side `leaves` of core `start` to the side `enters` of core `end`."""
         first = (start[0] + STEP[leaves][0], start[1] + STEP[leaves][1])
         if first == end and enters == OPPOSITE[leaves]:
             return
@@ -468,7 +542,11 @@ class _Plan:
     def _search(
         self, color: int, first: tuple[int, int], last: tuple[int, int] | None
     ) -> dict[tuple[int, int], tuple[int, int]] | None:
-        """Predecessors of a breadth-first search over routers that do not use the color; to `last`, or to all."""
+        """Return the predecessors of a breadth-first search over routers that do not use the color; None if
+        there is no path.
+
+        The search ends at `last`, or without one covers all reachable routers.
+        """
 
         def is_free(at: tuple[int, int]) -> bool:
             return self._inside(at) and (*at, color) not in self.routes
@@ -489,7 +567,11 @@ class _Plan:
         return came if last is None else None
 
     def _tap(self, port: Port) -> tuple[int, int, int, str]:
-        """(column, row, color, side or "") at which the host puts words in or takes them out."""
+        """Return (column, row, color, side) of the place at which the host sends or receives a stream's
+        words.
+
+        An output stream is routed to the edge of the fabric first.
+        """
         (x, y), color, side = port.cores()[0], self.number[port.color.serial], port.edge.value
         if port.is_input:
             return x, y, color, side
@@ -523,21 +605,22 @@ class _Plan:
         return next((s for s, (dx, dy) in STEP.items() if not self._inside((at[0] + dx, at[1] + dy))), "")
 
     def _lay(self, color: int, cores: list[tuple[int, int]], entered: str, end: tuple[int, int]) -> None:
-        """Routes along `cores`, entered over a side, to the neighbour `end` of the last."""
+        """Add routes along `cores`, from the side `entered` of the first to the neighbour `end` of the
+        last."""
         for here, following in zip(cores, [*cores[1:], end], strict=True):
             side = next(s for s, (dx, dy) in STEP.items() if (here[0] + dx, here[1] + dy) == following)
             self.routes[*here, color] = (RoutingPosition((Route[entered],), (Route[side],)),)
             entered = OPPOSITE[side]
 
     def stream_places(self) -> list[dict[str, Any]]:
-        """Where the host puts words in or takes them out."""
+        """Return the places at which the host sends or receives words, as JSON data."""
         return [
             {"x": x, "y": y, "color": color, "port": PORT[side], "input": port.is_input}
             for (x, y, color, side), port in zip(self.taps, self.layout.streams, strict=True)
         ]
 
     def text(self) -> str:
-        """The layout as CSL."""
+        """Return the layout file in CSL."""
         lines = ["// Made from a Python layout.", "layout {", f"  @set_rectangle({self.cols}, {self.rows});"]
         for y, x in itertools.product(range(self.rows), range(self.cols)):
             region = self.owner.get((x, y))
@@ -568,7 +651,7 @@ class _Plan:
         )
 
     def save_symbols(self, path: Path) -> None:
-        """Initial values: one array per symbol and core."""
+        """Write the initial values of variables, one array per symbol and core."""
         found = {}
         for region in self.layout.regions:
             for name, values, rows, cols in region.symbols:
@@ -580,7 +663,14 @@ class _Plan:
 
 
 def _config(positions: tuple[RoutingPosition, ...]) -> str:
-    """A color configuration in CSL: the first position as routes, the others as what differs."""
+    """Return a color configuration in CSL: the routes of the first position, and switches for the others.
+
+    Raises
+    ------
+    HostError
+        If a position differs from the first in both input and output, or has several ports where it
+        differs.
+    """
 
     def sides(routes: tuple[Route, ...]) -> str:
         return ", ".join(route.value for route in routes)

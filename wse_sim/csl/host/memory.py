@@ -1,7 +1,7 @@
-"""Memory of every class of cores before any run: code, variables, constants, frames, spare words, and the
-largest symbols.
+"""Static memory map of every class of cores: code, variables, constants, frames, spare words, and the largest
+symbols.
 
-Frames are those of the deepest call chain: functions that cannot be active together share memory.
+Frames are those of the deepest call chain, because functions that cannot be active together share memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ FREE_WORDS = 16
 
 @dataclass(frozen=True)
 class ClassMemory:
-    """Bytes of one class of cores; ``deepest``: the functions of the chain of calls with the largest frames, (name, bytes) each."""
+    """Memory of one class of cores in bytes; ``deepest`` lists (function, bytes) of the call chain with the
+    largest frames."""
 
     name: str
     cores: int
@@ -34,15 +35,15 @@ class ClassMemory:
     frames: int
     spare: int
     deepest: tuple[tuple[str, int], ...]
-    symbols: tuple[tuple[str, str, int], ...]  # name, type, bytes: the largest variables
+    symbols: tuple[tuple[str, str, int], ...]  # (name, type, bytes) of the largest variables
 
     def as_dict(self) -> dict[str, object]:
-        """The class as JSON data."""
+        """Return the fields as a dictionary for JSON."""
         return asdict(self)
 
 
 def memory_map(image: Image) -> list[ClassMemory]:
-    """One row per class of cores, the fullest first."""
+    """Return the memory of every class of cores, the fullest class first."""
     cores = Counter(int(k) for k in np.asarray(image.core_class))
     found = []
     for k, cls in enumerate(image.classes):
@@ -68,7 +69,7 @@ def memory_map(image: Image) -> list[ClassMemory]:
 
 
 def memory_of_folder(folder: Path) -> list[ClassMemory]:
-    """The memory map of an output folder of cslc.
+    """Return the memory map of the program in an output folder of ``cslc``.
 
     Raises
     ------
@@ -79,9 +80,9 @@ def memory_of_folder(folder: Path) -> list[ClassMemory]:
 
 
 def memory_text(rows: list[ClassMemory]) -> str:
-    """Lines of a terminal."""
+    """Format a memory map as lines for a terminal."""
     lines = [
-        f"{'class':<30} {'cores':>7} {'code':>7} {'vars':>7} {'consts':>7} {'frames':>7} {'spare':>7}  of {LIMIT_BYTES:,} bytes a core"
+        f"{'class':<30} {'cores':>7} {'code':>7} {'vars':>7} {'consts':>7} {'frames':>7} {'spare':>7}  of {LIMIT_BYTES:,} bytes per core"
     ]
     for row in rows:
         numbers = " ".join(

@@ -1,7 +1,7 @@
 """Record of a run after stop(): symbols and traces of the cores, and figures for reports.
 
-The last run of every folder stays in this process. Other processes read ``stopped.npz`` in the folder of the
-program; it is written if the memory of all cores has at most 64 MiB.
+The last run of every folder stays in memory for this process. Other processes read ``stopped.npz`` in the
+program's folder, which is written if the memory of all cores has at most 64 MiB.
 """
 
 from __future__ import annotations
@@ -33,16 +33,17 @@ FIGURES_VARIABLE = "WSE_SIM_CSL_FIGURES"
 """Environment variable with a file to which every stopped run appends one line of JSON."""
 
 THREADS_VARIABLE = "WSE_SIM_CSL_THREADS"
-"""Environment variable with the number of threads that step the fabric."""
+"""Environment variable with the number of threads that simulate the fabric."""
 
 
 def initial_values(path: Path) -> list[tuple[int, int, str, npt.NDArray[np.uint16]]]:
-    """Return values that a Python layout gives to variables of single cores: (x, y, name, words).
+    """Return the values that a Python layout assigns to variables of single cores: (x, y, name, 16-bit
+    words).
 
     Raises
     ------
     HostError
-        If the file holds something else.
+        If an entry of the file is not such a value.
     """
     found = []
     for key, value in read_arrays(path).items():
@@ -58,7 +59,7 @@ def initial_values(path: Path) -> list[tuple[int, int, str, npt.NDArray[np.uint1
 
 @dataclass
 class Record:
-    """A run that was stopped."""
+    """Program, session, traces and wall time of a run that has stopped."""
 
     folder: Path
     program: CompiledProgram
@@ -101,9 +102,9 @@ def _save_state(record: Record) -> None:
 def save_state(
     path: Path, program: CompiledProgram, session: Session, traces: dict[tuple[int, int, str], list[object]]
 ) -> None:
-    """Write the memory of all cores and their traces."""
+    """Write the memory of all cores and their traces to an ``.npz`` file."""
     rows = json.dumps([[*key, values] for key, values in traces.items()])
-    with whole(path) as part, part.open("wb") as file:  # or numpy would end the name in .npz
+    with whole(path) as part, part.open("wb") as file:  # given a name, numpy would append .npz
         np.savez_compressed(
             file,
             memory=session.machine.memory.reshape(program.image.n_cores, -1),
@@ -112,12 +113,13 @@ def save_state(
 
 
 def kept(folder: str | os.PathLike[str]) -> Record | None:
-    """The last run of a folder in this process."""
+    """Return the last run of a folder in this process, or None."""
     return _KEPT.get(Path(folder).resolve())
 
 
 def address_of(program: CompiledProgram, core_class: int, name: str) -> tuple[int, bool] | None:
-    """(word address, whether a pointer lies there) of a symbol of a class; None if it has none."""
+    """Return (word address, whether it holds a pointer) of a variable of a class, or None if the class has
+    none of that name."""
     if core_class < 0:
         return None
     for symbol in program.image.classes[core_class].symbols:
@@ -127,7 +129,7 @@ def address_of(program: CompiledProgram, core_class: int, name: str) -> tuple[in
 
 
 def find_symbol(program: CompiledProgram, x: int, y: int, name: str) -> Symbol:
-    """The variable of that name on core (x, y) of the rectangle.
+    """Return the variable `name` of core (x, y) of the rectangle.
 
     Raises
     ------
@@ -153,12 +155,13 @@ def symbol_values(
     dtype: npt.DTypeLike,
     memory: np.ndarray | None = None,
 ) -> np.ndarray:
-    """All values of a symbol on core (x, y) of the rectangle, as `dtype`.
+    """Return all values of a variable of core (x, y) of the rectangle as `dtype`, from the session or else
+    from `memory`.
 
     Raises
     ------
     HostError
-        If the core or its symbol does not exist.
+        If the core or the variable does not exist, or its size is not a multiple of that of `dtype`.
     """
     symbol = find_symbol(program, x, y, name)
     core = y * program.image.cols + x
@@ -176,7 +179,8 @@ def symbol_values(
 
 
 def trace_values(image: Image, kinds: str, values: tuple[int, ...]) -> list[object]:
-    """Convert traced values by their kinds (as in :func:`wse_sim.fabric.vm.report.value_text`)."""
+    """Convert traced words to Python values by their kinds (as in
+    :func:`wse_sim.fabric.vm.report.value_text`)."""
     found: list[object] = []
     for kind, value in zip(kinds, values, strict=False):
         if kind == "f":
@@ -193,7 +197,8 @@ def trace_values(image: Image, kinds: str, values: tuple[int, ...]) -> list[obje
 
 
 class DebugUtil:
-    """Symbols and traces of the last stopped run of a folder; coordinates count on the fabric, offsets included."""
+    """Reader of symbols and traces of a folder's last stopped run; coordinates are those of the fabric,
+    offsets included."""
 
     def __init__(self, artifact_dir: str | os.PathLike[str], cmaddr: str | None = None, **_: object) -> None:
         if cmaddr:
@@ -206,7 +211,8 @@ class DebugUtil:
         self.program = CompiledProgram.read(self.folder) if record is None else record.program
 
     def _traced(self) -> dict[tuple[int, int, str], list[object]]:
-        """Traces of the last run; it is looked for at the first read, as scripts make this object before they run."""
+        """Return the traces of the last run, read at the first call: scripts may create this object before
+        the run."""
         if self._traces is not None:
             return self._traces
         record = kept(self.folder)
@@ -229,12 +235,19 @@ class DebugUtil:
         return int(x) - dx, int(y) - dy
 
     def read_trace(self, px: int, py: int, name: str) -> list[object]:
-        """Return the values that a core traced under a key, in order."""
+        """Return the values that core (px, py) traced under the key `name`, in order; empty if it traced
+        none."""
         x, y = self._inside(px, py)
         return list(self._traced().get((x, y, name), []))
 
     def get_symbol(self, col: int, row: int, symbol: str, dtype: npt.DTypeLike) -> np.ndarray:
-        """Values of a symbol of one core."""
+        """Return the values of a symbol of one core as `dtype`.
+
+        Raises
+        ------
+        HostError
+            If there is no stopped run, or no such core or symbol.
+        """
         self._traced()
         x, y = self._inside(col, row)
         return symbol_values(self.program, self._session, x, y, symbol, dtype, self._memory)
@@ -242,7 +255,8 @@ class DebugUtil:
     def get_symbol_rect(
         self, rectangle: tuple[tuple[int, int], tuple[int, int]], symbol: str, dtype: npt.DTypeLike
     ) -> np.ndarray:
-        """Values (columns, rows, n) of a symbol on ((col, row), (width, height)) cores."""
+        """Return the values of a symbol on a rectangle of cores ((col, row), (width, height)), as an array
+        (columns, rows, n)."""
         (col, row), (width, height) = rectangle
         return np.array(
             [[self.get_symbol(col + i, row + j, symbol, dtype) for j in range(height)] for i in range(width)]

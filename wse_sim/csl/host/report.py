@@ -1,7 +1,9 @@
-"""The report of a run: a profile by source line, maps of the cores, one self-contained page.
+"""Report of a run: a profile by source line, maps of the cores, and one self-contained HTML page.
 
-Files: ``profile.json`` (cycles per source line and core class), ``profile.txt`` (per line over all classes), ``compute.png``, ``stalls.png`` and
-``links.png``, and ``report.html`` with all of them; ``memory.txt`` and ``memory.json``, the memory map; ``findings.json`` with the sanitizer; ``ended.txt`` after a bad end.
+Files: ``profile.json`` (cycles per source line and core class), ``profile.txt`` (cycles per line, summed over
+the classes), ``compute.png``, ``stalls.png``, ``links.png``, ``memory.txt`` and ``memory.json`` (the memory
+map), and ``report.html`` with all of them; with the sanitizer also ``findings.json``, and after a failed run
+``ended.txt``.
 """
 
 from __future__ import annotations
@@ -31,14 +33,14 @@ FOLDER_VARIABLE = "WSE_SIM_CSL_REPORT_DIR"
 
 
 def report_where_asked(record: Record, findings: Sequence[Finding] = (), ended: str = "") -> None:
-    """Write the report if the environment names a folder."""
+    """Write the report of a run to the folder that the environment names, if any."""
     folder = os.environ.get(FOLDER_VARIABLE)
     if folder:
         write_report(record, Path(folder), findings, ended)
 
 
 def write_report(record: Record, folder: Path, findings: Sequence[Finding] = (), ended: str = "") -> None:
-    """Write the files of the report of a run; ``ended``: why it came to a bad end."""
+    """Write the report of a run into `folder`; ``ended`` is the reason for a failed run."""
     rows = record.session.profile()
     for row in rows:
         row["text"] = _source_line(row["file"], row["line"])
@@ -66,7 +68,8 @@ def write_report(record: Record, folder: Path, findings: Sequence[Finding] = (),
 
 
 def by_line(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of the profile, one a source line: cycles and executions summed over the code classes, most cycles first."""
+    """Sum the profile's cycles and executions over the code classes, and return one row per source line, most
+    cycles first."""
     found: dict[tuple[str, int, str], dict[str, Any]] = {}
     for row in rows:
         kept = found.setdefault(
@@ -97,7 +100,8 @@ def _source_line(file: str, line: int) -> str:
 
 
 def profile_text(rows: list[dict[str, Any]]) -> str:
-    """Lines of a terminal: fraction of the cycles, cycles, executions, place, source."""
+    """Format a profile as lines for a terminal: fraction of the cycles, cycles, executions, place and
+    source."""
     total = sum(row["cycles"] for row in rows) or 1
     out = [f"{'fraction':>8} {'cycles':>12} {'runs':>9}  place and source"]
     for row in rows[:MOST_LINES]:
@@ -109,7 +113,8 @@ def profile_text(rows: list[dict[str, Any]]) -> str:
 
 @plain_text
 def draw_maps(record: Record) -> dict[str, bytes]:
-    """Pictures (PNG) of the cores: fraction of the cycles busy, fraction waiting, words on the busiest link."""
+    """Draw maps of the cores as PNG data: percentage of cycles busy, percentage waiting, and words on the
+    busiest link."""
     import matplotlib.pyplot as plt
     from matplotlib.ticker import MaxNLocator
 
@@ -133,7 +138,7 @@ def draw_maps(record: Record) -> dict[str, bytes]:
             cmap="viridis",
             aspect="equal" if max(rows, cols) < 20 * min(rows, cols) else "auto",
             vmin=0,
-            vmax=values.max(initial=0) or 1,  # of zeros alone a color bar would go below zero
+            vmax=values.max(initial=0) or 1,  # with zeros only, the color bar would include negative numbers
         )
         figure.colorbar(picture, ax=axes, label=label, shrink=0.85)
         axes.set(xlabel="column", ylabel="row")
@@ -147,7 +152,7 @@ def draw_maps(record: Record) -> dict[str, bytes]:
 
 
 _STYLE = Path(__file__).parents[2] / "report" / "templates" / "report.css"
-"""Style of this package's pages, in light and dark mode."""
+"""Style sheet of this package's reports, in light and dark mode."""
 _OWN_STYLE = """
 .tiles { grid-template-columns: repeat(auto-fit, minmax(130px, 1fr)); }
 figure { display: inline-block; margin: 0 16px 12px 0; width: min(100%, 400px); vertical-align: top; }
@@ -185,7 +190,10 @@ _CAPTIONS = {
 
 
 def page(record: Record, rows: list[dict[str, Any]], maps: dict[str, bytes], texts: Mapping[str, str]) -> str:
-    """One HTML page without references to other files; ``texts``: further sections by title, empty ones are left out."""
+    """Return the report as one HTML page without references to other files.
+
+    ``texts`` contains further sections by title; empty ones are left out.
+    """
     total = sum(row["cycles"] for row in rows) or 1
     body = []
     for row in rows[:MOST_LINES]:
@@ -221,12 +229,15 @@ def page(record: Record, rows: list[dict[str, Any]], maps: dict[str, bytes], tex
 
 
 def _at_work(record: Record) -> int:
-    """Cycles without those that passed for the host alone: copies take thousands of times as long as small programs."""
+    """Return the cycles of a run without those in which only the host was active.
+
+    Host copies take thousands of times as long as small programs.
+    """
     return max(1, record.session.cycle - record.session.quiet_cycles)
 
 
 def _tiles(record: Record) -> list[tuple[str, str]]:
-    """The numbers of the run that the page begins with."""
+    """Return the key figures at the top of the page as (label, text)."""
     counters, cycles = record.session.counters(), _at_work(record)
     waiting = counters["stalled_in"] + counters["stalled_out"]
     return [

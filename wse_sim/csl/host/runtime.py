@@ -1,14 +1,14 @@
-"""SdkRuntime: a compiled program on the simulated fabric, commanded by a host script.
+"""SdkRuntime: runs a compiled program on the simulated fabric under the control of a host script.
 
-Commands form one stream and run in order.  Device time passes only while the host waits.  A command starts when every
-core has released its command stream (``unblock_cmd_stream``) after the launches before it; a copy takes time on the
-channels and releases by itself:
+Commands form one stream and run in order. Simulated time passes only while the host waits. A command starts
+when every core has released its command stream (``unblock_cmd_stream``) after the launches before it. A copy
+itself needs no release by the cores; it takes, per channel:
 
-    T_in = words / 0.868 + 500 cycles      T_out = words / 0.298 + 1000 cycles      (per channel)
+    T_in = words / 0.868 + 500 cycles      T_out = words / 0.298 + 1000 cycles
 
-Source of the two forms: published runs of the vendor's simulator on one channel.
+Source of both formulas: published runs of the vendor's simulator on one channel.
 
-One file, because it is the one class that a host script commands.
+One file, because it is the one class that a host script uses.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ OUT_WORDS_PER_CYCLE, OUT_CYCLES = 0.298, 1000
 
 @dataclass
 class Task:
-    """A command that was given without waiting."""
+    """Command that the host script has issued; `done` is set when it has run."""
 
     run: Callable[[], None]
     name: str
@@ -68,12 +68,12 @@ class Task:
 
 
 class SdkRuntime:
-    """Runs the program in the folder `bindir` that ``wse-sim cslc -o`` wrote.
+    """Runtime for the program in `bindir`, an output folder of ``wse-sim cslc -o``.
 
     Raises
     ------
     HostError
-        For calls that cannot be done, programs that fault, and commands that would wait forever.
+        If a call is invalid, the program faults, or a command would wait forever.
     """
 
     def __init__(
@@ -96,14 +96,14 @@ class SdkRuntime:
         self._row_cycles = 0
         self._running = self._has_run = False
         self._ended_badly = False
-        self._findings: list[Finding] = []  # of copies to the host
+        self._findings: list[Finding] = []  # sanitizer findings in copies to the host
         self._queue: deque[Task] = deque()
         self._log: list[tuple[int, str]] = []
         self._open: dict[tuple[int, int], str] = {}
         self._traces: dict[tuple[int, int, str], list[object]] = {}
         self._received: dict[
             tuple[int, int, int], np.ndarray
-        ] = {}  # words that came before they were asked for
+        ] = {}  # words that arrived before the host requested them
         self._began_s = clock()[0]
         extra = self.folder / EXTRA_FILE
         self._layout: dict[str, Any] = read_json(extra, "the layout", HostError) if extra.is_file() else {}
@@ -111,7 +111,7 @@ class SdkRuntime:
     # -- life
 
     def load(self, *_: object, **__: object) -> None:
-        """Put the program on the fabric."""
+        """Load the program onto the fabric."""
         wafer = load_wafer(self.program.options.arch)
         self._watch, self._row_cycles = LaunchWatch.asked(self.program.image, wafer), wafer.launch_row_cycles
         self._session = traced_session(
@@ -125,7 +125,13 @@ class SdkRuntime:
         )
 
     def run(self, *_: object, **__: object) -> None:
-        """Start the cores."""
+        """Start the cores.
+
+        Raises
+        ------
+        HostError
+            If the program is not loaded or has already been started.
+        """
         if self._session is None or self._has_run:
             raise HostError(f"run() {TWICE if self._has_run else 'before load(); call load() first'}")
         self._poke_symbols()
@@ -133,7 +139,7 @@ class SdkRuntime:
         atexit.register(self._warn_unstopped)
 
     def _poke_symbols(self) -> None:
-        """Write the initial values that a Python layout gives to variables of single cores."""
+        """Write the initial values that a Python layout assigns to variables of single cores."""
         path = self.folder / SYMBOLS_FILE
         if not is_file(path):
             return
@@ -147,7 +153,15 @@ class SdkRuntime:
             self.session.poke(x, y, symbol.address, words)
 
     def stop(self, *_: object, **__: object) -> None:
-        """Wait for all commands, then stop; symbols and traces can still be read."""
+        """Wait for all commands and stop; symbols and traces can still be read.
+
+        Raises
+        ------
+        HostError
+            If the program does not run.
+        StoppedError
+            If the program faults or would wait forever.
+        """
         if not self._running:
             raise HostError(f"stop() {TWICE if self._has_run else 'before run(); call run() first'}")
         self._drain_queue()
@@ -156,7 +170,7 @@ class SdkRuntime:
         else:
             self._advance(
                 "idle"
-            )  # nobody releases a command stream: the program runs until nothing can happen
+            )  # without memcpy there is no command stream to release: the program runs until all cores are idle
         self._collect()
         self._running = False
         tell_end(self.session)
@@ -179,7 +193,7 @@ class SdkRuntime:
 
     @property
     def session(self) -> Session:
-        """The program on its fabric."""
+        """Session that simulates the loaded program."""
         if self._session is None:
             raise HostError("the program is not loaded; call load() and run() first")
         return self._session
@@ -187,7 +201,13 @@ class SdkRuntime:
     # -- names
 
     def get_id(self, name: str) -> int:
-        """Number of an exported name."""
+        """Return the number of an exported name.
+
+        Raises
+        ------
+        HostError
+            If the program does not export it.
+        """
         return self._export(name).id
 
     def _export(self, name: str) -> Export:
@@ -201,7 +221,13 @@ class SdkRuntime:
     # -- commands
 
     def launch(self, name: str, *args: object, nonblock: bool = False) -> Task:
-        """Call an exported function on every core; arguments are checked against its type."""
+        """Call an exported function on every core that has it; `nonblock` returns without waiting.
+
+        Raises
+        ------
+        HostError
+            If `name` is not an exported function, or the arguments do not fit its type.
+        """
         export = self._export(name)
         if export.kind != "Func":
             raise HostError(f"'{name}' is a variable of type {export.type}; launch takes a function")
@@ -215,7 +241,13 @@ class SdkRuntime:
         return self._give(Task(lambda: self._launch(name, words), f"launch('{name}')"), nonblock)
 
     def call(self, name: str, words: Iterable[SupportsInt] = (), nonblock: bool = False, **_: object) -> Task:
-        """Call an exported function with raw 32-bit words."""
+        """Call an exported function with raw 32-bit argument words, which are not checked against its type.
+
+        Raises
+        ------
+        HostError
+            If the program does not export `name`.
+        """
         self._export(name)
         raw = [int(w) & 0xFFFFFFFF for w in words]
         return self._give(Task(lambda: self._launch(name, raw), f"call('{name}')"), nonblock)
@@ -223,7 +255,16 @@ class SdkRuntime:
     def memcpy_h2d(
         self, dest: int, src: object, px: int, py: int, w: int, h: int, elem_per_pe: int, **how: Unpack[Transfer]
     ) -> Task:  # fmt: skip
-        """Copy from the host: into an exported array, or with `streaming` as words of color `dest`."""
+        """Copy from the host to the cores: into the exported array `dest`, or with `streaming` as words of
+        color `dest`.
+
+        `src` has w * h * elem_per_pe 32-bit items; the region is w columns and h rows from (px, py).
+
+        Raises
+        ------
+        HostError
+            If the region, the array or a keyword is invalid, or the exported array is too small.
+        """
         way = CopyWay.of("memcpy_h2d", how)
         region = self._region(px, py, w, h, elem_per_pe)
         items = arrays.host_items(src, w * h * elem_per_pe, "memcpy_h2d").copy()
@@ -233,7 +274,8 @@ class SdkRuntime:
     def memcpy_h2d_colbcast(
         self, dest: int, src: object, px: int, py: int, w: int, h: int, elem_per_pe: int, **how: Unpack[Transfer]
     ) -> Task:  # fmt: skip
-        """Copy like memcpy_h2d, with the data of one row (1, w, elements) for every row."""
+        """Copy like :meth:`memcpy_h2d`, with the data of one row (1, w, elements) for every row of the
+        region."""
         way = CopyWay.of("memcpy_h2d_colbcast", how)
         region = self._region(px, py, w, h, elem_per_pe)
         items = arrays.host_items(src, w * elem_per_pe, "memcpy_h2d_colbcast").copy()
@@ -243,7 +285,8 @@ class SdkRuntime:
     def memcpy_h2d_rowbcast(
         self, dest: int, src: object, px: int, py: int, w: int, h: int, elem_per_pe: int, **how: Unpack[Transfer]
     ) -> Task:  # fmt: skip
-        """Copy like memcpy_h2d, with the data of one column (h, 1, elements) for every column."""
+        """Copy like :meth:`memcpy_h2d`, with the data of one column (h, 1, elements) for every column of the
+        region."""
         way = CopyWay.of("memcpy_h2d_rowbcast", how)
         region = self._region(px, py, w, h, elem_per_pe)
         items = arrays.host_items(src, h * elem_per_pe, "memcpy_h2d_rowbcast").copy()
@@ -253,7 +296,17 @@ class SdkRuntime:
     def memcpy_d2h(
         self, dest: object, src: int, px: int, py: int, w: int, h: int, elem_per_pe: int, **how: Unpack[Transfer]
     ) -> Task:  # fmt: skip
-        """Copy to the host: from an exported array, or with `streaming` the words of color `src`."""
+        """Copy from the cores into the host array `dest`: the exported array `src`, or with `streaming` the
+        words of color `src`.
+
+        `dest` has at least w * h * elem_per_pe 32-bit items; the region is w columns and h rows from (px,
+        py).
+
+        Raises
+        ------
+        HostError
+            If the region, the array or a keyword is invalid, or a core does not export the array.
+        """
         way = CopyWay.of("memcpy_d2h", how)
         region = self._region(px, py, w, h, elem_per_pe)
         items = arrays.host_items(dest, w * h * elem_per_pe, "memcpy_d2h")
@@ -265,7 +318,7 @@ class SdkRuntime:
                 got = self._stream_out(int(src), region, elem_per_pe, way.data_type)
             else:
                 self._wait_for_commands(f"memcpy_d2h of '{self._variable(src).name}'")
-                self._pass(OUT_CYCLES)  # the command is on its way to the cores
+                self._pass(OUT_CYCLES)  # latency of the command from the host to the cores
                 words = elem_per_pe * (1 if way.data_type == MemcpyDataType.MEMCPY_16BIT else 2)
                 got = arrays.from_words(self._read(self._variable(src), region, words), way.data_type)
                 self._pass(w * h * elem_per_pe / OUT_WORDS_PER_CYCLE / self._channels)
@@ -276,7 +329,14 @@ class SdkRuntime:
     # -- streams of a Python layout
 
     def send(self, stream: object, array: object, nonblock: bool = False, **_: object) -> Task:
-        """Send the 32-bit (or zero-extended 16-bit) items of an array into an input stream."""
+        """Send an array of 16-bit or 32-bit elements to an input stream; 16-bit elements are zero-extended to
+        32-bit words.
+
+        Raises
+        ------
+        HostError
+            If the stream does not exist or is an output stream.
+        """
         place = self._stream(stream, want_input=True)
         words = input_array_to_u32(np.asarray(array))
         self.session.inject(place["x"], place["y"], place["color"], words, port=place["port"])
@@ -284,7 +344,13 @@ class SdkRuntime:
         return self._give(Task(lambda: void(self._advance("injected", what=what)), what), nonblock)
 
     def receive(self, stream: object, array: object, n: int, nonblock: bool = False, **_: object) -> Task:
-        """Receive `n` items of an output stream into an array of 32-bit items."""
+        """Receive `n` words from an output stream into an array of 32-bit items.
+
+        Raises
+        ------
+        HostError
+            If the stream does not exist or is an input stream, or the array is too small.
+        """
         place = self._stream(stream, want_input=False)
         items = arrays.host_items(array, int(n), "receive")
         x, y, color = place["x"], place["y"], place["color"]
@@ -316,24 +382,31 @@ class SdkRuntime:
         return place
 
     def task_wait(self, task: Task) -> None:
-        """Wait until a command is done."""
+        """Run commands until `task` is done."""
         while not task.done:
             self._next()
 
     def is_task_done(self, task: Task) -> bool:
-        """Whether a command is done; time passes for the commands before it."""
+        """Return whether a command is done; if it is not, run the next command of the queue first."""
         if not task.done and self._queue:
             self._next()
         return task.done
 
     def read_symbol(self, px: int, py: int, symbol: str, dtype: npt.DTypeLike = np.uint16) -> np.ndarray:
-        """Values of a symbol on one core of the rectangle, also after stop()."""
+        """Return the values of a symbol of core (px, py) of the rectangle as `dtype`, also after stop().
+
+        Raises
+        ------
+        HostError
+            If the core or the symbol does not exist.
+        """
         from wse_sim.csl.host.record import symbol_values
 
         return symbol_values(self.program, self.session, px, py, symbol, dtype)
 
     def dump_core(self, path: str | os.PathLike[str] = "corefile.cs1") -> None:
-        """Write the memory of all cores, for `debug_util`, which finds it in the folder of the program as well."""
+        """Write the memory and traces of all cores to `path`, and to the program's folder, where `debug_util`
+        reads them."""
         save_state(Path(path), self.program, self.session, self._traces)
         save_state(self.folder / STATE_FILE, self.program, self.session, self._traces)
 
@@ -366,9 +439,7 @@ class SdkRuntime:
         image = self.program.image
         if self._watch is not None:
             self._watch.launch(name, words, self.session.cycle)
-        has = [
-            any(s.name == name and s.kind == "function" for s in cls.symbols) for cls in image.classes
-        ]  # the last stands for cores without a program
+        has = [any(s.name == name and s.kind == "function" for s in cls.symbols) for cls in image.classes]
         here = np.array([*has, False])[image.core_class].reshape(image.rows, image.cols)
         if here.all():
             self.session.launch(0, 0, image.cols, image.rows, name, words, row_cycles=self._row_cycles)
@@ -402,7 +473,7 @@ class SdkRuntime:
         return self._give(Task(work, f"memcpy_h2d to {dest}"), way.nonblock)
 
     def _stream_color(self, number: object, call: str) -> int:
-        """A color that the layout binds to a stream of the host."""
+        """Return the number of a color that the layout binds to a host stream."""
         color, bound = arrays.whole(number, "the color of a stream"), self.program.image.host_colors
         if color not in bound:
             known = ", ".join(map(str, bound)) or "none"
@@ -415,9 +486,9 @@ class SdkRuntime:
     def _stream_in(self, color: int, data: np.ndarray, region: tuple[int, int, int, int]) -> None:
         self._wait_for_commands(f"streaming memcpy_h2d on color {color}")
         self._spoil(f"the host sends words on color {color}")
-        self._pass(IN_CYCLES)  # between two commands lies the way of the first word from the host
+        self._pass(IN_CYCLES)  # latency of the first word from the host
         px, py, w, h = region
-        words = data  # whole items: next to 16-bit elements the high half may carry an index
+        words = data  # all 32 bits: the high half of a 16-bit item may contain an index
         period = round(1000 / IN_WORDS_PER_CYCLE * w * h / self._channels)
         self.session.inject_region(px, py, w, h, color, words, period_milli=max(1000, period))
         self._advance("injected", what=f"memcpy_h2d of {words.size} words on color {color}")
@@ -460,7 +531,8 @@ class SdkRuntime:
     # -- memory
 
     def _addresses(self, variable: Export, region: tuple[int, int, int, int]) -> np.ndarray:
-        """Word address (h, w) of what an exported name means on each core: pointers are followed as they are now."""
+        """Return the word address (h, w) of an exported name on each core; a pointer is followed with its
+        present value."""
         from wse_sim.csl.host.record import address_of
 
         px, py, w, h = region
@@ -484,7 +556,8 @@ class SdkRuntime:
     def _check_room(
         self, variable: Export, region: tuple[int, int, int, int], elements: int, way: CopyWay
     ) -> None:
-        """Refuse a copy that would write behind the array; an odd last word may be filled up."""
+        """Raise an error if a copy would write beyond the end of the array; an odd last word may be
+        padded."""
         words = elements * (1 if way.data_type == MemcpyDataType.MEMCPY_16BIT else 2)
         px, py, w, h = region
         image = self.program.image
@@ -537,7 +610,7 @@ class SdkRuntime:
             self._watch.released(self.session.cycle)
 
     def _spoil(self, reason: str) -> None:
-        """Record that the static proof does not follow the host's next action."""
+        """Record that the static analysis does not support the host's next action."""
         if self._watch is not None:
             self._watch.spoil(reason)
 
@@ -561,7 +634,7 @@ class SdkRuntime:
         return outcome
 
     def _bad_end(self, outcome: Outcome, what: str) -> str:
-        """Return why a run failed; logs are also written in this case."""
+        """Write the logs and reports of a failed run, and return the reason for its failure."""
         self._write_log()
         if outcome.reason == "fault":
             said = told_fault(outcome.fault, outcome.cycle, self.folder)
@@ -597,4 +670,4 @@ class SdkRuntime:
 
 
 def void(_: object) -> None:
-    """Let a value go."""
+    """Discard a value."""

@@ -1,7 +1,7 @@
 """Settings of ``csl run --sanitize`` for every run of a command file, and its report.
 
-A run whose environment names a file (:data:`SANITIZE_VARIABLE`) checks every access and word, and appends its
-findings to that file at its end, successful or not: one JSON object per line.
+If the environment names a file (:data:`SANITIZE_VARIABLE`), a run checks every access and word. When it ends,
+successfully or not, it appends its findings to that file, one JSON object per line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from wse_sim.fabric.vm.findings import Finding
 from wse_sim.fabric.vm.session import Session
 
 SANITIZE_VARIABLE = "WSE_SIM_CSL_SANITIZE"
-"""Environment variable with the file that findings of the sanitizer are added to; unset: nothing is looked at."""
+"""Environment variable with the file to which the sanitizer appends its findings; unset: the sanitizer is off."""
 MOST_PRINTED = 40
 
 
@@ -29,7 +29,8 @@ def is_asked() -> bool:
 
 
 def keep_findings(session: Session, of_host: Iterable[Finding]) -> list[Finding]:
-    """Add the findings of a run to the file that the environment names; those that were added."""
+    """Append the findings of a run to the file that the environment names, and return them; empty without the
+    sanitizer."""
     path = os.environ.get(SANITIZE_VARIABLE)
     if not path:
         return []
@@ -40,7 +41,7 @@ def keep_findings(session: Session, of_host: Iterable[Finding]) -> list[Finding]
 
 
 def read_findings(path: Path) -> list[Finding]:
-    """Findings of all runs that wrote into a file; none if no run came to its end."""
+    """Return the findings of all runs that wrote to a file; empty if the file does not exist."""
     if not path.is_file():
         return []
     rows: list[dict[str, Any]] = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -48,7 +49,7 @@ def read_findings(path: Path) -> list[Finding]:
 
 
 def findings_text(found: list[Finding]) -> str:
-    """Lines of a terminal, a finding each; the last one counts."""
+    """Format findings as lines for a terminal, one per finding; the last line is their number."""
     if not found:
         return "sanitizer: nothing found"
     lines = [
@@ -68,7 +69,8 @@ def of_host(
     address: int,
     words: int,
 ) -> list[Finding]:
-    """Words that the host copies out of the `chosen` cores (h, w) of a region, where nobody wrote them."""
+    """Return the finding, if any, for words that the host copies from the `chosen` cores (h, w) of a region
+    and that were never written."""
     x, y, _, _ = region
     cores = [core for core in session.unwritten(*region, address, words) if chosen[core[1] - y, core[0] - x]]
     if not cores:

@@ -1,9 +1,11 @@
-"""Host scripts as they were written: for NumPy 1, in which a Python number next to a NumPy scalar is as wide as Python's.
+"""Execution of host scripts that were written for NumPy 1, which promotes a NumPy scalar and a Python number
+to the wider type.
 
-Public scripts put time stamps together as ``words[0] + (words[1] << 16) + (words[2] << 32)`` with words of 16 bits.  NumPy 1 works that out
-in 64 bits; NumPy 2 stays at 16 and gives 0 without a word.  Widening what a copy returns would not help: the scripts cast to ``uint16``
-themselves.  So the arithmetic of the script and of the modules next to it goes through :func:`combine`, which gives a Python number the
-type that NumPy 1 gave it; arrays keep their type in both.
+Public scripts combine time stamps as ``words[0] + (words[1] << 16) + (words[2] << 32)`` with 16-bit words.
+NumPy 1 computes this in 64 bits; NumPy 2 stays at 16 bits and silently gives 0. Wider results of copies would
+not help, because the scripts cast to ``uint16`` themselves. Therefore the operators of the script, and of the
+modules in its folder, are replaced by calls of :func:`combine`, which applies the type promotion of NumPy 1
+to scalars. Arrays keep their type in both versions.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-_NAME, _NAME_IN_PLACE = "_wse_sim_combine", "_wse_sim_combine_in_place"  # not "__": a class would mangle them
+_NAME, _NAME_IN_PLACE = "_wse_sim_combine", "_wse_sim_combine_in_place"  # not "__", which classes mangle
 _OPERATORS: dict[type[ast.operator], str] = {
     ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv", ast.FloorDiv: "floordiv", ast.Mod: "mod",
     ast.Pow: "pow", ast.LShift: "lshift", ast.RShift: "rshift", ast.BitOr: "or_", ast.BitXor: "xor", ast.BitAnd: "and_",
@@ -34,7 +36,8 @@ _WIDE: dict[type, type] = {int: np.int64, float: np.float64, complex: np.complex
 
 
 def _widened(a: object, b: object) -> tuple[Any, Any]:
-    """A NumPy scalar and a Python number as NumPy 1 combines them; anything else as it is."""
+    """Convert a NumPy scalar and a Python number to the type that NumPy 1 gives both; return other operands
+    unchanged."""
     if isinstance(a, _SCALARS) and type(b) in _WIDE:
         return _pair(a, b)
     if isinstance(b, _SCALARS) and type(a) in _WIDE:
@@ -50,7 +53,7 @@ def _pair(scalar: Any, number: Any) -> tuple[Any, Any]:
     common = np.promote_types(scalar.dtype, wide)
     if (
         common.kind == "f" and scalar.dtype.kind == "u" and wide is np.int64
-    ):  # uint64: a float has no bits to shift
+    ):  # uint64 and int promote to float, which cannot be shifted
         return scalar, number
     return scalar.astype(common), common.type(number)
 
@@ -65,12 +68,14 @@ def combine(name: str, a: Any, b: Any) -> Any:
 
 
 def combine_in_place(name: str, a: Any, b: Any) -> Any:
-    """``a OP= b``: scalars as :func:`combine`, everything else in place."""
+    """Return ``a OP= b``: scalars are promoted as in :func:`combine`, and other operands are updated in
+    place."""
     return _IN_PLACE[name](*_widened(a, b))
 
 
 class _Rewriter(ast.NodeTransformer):
-    """Replaces operators by calls unless both sides are constants; statements, lines and columns stay the same."""
+    """Transformer that replaces operators by calls, unless both operands are constants; line and column
+    numbers stay the same."""
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
         self.generic_visit(node)
@@ -101,16 +106,19 @@ def _call(node: ast.AST, function: str, name: str, left: ast.expr, right: ast.ex
 
 
 def compiled(source: bytes | str, path: str) -> types.CodeType:
-    """The code of a script with the arithmetic of NumPy 1.
+    """Compile a script with the arithmetic of NumPy 1.
 
-    Raises SyntaxError as Python does.
+    Raises
+    ------
+    SyntaxError
+        If the source is not valid Python.
     """
     tree = _Rewriter().visit(ast.parse(source, path))
     return compile(tree, path, "exec", dont_inherit=True)
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """Loads a module that is next to the script; its code is not kept on disk."""
+    """Loader of a module in the script's folder; its compiled code is not cached on disk."""
 
     def source_to_code(self, data: Any, path: Any, *, _optimize: int = -1) -> types.CodeType:  # type: ignore[override]
         return compiled(data, str(path))
@@ -124,7 +132,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
 
 class _Beside:
-    """Finds modules below the folder of the script, for `sys.meta_path`."""
+    """Finder, for `sys.meta_path`, of modules below the script's folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = str(folder)
@@ -153,7 +161,7 @@ def _give_functions(names: dict[str, Any]) -> None:
 
 
 def run_script(path: Path) -> None:
-    """Run a script as ``__main__``; its exceptions propagate."""
+    """Run a script as ``__main__``; exceptions of the script propagate to the caller."""
     main = types.ModuleType("__main__")
     main.__file__ = str(path)
     main.__dict__["__builtins__"] = __builtins__

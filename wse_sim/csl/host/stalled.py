@@ -1,4 +1,4 @@
-"""Messages of the host about a run that makes no progress, and about one that does."""
+"""Messages to the user about a run that makes no progress, or is still progressing."""
 
 from __future__ import annotations
 
@@ -10,21 +10,24 @@ from wse_sim.fabric.vm.proof import MOST_LINES
 from wse_sim.fabric.vm.session import Session
 
 MOST_NAMED = 4
-"""Classes of cores that a sentence on a standstill names."""
+"""Number of core classes that a message about missing progress names."""
 BEAT_S = 10.0
-"""Seconds of waiting after which the host reports that the program continues."""
+"""Seconds between two progress lines."""
 SPAN_CYCLES = 1_000_000
-"""Words are compared with those of at least that many cycles ago."""
+"""Minimum number of cycles over which words are counted."""
 
 
 def would_wait(what: str, session: Session) -> str:
-    """The host waits for what cannot happen: the cause first, below it who waits for it."""
+    """Return the message for a wait that cannot end: the cause, followed by lines with what waits for it."""
     return f"{what} would wait forever: {session.proof().text()}"
 
 
 def stands_still(what: str, session: Session, still_cycles: int) -> str:
-    """Return the message for cores that run without progress, with why the others wait; or for a deadlock if
-    no core runs."""
+    """Return the message for cores that run without progress and for the cores that wait for them.
+
+    If no core has made progress for `still_cycles` because of a deadlock, return the message of
+    :func:`would_wait`.
+    """
     proof = session.proof()
     if session.cycle - proof.since >= still_cycles:
         return would_wait(what, session)
@@ -37,7 +40,7 @@ def stands_still(what: str, session: Session, still_cycles: int) -> str:
 
 
 class Pulse:
-    """Counts words over time: whether a long run is alive."""
+    """Counter of words over time, which shows whether a long run progresses."""
 
     def __init__(self, what: str = "") -> None:
         self.what = what
@@ -45,7 +48,7 @@ class Pulse:
         self._said_s = time.monotonic()
 
     def look(self, session: Session) -> None:
-        """Note cycle and words; from time to time say on standard error that the program continues."""
+        """Record cycle and words; print a progress line to standard error every :data:`BEAT_S` seconds."""
         self._seen.append((session.cycle, int(session.machine.links.sum())))
         old = [k for k, (cycle, _) in enumerate(self._seen) if cycle <= session.cycle - SPAN_CYCLES]
         del self._seen[: old[-1] if old else 0]
@@ -58,7 +61,8 @@ class Pulse:
             )
 
     def alive(self) -> str:
-        """``not dead: N words more than M cycles ago``, or that no word moved."""
+        """Return ``not dead: N words more than M cycles ago``, or that no word moved or the time is too short
+        to tell."""
         if len(self._seen) < 2:
             return "too short to tell whether it makes progress"
         (before, words), (now, more) = self._seen[0], self._seen[-1]

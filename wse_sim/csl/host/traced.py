@@ -1,4 +1,5 @@
-"""Settings of ``csl run --trace`` for every run of a command file: cores, cycles, and the folder of the trace."""
+"""Settings of ``csl run --trace`` for every run of a command file: cores, cycles and output folder of the
+trace."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ TIMELINE, LOG = "timeline.json", "sim.log"
 
 
 def cores_of(text: str) -> list[tuple[int, int]]:
-    """Cores (x, y) of ``X,Y`` or ``X0:X1,Y0:Y1`` (ends not included), several joined by ``+``.
+    """Parse ``X,Y`` or ``X0:X1,Y0:Y1`` (ends not included), several joined by ``+``, into a list of cores (x,
+    y).
 
     Raises
     ------
@@ -54,12 +56,12 @@ def cores_of(text: str) -> list[tuple[int, int]]:
 
 
 def cycles_of(text: str) -> tuple[int, int]:
-    """First cycle and end (not included) of ``FIRST:END``.
+    """Parse ``FIRST:END`` into the first cycle and the end, which is not included.
 
     Raises
     ------
     HostError
-        If the text has another form or names no cycle.
+        If the text has another form, or END is not greater than FIRST.
     """
     match = _SPAN.fullmatch(text.strip())
     if match is None or int(match[1]) >= int(match[2]):
@@ -68,7 +70,7 @@ def cycles_of(text: str) -> tuple[int, int]:
 
 
 def traced_session(image: Image, wafer: Wafer, **how: Any) -> Session:
-    """Return a session that traces or is debugged if the environment requests it."""
+    """Return a session for the program: a debugged or traced one if the environment requests it."""
     if is_debugged():
         return debugged_session(image, wafer, **how)
     asked = os.environ.get(TRACE_VARIABLE)
@@ -79,7 +81,7 @@ def traced_session(image: Image, wafer: Wafer, **how: Any) -> Session:
 
 
 def write_trace_where_asked(session: Session) -> None:
-    """Write the trace, if there is one, and report it."""
+    """Write the trace of a traced session to its folder, and print a summary to standard error."""
     if not isinstance(session, TracedSession):
         return
     folder, tracer = Path(os.environ[TRACE_VARIABLE].split("|", 2)[2]), session.tracer

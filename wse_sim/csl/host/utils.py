@@ -1,4 +1,5 @@
-"""Helpers that host scripts use: time stamps, 16-bit data in 32-bit items, the exported functions of a program."""
+"""Helper functions for host scripts: time stamps, 16-bit data in 32-bit items, and the exported functions of
+a program."""
 
 from __future__ import annotations
 
@@ -18,23 +19,30 @@ if TYPE_CHECKING:
 
 
 def float_to_hex(value: float) -> str:
-    """The bits of an fp32 number as hexadecimal text."""
+    """Return the bits of an fp32 number as hexadecimal text."""
     return hex(struct.unpack("<I", struct.pack("<f", value))[0])
 
 
 def make_u48(words: Sequence[int] | np.ndarray) -> int:
-    """A 48-bit time stamp from three 16-bit words, the lowest first."""
+    """Return the 48-bit time stamp of three 16-bit words, lowest word first."""
     low, middle, high = (int(word) & 0xFFFF for word in words[:3])
     return low | middle << 16 | high << 32
 
 
 def sub_ts(words: Sequence[int] | np.ndarray) -> int:
-    """Return the cycles from the first to the second time stamp; each has three words."""
+    """Return the cycles between two time stamps of three 16-bit words each; the earlier one is first."""
     return make_u48(words[3:]) - make_u48(words[:3])
 
 
 def calculate_cycles(timestamp_buf: object) -> int:
-    """Cycles between two time stamps packed into three fp32 (six 16-bit words, start first)."""
+    """Return the cycles between two time stamps that are packed into three fp32 numbers (six 16-bit words,
+    earlier first).
+
+    Raises
+    ------
+    HostError
+        If there are fewer than six words.
+    """
     bits = np.ascontiguousarray(timestamp_buf, np.float32).view(np.uint16)
     if bits.size < 6:
         raise HostError(f"time stamps need six words, {bits.size} are given; pass three fp32 of one core")
@@ -42,7 +50,13 @@ def calculate_cycles(timestamp_buf: object) -> int:
 
 
 def memcpy_view(arr: np.ndarray, datatype: npt.DTypeLike) -> np.ndarray:
-    """A view of 32-bit items as `datatype` (8, 16 or 32 bits): narrower elements are the low bits."""
+    """Return a view of 32-bit items as elements of 8, 16 or 32 bits; narrower elements are the low bits.
+
+    Raises
+    ------
+    HostError
+        If the items or the elements have another size.
+    """
     kind = np.dtype(datatype)
     if arr.dtype.itemsize != 4 or kind.itemsize not in (1, 2, 4):
         raise HostError(
@@ -54,21 +68,30 @@ def memcpy_view(arr: np.ndarray, datatype: npt.DTypeLike) -> np.ndarray:
 
 
 def input_array_to_u32(np_arr: np.ndarray, sentinel: int | None = None, fast_dim_sz: int = 1) -> np.ndarray:
-    """16-bit (or 32-bit) elements as flat uint32 items; the high half is zero, or with
-    a `sentinel` other than 0 the index modulo `fast_dim_sz`."""
+    """Return 16-bit or 32-bit elements as flat uint32 items.
+
+    The high half of a 16-bit element's item is zero, or the index modulo `fast_dim_sz` if `sentinel` is given
+    and not 0.
+
+    Raises
+    ------
+    HostError
+        If the elements have neither 16 nor 32 bits.
+    """
     flat = np.ascontiguousarray(np_arr).ravel()
     if flat.dtype.itemsize == 4:
         return flat.view(np.uint32)
     if flat.dtype.itemsize != 2:
         raise HostError(f"elements of {flat.dtype} have neither 16 nor 32 bits; convert the array first")
     low = flat.view(np.uint16).astype(np.uint32)
-    if not sentinel:  # public scripts give 0 where they want zeros
+    if not sentinel:  # public scripts pass 0 for zeros
         return low
     return low | (np.arange(flat.size, dtype=np.uint32) % np.uint32(fast_dim_sz)) << np.uint32(16)
 
 
 def cast_uint32(value: SupportsInt) -> int:
-    """The 32 bits of a number as an unsigned integer: floats by their fp32 (or fp16) bits, integers wrapped."""
+    """Return the 32 bits of a number as an unsigned integer: a float's fp32 or fp16 bits, or an integer
+    modulo 2**32."""
     if isinstance(value, np.float16):
         return int(value.view(np.uint16))
     if isinstance(value, float | np.floating):
@@ -87,12 +110,12 @@ def is_valid_primitive_type(name: str) -> bool:
 
 
 def parse_host_callable_api(rpc_symbols: Sequence[Mapping[str, Any]]) -> Callables:
-    """Names and types of the arguments of every exported function, from the rows of ``out_rpc.json``.
+    """Return the argument names and types of every exported function, from the rows of ``out_rpc.json``.
 
     Raises
     ------
     HostError
-        If an argument has a type that no host can give.
+        If an argument has a type that the host cannot pass.
     """
     found: Callables = {}
     for symbol in rpc_symbols:
@@ -110,12 +133,12 @@ def parse_host_callable_api(rpc_symbols: Sequence[Mapping[str, Any]]) -> Callabl
 
 
 def get_api_info_dict_from_json(json_path: str | os.PathLike[str]) -> Callables:
-    """The exported functions that a file ``out_rpc.json`` lists.
+    """Return the argument names and types of the exported functions in a file ``out_rpc.json``.
 
     Raises
     ------
     HostError
-        If it cannot be read.
+        If the file cannot be read.
     """
     try:
         rows = json.loads(Path(json_path).read_text(encoding="utf-8"))["rpc_symbols"]
@@ -127,7 +150,13 @@ def get_api_info_dict_from_json(json_path: str | os.PathLike[str]) -> Callables:
 
 
 def get_api_info_dict(app_path: str | os.PathLike[str]) -> Callables:
-    """The exported functions of an output folder: name to (names, types) of the arguments."""
+    """Return the argument names and types of the exported functions of an output folder.
+
+    Raises
+    ------
+    HostError
+        If the folder contains no compiled program.
+    """
     return get_api_info_dict_from_json(Path(app_path) / "bin" / "out_rpc.json")
 
 
@@ -138,12 +167,12 @@ _KINDS: dict[type, tuple[str, ...]] = {
 
 
 def check_rpc_api(name: str, arg_list: Sequence[object], api_info_dict: Callables) -> bool:
-    """Whether the arguments fit an exported function.
+    """Return True if the arguments fit the exported function `name`.
 
     Raises
     ------
     HostError
-        If there is no such function, or its arguments are others in number or type.
+        If there is no such function, or the arguments differ from its own in number or type.
     """
     if name not in api_info_dict:
         raise HostError(
@@ -161,7 +190,7 @@ def check_rpc_api(name: str, arg_list: Sequence[object], api_info_dict: Callable
 
 
 def output_name(option_list: Sequence[str]) -> str:
-    """The output folder that options of ``cslc`` name by ``-o NAME`` or ``-o=NAME``; ``out`` without one."""
+    """Return the output folder in options of ``cslc``: ``-o NAME`` or ``-o=NAME``; ``out`` by default."""
     found = "out"
     for k, word in enumerate(option_list):
         if word.startswith("-o="):

@@ -1,1 +1,2 @@
-"""Programs in CSL whose course no data decide: the proof, and their times by the max-plus executor."""
+"""Static analysis of CSL programs whose course does not depend on data: the proof, and their times by the
+max-plus executor."""

@@ -1,12 +1,14 @@
-"""One core of a class from the start of a function to its end, one operation after the other.
+"""Analysis of one core of a class from the start of a function to its end, one operation after the other.
 
-The course of a program is *static* if no unknown value decides a jump, an address, a length or which task runs.  The core is followed as the
-machine runs it; what it does on the fabric comes out as a list of steps:
+The course of a program is *static* if no unknown value decides a jump, an address, a length or which task
+runs. The analysis follows the core as the machine runs it, and returns its activity on the fabric as a list
+of steps:
 
     CourseStep  cycles of the main thread before it, then one operation on the fabric of n steps of `milli` / 1000 cycles
 
-Between two operations the cycles are those of the machine: prices of opcodes, starts and cycles of operations on memory, picks of tasks.
-Where the order of what happens would depend on times, the core is refused: two operations at once, a FIFO, a task during an operation.
+The cycles between two operations are those of the machine: costs of opcodes, starts and cycles of operations
+on memory, starts of tasks. A core is not static if the order of its actions could depend on times: with two
+operations at once, a FIFO, or a task during an operation.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from wse_sim.fabric.vm.starts import MAPPED
 
 @dataclasses.dataclass
 class _Open:
-    """An operation in flight concurrently with the main thread."""
+    """Operation that overlaps the main thread."""
 
     thread: int
     operation: Operation
@@ -45,7 +47,7 @@ class _Open:
 
 
 class Core(VectorWalker):
-    """Follows one core; :meth:`launch` returns its course and updates its state."""
+    """Analysis of one core; :meth:`launch` returns its course and updates its state."""
 
     def __init__(self, tables: Tables, number: int, state: CoreState, place: tuple[int, int] | None = None):
         super().__init__(tables, number, state, place)
@@ -55,17 +57,17 @@ class Core(VectorWalker):
         self.open: _Open | None = None
         self.course = Course([])
         self.takes_words = True
-        self.passed: dict[int, str] = {}  # data tasks that were open next to an operation, and where
+        self.passed: dict[int, str] = {}  # data tasks that could have run during an operation, with its place
 
     # -- the run
 
     def launch(self, entry: int, arguments: tuple[int, ...] = ()) -> Course:
-        """The course of a call of the function at `entry`, until nothing runs.
+        """Return the course of a call of the function at `entry`, until the core is idle.
 
         Raises
         ------
         NotStaticError
-            With the reason in one sentence.
+            If the course is not static; the message is the reason.
         """
         self.spent = int(self.t.sets[S.PICK])
         self.regs = dict(enumerate(arguments))
@@ -74,7 +76,8 @@ class Core(VectorWalker):
         return self.wait()
 
     def begin_alone(self, entry: int) -> Course:
-        """The course before the first command: code at `entry` (-1: none), then what is active; no word arrives."""
+        """Return the course before the first command: code at `entry` (-1: none), then active tasks; no word
+        arrives."""
         self.takes_words = False
         return self.launch(entry) if entry >= 0 else self.wait()
 
@@ -110,7 +113,8 @@ class Core(VectorWalker):
         return bool(self.state.active >> task & 1) and not self.state.blocked >> task & 1
 
     def _take_word(self) -> bool:
-        """A data task runs on a word that arrives, if one color alone can bring it."""
+        """Run a data task on a word that arrives, if only one color can bring it; return whether there is
+        such a task."""
         ready = [t for t in self.order if t.kind == DATA and not self.state.blocked >> t.id & 1]
         if not ready or not self.takes_words or self.course.released >= 0:
             return False
@@ -137,11 +141,11 @@ class Core(VectorWalker):
         return task, self.state.queue_of.get(task, -1)
 
     def _close(self) -> None:
-        """The operation in flight is complete; its task runs next."""
+        """Complete the operation in flight, which may start a task."""
         done = self.open
         assert done is not None
         self.open = None
-        for task in self.order:  # whatever words there are for it came before, or a later one is refused
+        for task in self.order:  # a word that starts it later makes the course not static
             if task.kind == DATA and not self.state.blocked >> task.id & 1:
                 self.passed[task.id] = done.operation.where
         self.course.steps.append(CourseStep(done.before, done.operation, done.beside + self.spent))
@@ -151,7 +155,7 @@ class Core(VectorWalker):
         if done.unblock >= 0:
             self.state.blocked &= ~(1 << done.unblock)
 
-    # -- what may be in flight
+    # -- operations and machine functions
 
     def _release(self) -> None:
         if self.open is not None:
@@ -162,13 +166,13 @@ class Core(VectorWalker):
             self.course.released = self.spent - self.t.late[self.pc]
 
     def _changed(self, fn: Sys, first: int) -> Value | None:
-        """A function that changes routers or queues, or looks at them."""
+        """Reject a function that changes or reads routers or queues."""
         raise NotStaticError(
             f"{fn.name.lower()} at {self.where()} changes the machine while the program runs"
         )
 
     def _on_memory(self, op: int, n: int | None, cost: int, collides: bool, options: dict[str, int]) -> None:
-        """An operation on memory alone: the main thread waits for it."""
+        """Add the cycles of an operation on memory, for which the main thread waits."""
         if options["is_async"]:
             raise NotStaticError(f"an operation on memory overlaps the main thread at {self.where()}")
         if self.open is not None:

@@ -1,4 +1,5 @@
-"""Data of the proof: operations and steps of a core, its state between launches, the tables of a program."""
+"""Data of the static analysis: operations and steps of a core, its state between launches, and the tables of
+a program."""
 
 from __future__ import annotations
 
@@ -17,14 +18,15 @@ Array = npt.NDArray[Any]
 
 
 class NotStaticError(WseError):
-    """Why the course of a core is not proved static; a sentence with the place in the source."""
+    """Reason why a core's course is not proved static: a sentence with the place in the source."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """An operation on the fabric: `n` elements in steps of `per_step` that take `milli` / 1000 issue cycles each.
+    """Operation on the fabric: `n` elements in steps of `per_step`; each step takes `milli` / 1000 issue
+    cycles.
 
-    ``inputs`` and ``output``: (color, queue).  ``where``: place in the source.
+    ``inputs`` and ``output`` are (color, queue); ``where`` is the place in the source.
     """
 
     n: int
@@ -36,7 +38,7 @@ class Operation:
 
     @property
     def issue_cycles(self) -> int:
-        """Cycles without a stall."""
+        """Issue cycles of the operation without stalls."""
         steps = -(-self.n // self.per_step)
         cost, rest = 0, 999
         for _ in range(steps if self.milli % 1000 else 0):
@@ -49,7 +51,10 @@ class Operation:
 
 @dataclasses.dataclass(frozen=True)
 class CourseStep:
-    """Main-thread cycles, then an operation; ``beside``: cycles of the main thread that pass meanwhile, with it; None: the end."""
+    """Cycles of the main thread, followed by an operation, or by None at the end of a course.
+
+    ``beside`` is the number of cycles that the main thread continues during the operation.
+    """
 
     cycles: int
     operation: Operation | None
@@ -58,8 +63,11 @@ class CourseStep:
 
 @dataclasses.dataclass
 class Course:
-    """Actions of a class after a launch; ``released``: cycles from the last operation to the release of the
-    command stream, -1: none."""
+    """Actions of a class after a launch.
+
+    ``released`` is the number of cycles from the last operation to the release of the command stream, -1
+    without one.
+    """
 
     steps: list[CourseStep]
     released: int = -1
@@ -72,7 +80,7 @@ class Course:
 
 @dataclasses.dataclass
 class CoreState:
-    """State that persists between launches of one class: memory words, DSRs, task bits."""
+    """State of one class that persists between launches: memory words, DSRs, task bits."""
 
     memory: list[Value]
     dsr: dict[int, Value] = dataclasses.field(default_factory=dict)
@@ -89,12 +97,12 @@ class CoreState:
     )  # words (first, end) that the host may write
 
     def forget(self) -> None:
-        """Mark what the host can write as unknown."""
+        """Set the words that the host can write to unknown."""
         for first, end in self.exported:
             self.memory[first:end] = [V.DATA] * (end - first)
 
     def copy(self) -> CoreState:
-        """A copy that can change."""
+        """Return an independent copy."""
         return dataclasses.replace(
             self,
             memory=list(self.memory),
@@ -108,7 +116,7 @@ class CoreState:
 
 @dataclasses.dataclass(frozen=True)
 class Tables:
-    """Data of all classes: code with prices, settings of the machine, costs of vector operations."""
+    """Data of all classes: code with its costs, settings of the machine, costs of vector operations."""
 
     image: Image
     code: list[list[int]]
@@ -121,7 +129,7 @@ class Tables:
 
     @classmethod
     def of(cls, machine: S.Machine, image: Image) -> Tables:
-        """Tables of a machine made from `image`."""
+        """Return the tables of a machine made from `image`."""
         code = machine.code.reshape(-1, 4)
         rows = [[int(op & 255), int(a), int(b), int(c)] for op, a, b, c in code]
         return cls(
@@ -132,7 +140,7 @@ class Tables:
 
 @dataclasses.dataclass
 class Operand:
-    """A resolved operand: the addresses of its elements, or a color, or a value."""
+    """Operand with its addresses, color or value resolved."""
 
     form: int  # a form of state.py
     base: int = 0
@@ -142,6 +150,6 @@ class Operand:
     dsr: int = -1
     color: int = -1
     queue: int = -1
-    n: int | None = None  # length that it gives; None: none
+    n: int | None = None  # its length; None for scalars and FIFOs
     endless: bool = False
     value: Value = 0

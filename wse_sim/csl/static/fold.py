@@ -1,9 +1,9 @@
-"""A rectangle with repeating lines is run with few of them: the cycles are those of the whole.
+"""Simulation of a rectangle with repeating lines on a smaller rectangle, with the cycles of the whole.
 
 A stretch of rows or columns with the same programs and color configurations in period p is shortened to some
 periods. The machine runs the small rectangle, and after every cycle the three middle periods are compared:
-threads, queues, routers, task bits, and all other state that decides what happens next, except values. If
-they were equal in every cycle, the whole rectangle does in every cycle what the small one does, with copies
+threads, queues, routers, task bits, and all other state that determines the next cycle, except values. If
+they were equal in every cycle, the whole rectangle does in every cycle the same as the small one, with copies
 of the middle period between its halves:
 
 * at the start all periods are equal;
@@ -11,8 +11,8 @@ of the middle period between its halves:
   copy are in the state of the middle period's neighbours in the small rectangle;
 * the course does not depend on data (:mod:`wse_sim.csl.static.schedule`), and no core reads its position.
 
-Rectangles whose periods differ are tried again with more periods.  Where rows are left out, all rows begin at once: rows that
-begin one after another (``launch_row_cycles``) are never in equal states.
+If the periods differ, a rectangle with more periods is tried. If rows are left out, all rows begin at once,
+because rows that begin one after another (``launch_row_cycles``) are never in equal states.
 """
 
 # Jitted functions take arrays and scalars; numba infers their types.
@@ -39,11 +39,11 @@ from wse_sim.jit import kernel
 
 Array = npt.NDArray[Any]
 KEPT = (8, 16, 32, 64)
-"""Periods of a first, second, ... attempt."""
+"""Number of periods in the first, second, ... attempt."""
 GAP_CYCLES = 1000
 """Cycles that pass before a command of the host."""
 MOST_REST_CYCLES = 100_000
-_VALUES = (S.FAULT_A, S.WORD)  # fields of a core that may hold data
+_VALUES = (S.FAULT_A, S.WORD)  # fields of a core that may contain data
 _THREAD_VALUES = (S.T_CARRY, *(S.OPERAND0 + i * S.OPERAND_FIELDS + S.P_VALUE for i in range(4)))
 CORE_MASK = np.array([i not in (*_VALUES, S.RAN) for i in range(S.CORE_FIELDS)])
 THREAD_MASK = np.array([i not in _THREAD_VALUES for i in range(S.THREAD_FIELDS)])
@@ -51,7 +51,8 @@ THREAD_MASK = np.array([i not in _THREAD_VALUES for i in range(S.THREAD_FIELDS)]
 
 @kernel
 def first_difference(m, here, there, core_mask, thread_mask):
-    """Index of the first pair of cores (`here[i]`, `there[i]`) whose states differ in anything but values; -1 if all agree."""
+    """Return the index of the first pair of cores (`here[i]`, `there[i]`) whose states differ in anything but
+    values; -1 if all agree."""
     slots, n = m.credit.shape[0], m.core.shape[0]
     for i in range(len(here)):
         a, b = here[i], there[i]
@@ -132,9 +133,9 @@ class _Lines:
 
 @dataclasses.dataclass(frozen=True)
 class Folded:
-    """Cycles of the launches, from a rectangle of `rows` x `cols`; ``reason``: why there are none.
+    """Cycles of the launches, from a rectangle of `rows` x `cols`; ``reason`` is why there are none.
 
-    ``later_cycles``: how much later the last row begins than was assumed, where rows were left out.
+    ``later_cycles`` is how much later the last row begins than was assumed, if rows were left out.
     """
 
     cycles: list[int]
@@ -145,7 +146,7 @@ class Folded:
 
 
 def fold(image: Image, wafer: Wafer, calls: Sequence[Call]) -> Folded:
-    """Cycles of `calls` on all cores, :data:`GAP_CYCLES` apart, from a smaller rectangle.
+    """Return the cycles of `calls` on all cores, :data:`GAP_CYCLES` apart, from a smaller rectangle.
 
     Raises
     ------
@@ -168,7 +169,8 @@ def fold(image: Image, wafer: Wafer, calls: Sequence[Call]) -> Folded:
 
 
 def _repeats(image: Image, wafer: Wafer, kept: int) -> list[RepeatedLines]:
-    """Stretches of rows and of columns that are worth shortening to `kept` periods."""
+    """Return the stretches of rows and of columns with at least twice `kept` periods, which are worth
+    shortening to `kept` periods."""
     cls = np.asarray(image.core_class, np.int64)
     lines = _Lines(image.rows, image.cols, cls, np.zeros(image.n_cores, np.uint8), image.config)
     probe = Session(_corner(image), wafer).config
@@ -182,7 +184,7 @@ def _corner(image: Image) -> Image:
 
 
 def _taken(image: Image, rows: Array, cols: Array) -> Image:
-    """The image of some rows and columns."""
+    """Return the image of some rows and columns."""
     shape = image.rows, image.cols
     cls = np.asarray(image.core_class).reshape(shape)[np.ix_(rows, cols)]
     config = np.asarray(image.config).reshape(-1, *shape)[:, rows][:, :, cols]
@@ -192,7 +194,7 @@ def _taken(image: Image, rows: Array, cols: Array) -> Image:
 
 
 def _shortened(image: Image, repeats: list[RepeatedLines], kept: int) -> Image:
-    """The image with `kept` periods of every stretch."""
+    """Return the image with `kept` periods of every stretch."""
     lines = [np.arange(image.rows), np.arange(image.cols)]
     for repeat in repeats:
         n = len(lines[repeat.axis])
@@ -201,7 +203,7 @@ def _shortened(image: Image, repeats: list[RepeatedLines], kept: int) -> Image:
 
 
 def _pairs(image: Image, repeat: RepeatedLines, kept: int) -> tuple[Array, Array]:
-    """Cores of the middle periods and their partners one period on."""
+    """Return the cores of the middle periods, and the cores one period further."""
     middle = kept // 2
     lines = np.arange(repeat.end(middle - 2), repeat.end(middle))
     grid = np.arange(image.n_cores).reshape(image.rows, image.cols)
@@ -212,7 +214,7 @@ def _pairs(image: Image, repeat: RepeatedLines, kept: int) -> tuple[Array, Array
 
 
 class _Watched:
-    """A session on the small rectangle that is compared after every cycle."""
+    """Session on the small rectangle, whose periods are compared after every cycle."""
 
     def __init__(self, image: Image, wafer: Wafer, repeats: list[RepeatedLines], kept: int) -> None:
         self.session = Session(image, wafer, schedule=True)
@@ -221,10 +223,17 @@ class _Watched:
         self.there = np.concatenate([there for _, there in pairs])
 
     def agrees(self) -> bool:
+        """Return whether the middle periods have equal states."""
         return bool(first_difference(self.session.machine, self.here, self.there, CORE_MASK, THREAD_MASK) < 0)
 
     def until(self, what: Until, end: str) -> str:
-        """Step until the session answers `end`; "" or why that cannot be."""
+        """Step until the session's outcome is `end`; return "", or the reason why the periods differ.
+
+        Raises
+        ------
+        WseError
+            If the program faults or waits forever.
+        """
         while True:
             outcome = self.session.advance(what, cycles=1)
             if outcome.reason == "fault":

@@ -1,4 +1,5 @@
-"""The launches of a host script, one after the other: which are lowered to fabric programs, and their cycles by the max-plus executor."""
+"""Launches of a host script, one after the other: which can be lowered to fabric programs, and their cycles
+by the max-plus executor."""
 
 from __future__ import annotations
 
@@ -24,12 +25,12 @@ AFTER = "a launch before it was not followed"
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """Result for one launch.
+    """Result of the analysis of one launch.
 
-    ``cycles``: from the launch to the release of the last command stream, None if the launch is not lowered;
-    ``reason`` says why it is not. ``how``: how the executor found the times of the cores ("clean",
-    "time-ordered", "wavelet", joined by commas). ``bounds``: least and most cycles, usually equal;
-    ``is_exact``: see :mod:`wse_sim.csl.static.lower`. Seconds are CPU time. ``machine_cycles`` and
+    ``cycles`` counts from the launch to the release of the last command stream; without a value the launch is
+    not lowered, for the ``reason`` given. ``how`` is how the executor found the times of the cores ("clean",
+    "time-ordered", "wavelet", joined by commas). ``bounds`` are the least and most cycles, usually equal;
+    :mod:`wse_sim.csl.static.lower` defines ``is_exact``. Seconds are CPU time. ``machine_cycles`` and
     ``machine_s`` are those of the CSL machine, if it ran as well.
     """
 
@@ -46,12 +47,12 @@ class Launch:
     machine_s: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
+        """Return the fields as a dictionary for JSON."""
         return dataclasses.asdict(self)
 
 
 class StaticTimes:
-    """Follows the launches of one program; see :meth:`launch`."""
+    """Analysis of one program's launches in order; see :meth:`launch`."""
 
     def __init__(self, image: Image, wafer: Wafer) -> None:
         self.image, self.wafer = image, wafer
@@ -59,7 +60,7 @@ class StaticTimes:
         self._spoiled = ""
         self._free = np.zeros(
             image.n_cores, np.int64
-        )  # cycle of the last launch from which on a core is at rest
+        )  # cycle, counted from the last launch, at which a core becomes idle
 
     def spoil(self, reason: str) -> None:
         """Mark the state of the cores as unknown from now on, for `reason`."""
@@ -75,8 +76,8 @@ class StaticTimes:
     ) -> Launch:
         """Analyse a call of function `name` on all cores.
 
-        ``since``: cycles from the last launch to this one; a core that is still finishing the last one starts
-        later. None: no core is.
+        ``since`` is the number of cycles from the last launch to this one; a core that has not finished the
+        last launch starts later. None means that all cores have finished it.
 
         Raises
         ------
@@ -134,8 +135,8 @@ def _run(lowered: LoweredLaunch, executor: str) -> FabricResult:
 
 
 def _unfit(result: FabricResult) -> str:
-    """Return why a run does not represent the launch: cores that never end, or words that nobody read; "" if
-    it does."""
+    """Return why a run does not represent the launch (cores that never end, or words that are not read), or
+    "" if it does."""
     if result.deadlock is not None:
         return f"cores wait for words that do not come: {result.deadlock}"
     if result.words_left:

@@ -1,12 +1,15 @@
-"""From courses to a fabric program, and its times.
+"""Lowering of courses to a fabric program with the same times.
 
-A course becomes a class of the program format: BUSY for the cycles of the main thread, a transfer with its own period for every operation.
-A transfer carries one word a step.  The program ends where the command stream is released.
+A course becomes a class of the program format: BUSY for the cycles of the main thread, and a transfer with
+its own period for every operation. A transfer carries one word per step. The program ends where the command
+stream is released.
 
-Where the main thread continues during an asynchronous operation, the machine begins the next task at max(end of the operation, end of the
-stretch).  The program begins it at the end of the operation, and keeps what the stretch lasts longer than the operation's own issue cycles
-(:class:`Keep`): exactly that where the operation never waits.  NONE is never later than the machine, ALL never earlier, as far as no
-arbitration decides; both are the same program where no stretch is longer, as a rule.
+If the main thread continues during an asynchronous operation, the machine begins the next task at the later
+of the operation's end and the end of that stretch of the main thread. The program begins it at the end of the
+operation, plus the cycles by which the stretch is longer than the operation's own issue cycles
+(:class:`Keep`), which is exact if the operation never waits. NONE is never later than the machine and ALL
+never earlier, as far as no arbitration decides. Both usually give the same program if no stretch is longer
+than its operation.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ _LETTERS = "NESWR"
 
 
 class Keep(Enum):
-    """Operations during which longer stretches are kept: none, those that only send, all."""
+    """Operations whose longer stretches of the main thread are kept: none, those that only send, or all."""
 
     NONE = 0
     SENDS = 1
@@ -41,10 +44,11 @@ class Keep(Enum):
 
 @dataclasses.dataclass(frozen=True)
 class LoweredLaunch:
-    """A fabric program of one launch and the constants it runs with.
+    """Fabric program of one launch, with its constants.
 
-    ``has_longer``: some stretch is longer than the operation that overlaps it, so :class:`Keep` makes a difference.
-    ``is_exact``: every core sends through queues of one depth and each color is read through queues of one depth, as the program format has it.
+    ``has_longer`` states that a stretch of the main thread is longer than the operation that it overlaps, so
+    that :class:`Keep` makes a difference. ``is_exact`` states that every core sends through queues of one
+    depth and each color is read through queues of one depth, as the program format requires.
     """
 
     program: Program
@@ -56,12 +60,14 @@ class LoweredLaunch:
 def lower(
     image: Image, wafer: Wafer, proved: Proved, keep: Keep = Keep.SENDS, busy_until: Array | None = None
 ) -> LoweredLaunch:
-    """A program with the times of `proved`; `busy_until` (R,): cycles in which cores are not yet free for the launch.
+    """Return a fabric program with the times of `proved`; `busy_until` (R,) is the number of cycles in which
+    each core is not yet free.
 
     Raises
     ------
     NotStaticError
-        If a color that is used has a filter, a color swap or a torn-down route, which the program format does not have.
+        If a color in use has a filter, a color swap or a torn-down route, which the program format does
+        not have.
     """
     depths = {depth for course in proved.courses for depth in _output_depths(course, wafer)}
     probe = FabricConfig.from_wafer(wafer)
@@ -108,7 +114,7 @@ def _output_depths(course: Course, wafer: Wafer) -> set[int]:
 
 
 def _colors(proved: Proved) -> tuple[set[int], dict[int, set[int]]]:
-    """Colors in use, and the input queues of each."""
+    """Return the colors in use, and the input queues of each."""
     used: set[int] = set()
     queues: dict[int, set[int]] = {}
     for course in proved.courses:
@@ -122,7 +128,7 @@ def _colors(proved: Proved) -> tuple[set[int], dict[int, set[int]]]:
 
 
 def _route(b: Builder, image: Image, color: int) -> None:
-    """Routes of one color as they are at the start."""
+    """Add the routes of one color at the start of the program."""
     chosen = image.config[color].reshape(image.rows, image.cols)
     for number in np.unique(chosen):
         if number == 0:
@@ -153,14 +159,15 @@ def _ports(mask: int) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _Item:
-    """Cycles of the main thread, then an operation."""
+    """Cycles of the main thread, followed by an operation."""
 
     busy: int
     operation: Operation
 
 
 def _items(course: Course, keep: Keep) -> tuple[list[_Item], int, bool]:
-    """Operations of a course, the cycles behind the last, and whether a stretch is longer than the operation that overlaps it."""
+    """Return a course's operations, the cycles after the last one, and whether a stretch is longer than the
+    operation that it overlaps."""
     items, carried, has_longer = [], 0, False
     for step in course.steps:
         if step.operation is None:
@@ -175,7 +182,7 @@ def _items(course: Course, keep: Keep) -> tuple[list[_Item], int, bool]:
 
 
 def _write(k: CoreClass, b: Builder, course: Course, keep: Keep) -> bool:
-    """Write a course into a class; repetitions become loops.  True if `keep` makes a difference."""
+    """Write a course to a class, with repetitions as loops; return whether `keep` makes a difference."""
     items, end, has_longer = _items(course, keep)
     memory = b._buffers["memory"].dsd(0, 1, 0)
     at = 0
@@ -196,7 +203,8 @@ MOST_PERIOD = 64
 
 
 def _repetition(items: list[_Item], at: int) -> tuple[int, int]:
-    """The shortest period that repeats from `at` on at least twice, and how often; (1, 1) without any."""
+    """Return the shortest period that repeats at least twice from `at` on, and how often; (1, 1) if there is
+    none."""
     for period in range(1, min(MOST_PERIOD, (len(items) - at) // 2) + 1):
         turns = 1
         while items[at + turns * period : at + (turns + 1) * period] == items[at : at + period]:

@@ -1,7 +1,7 @@
 """Static classes of a program and their courses: one per class, or one per core if its position matters.
 
-Data are what the host may write: exported variables that are not functions, and the targets of their
-pointers. Everything else in memory is known at compile time, or was computed from known values.
+Data are the words that the host may write: exported variables that are not functions, and the targets of
+their pointers. All other memory is known at compile time, or was computed from known values.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from wse_sim.hardware.wafer import Wafer
 Array = npt.NDArray[Any]
 _WORDS, _IS_WSE3 = S.WORDS, S.IS_WSE3
 MOST_PLACES = 2_048
-"""Most cores that are followed one by one because their positions matter."""
+"""Maximum number of a class's cores that are followed one by one because their positions matter."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """Result for one class: its name, its cores, and why it is not static ("" if it is)."""
+    """Result for one class: its name, its number of cores, and why it is not static ("" if it is)."""
 
     name: str
     cores: int
@@ -40,7 +40,11 @@ class Verdict:
 
 @dataclasses.dataclass
 class Proved:
-    """Courses of one launch: ``course_of`` (R,) index in `courses`, -1 where a core has no program; ``verdicts`` per class."""
+    """Courses of one launch.
+
+    ``course_of`` (R,) is each core's index in `courses`, -1 for a core without a program; ``verdicts`` has
+    one entry per class.
+    """
 
     courses: list[Course]
     course_of: Array
@@ -48,17 +52,17 @@ class Proved:
 
     @property
     def is_static(self) -> bool:
-        """Whether all classes are."""
+        """Whether all classes are static."""
         return not any(verdict.reason for verdict in self.verdicts)
 
 
 class Proof:
-    """Follows the classes of a program from launch to launch.
+    """Analysis of a program's classes from launch to launch.
 
     Raises
     ------
     ProgramError
-        If the image contradicts itself.
+        If the image is inconsistent.
     """
 
     def __init__(self, image: Image, wafer: Wafer) -> None:
@@ -77,7 +81,7 @@ class Proof:
                 self._failed[k] = str(why)
 
     def _first(self, k: int) -> None:
-        """States of a class before the first command."""
+        """Compute the states of a class before the first command, for each core if positions matter."""
         try:
             self._states[k, -1] = self._begin(k, None)
         except NotStaticError as why:
@@ -102,7 +106,7 @@ class Proof:
         return x, y
 
     def _split(self, k: int, cores: Array) -> None:
-        """Give every core of a class a separate state; the earlier launches are repeated with its position."""
+        """Give every core of a class a separate state, and repeat the earlier launches with its position."""
         self._states.pop((k, -1), None)
         for core in cores:
             place = self._place(core)
@@ -112,7 +116,8 @@ class Proof:
             self._states[k, int(core)] = state
 
     def launch(self, name: str, arguments: tuple[int, ...] = ()) -> Proved:
-        """Courses of a call of function `name` on all cores that export it.
+        """Return the courses of a call of function `name` on all cores that have it; other cores run their
+        active tasks.
 
         Raises
         ------
@@ -148,7 +153,7 @@ class Proof:
         entries: list[int],
         arguments: tuple[int, ...],
     ) -> None:
-        """Courses of one class: one for all its cores if that can be."""
+        """Add the courses of one class to `found`: one for all its cores if possible, else one per core."""
         if (k, -1) in self._states:
             state = self._states[k, -1].copy()
             try:
@@ -187,7 +192,7 @@ def _needs_places(why: NotStaticError, cores: Array) -> bool:
 
 
 def _number(found: Proved, seen: dict[str, int], course: Course) -> int:
-    """Index of a course; equal ones are one."""
+    """Return the index of a course; equal courses share one index."""
     key = repr((course.steps, course.released))
     if key not in seen:
         seen[key] = len(found.courses)
@@ -196,7 +201,7 @@ def _number(found: Proved, seen: dict[str, int], course: Course) -> int:
 
 
 def one_core(image: Image, wafer: Wafer, config: FabricConfig) -> Machine:
-    """A machine of one core that has the tables of `image`."""
+    """Return a machine of one core that has the tables of `image`."""
     small = dataclasses.replace(
         image, rows=1, cols=1, core_class=np.zeros(1, np.int32), config=np.zeros((24, 1), np.uint16)
     )
@@ -206,7 +211,7 @@ def one_core(image: Image, wafer: Wafer, config: FabricConfig) -> Machine:
 
 
 def first_state(cls: CoreClass, words: int, sets: Array, *, hidden: bool = True) -> CoreState:
-    """Return the state at cycle 0; with `hidden`, what the host may write is unknown."""
+    """Return the state at cycle 0; with `hidden`, words that the host may write are unknown."""
     memory: list[V.Value] = [0] * words
     for address, data in cls.memory:
         memory[address : address + len(data)] = [int(w) for w in data]

@@ -1,13 +1,16 @@
-"""Whether data decide the course of a run that was recorded: every core's tasks are followed again in the order in which it began them.
+"""Analysis of whether data decide the course of a recorded run: every core's tasks are followed in the
+recorded order.
 
-The machine is deterministic.  Take a run, and a second one with other data.  Up to some cycle both are the same in everything but data: what
-runs where, which words are in which queue.  What happens next depends on data only through jumps, addresses, lengths, ids of tasks and
-queues, the words of control wavelets, and words that a filter judges.  If none of these came from data in the recorded run, the next cycle
-is the same as well, and so on to the end: both runs take the same cycles.
+The machine is deterministic. Compare a run with a second one that has other data. Up to some cycle both are
+equal in everything but data: the tasks that run, and the words in each queue. The next cycle depends on data
+only through jumps, addresses, lengths, ids of tasks and queues, the words of control wavelets, and words that
+a filter judges. If none of these came from data in the recorded run, the next cycle is equal as well, and so
+on to the end: both runs take the same cycles.
 
-So the order of tasks need not be known beforehand: it is that of the recorded run.  Two operations at once, switches, FIFOs and routes that
-change are followed too.  What a core asks of the clock, of routers and queues is the same in both runs, but its value is not followed:
-a program that decides by it is not proved.
+So the order of tasks need not be known beforehand: it is that of the recorded run. Two operations at once,
+switches, FIFOs and routes that change are followed too. The values that a core reads from the clock, routers
+and queues are equal in both runs but are not followed, so a program whose course depends on them is not
+proved.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ from wse_sim.hardware.wafer import Wafer
 Array = npt.NDArray[Any]
 COMMAND, EMPTY_HANDLER, TEARDOWN = 64, 65, 29
 MOST_GROUPS_OPCODES = 4_000_000
-"""Opcodes that are followed in all."""
+"""Maximum total number of opcodes that are followed."""
 _LOOKS = {Sys.GET_ROUTES, Sys.GET_POSITION, Sys.IS_TEARDOWN, Sys.TEARDOWN_PENDING}
 _ARGUMENTS = {
     Sys.SET_ROUTES: 3, Sys.SET_SWITCH: 4, Sys.INVALIDATE_SWITCH: 2, Sys.SET_POSITION: 2, Sys.SET_RING: 2, Sys.SET_POP: 2, Sys.SET_FILTER: 2,
@@ -46,14 +49,14 @@ _ARGUMENTS = {
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """A command of the host: a function with its arguments."""
+    """Command of the host: a function with its arguments."""
 
     name: str
     arguments: tuple[int, ...] = ()
 
 
 class Follower(VectorWalker):
-    """Follows the tasks of one core in a given order; times are not counted."""
+    """Analysis of one core's tasks in a given order; times are not counted."""
 
     def __init__(
         self,
@@ -69,12 +72,18 @@ class Follower(VectorWalker):
             state.memory[fifo.base : fifo.base + fifo.words] = [V.WORD] * fifo.words
 
     def begin(self, entry: int, registers: Sequence[Value]) -> None:
-        """One task, from its entry to its end."""
+        """Follow one task from its entry to its end."""
         self.regs = dict(enumerate(registers))
         self._run(entry)
 
     def fixed(self, value: Value, what: str) -> None:
-        """Check that a value does not depend on data."""
+        """Check that a value does not depend on data.
+
+        Raises
+        ------
+        NotStaticError
+            If it does.
+        """
         if isinstance(value, Unknown) and value.is_data:
             raise NotStaticError(f"{what} at {self.where()} depends on {value.cause}")
 
@@ -90,7 +99,7 @@ class Follower(VectorWalker):
         return V.MACHINE if fn in _LOOKS else None
 
     def _release(self) -> None:
-        """Times are not counted."""
+        """Do nothing: times are not counted."""
 
     def _block(self, op: int, b: int, space: int) -> None:
         self.fixed(self.get(b), "what is blocked")
@@ -119,7 +128,11 @@ class Follower(VectorWalker):
 
 @dataclasses.dataclass(frozen=True)
 class Recorded:
-    """A run: tasks that cores began, rows (cycle, core, task, word), in the order of time; commands of the host; its copies to cores: cycle, first word, end."""
+    """Recorded run.
+
+    ``picks`` are the tasks that cores began, rows (cycle, core, task, word) in the order of time; ``calls``
+    are commands of the host; ``copies`` are (cycle, first word, end) of its copies to cores.
+    """
 
     picks: Array
     calls: Sequence[Call]
@@ -129,7 +142,7 @@ class Recorded:
 def decided_by_data(image: Image, wafer: Wafer, run: Recorded, *, may_place: bool = True) -> list[Verdict]:
     """Return what decides the course of every class; an empty reason means that data do not.
 
-    ``may_place``: cores whose position matters are followed with their positions.
+    With ``may_place``, cores whose position matters are followed with their positions.
     """
     tables = Tables.of(one_core(image, wafer, FabricConfig.from_wafer(wafer)), image)
     judged = _judged(image)
@@ -175,7 +188,8 @@ def decided_by_data(image: Image, wafer: Wafer, run: Recorded, *, may_place: boo
 
 
 def _follow(core: Follower, order: list[list[int]], run: Recorded) -> None:
-    """All tasks of a core: `order` has their numbers, words, and copies of the host before each."""
+    """Follow all tasks of a core: `order` contains their numbers, words, and the number of host copies before
+    each."""
     cls = core.cls
     tasks, words, copied = order
     functions = {s.name: s.address for s in cls.symbols if s.kind == "function"}
@@ -202,7 +216,7 @@ def _follow(core: Follower, order: list[list[int]], run: Recorded) -> None:
 
 
 def _judged(image: Image) -> frozenset[int]:
-    """Colors whose words some filter judges by their index."""
+    """Return the colors whose words some filter judges by their index."""
     ranged = [i for i, row in enumerate(image.filters) if row[O.F_KIND] == FilterKind.RANGE]
     own = bool(
         np.any((image.code[:, 0] == O.Op.SYS) & np.isin(image.code[:, 3], (Sys.SET_FILTER, Sys.FILTER_FIELD)))

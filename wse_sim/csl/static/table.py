@@ -1,4 +1,4 @@
-"""Static results as text."""
+"""Text output of the static analysis."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from wse_sim.csl.static.proof import Verdict
 HEAD = f"{'launch':<28} {'lowered':<7} {'cycles':>10} {'machine':>10} {'proof s':>8} {'run s':>8} {'machine s':>9}  how the times were found"
 
 ALL_AT_ONCE = "all rows begin at once"
-"""How a launch was counted whose rows were left out."""
+"""Description of a launch that was counted with some rows left out."""
 
 
 def table(launches: Iterable[Launch]) -> str:
-    """A line for every launch; below it the classes that are not static and why."""
+    """Format launches as one line each, followed by the classes that are not static, with the reason."""
     lines = [HEAD]
     for launch in launches:
         cycles = "" if launch.cycles is None else f"{launch.cycles:,}"
@@ -40,7 +40,7 @@ def table(launches: Iterable[Launch]) -> str:
 
 
 def _reasons(launch: Launch) -> list[str]:
-    """Why a launch is not static: by reason, with the classes that have it."""
+    """Return why a launch is not static: the classes by reason."""
     if launch.cycles is not None:
         return []
     found = _by_reason(launch.verdicts)

@@ -1,7 +1,7 @@
-"""Abstract values of a core: a known integer, or the cause that made it unknown.
+"""Abstract values of a core: a known integer, or the reason why it is unknown.
 
 A register and a word of memory contain an int (raw bits, as in the machine) or an :class:`Unknown`. Results
-computed from an unknown value are unknown for the same cause; elements of vectors of floats are not tracked.
+computed from an unknown value are unknown for the same reason; elements of float vectors are not tracked.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Unknown:
-    """A value that the proof does not handle; `cause` states its origin, as the end of a sentence.
+    """Value that the analysis does not know; `cause` is its origin, as the end of a sentence.
 
-    ``is_data``: it may depend on data. Otherwise it is the same for all data, unless data affect it
+    If ``is_data``, it may depend on data. Otherwise it is the same for all data, unless data affect it
     elsewhere.
     """
 
@@ -33,6 +33,6 @@ MACHINE = Unknown("the state of routers, queues and threads", is_data=False)
 
 
 def first_unknown(*values: Value) -> Unknown | None:
-    """The unknown value that a result is unknown for: data before others; None if all are known."""
+    """Return the unknown value that makes a result unknown, data before others; None if all are known."""
     unknown = [value for value in values if isinstance(value, Unknown)]
     return next((value for value in unknown if value.is_data), unknown[0] if unknown else None)

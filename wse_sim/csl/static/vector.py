@@ -1,4 +1,4 @@
-"""Vector operations of one core: their operands, length, cost, and what they leave in memory.
+"""Analysis of one core's vector operations: their operands, length, cost, and effect on memory.
 
 It follows :mod:`wse_sim.fabric.vm.operands`.
 """
@@ -26,24 +26,25 @@ _DSD_BASE_MASK = ~(0xFFFF << 4)
 
 
 class VectorWalker(Walker):
-    """Resolves vector operations; subclasses handle asynchronous ones."""
+    """Base class that resolves vector operations; subclasses handle operations on the fabric and asynchronous
+    ones."""
 
-    # -- left to others
+    # -- for subclasses
 
     @abstractmethod
     def _fabric(self, operands: list[Operand], n: int | None, cost: int, options: dict[str, int]) -> None:
-        """An operation with a fabric or FIFO operand; `n` None: without end."""
+        """Handle an operation with a fabric or FIFO operand; an operation without end has no `n`."""
 
     @abstractmethod
     def _on_memory(self, op: int, n: int | None, cost: int, collides: bool, options: dict[str, int]) -> None:
-        """An operation on memory alone."""
+        """Handle an operation on memory alone."""
 
     @abstractmethod
     def _fifo(self) -> Operand:
-        """A FIFO as an operand."""
+        """Return the operand for a FIFO."""
 
     def _sends_control(self) -> None:
-        """An operation sends control wavelets."""
+        """Handle an operation that sends control wavelets."""
 
     def _success(self, operands: list[Operand]) -> Value:
         """Return the result value of a vector operation."""
@@ -102,7 +103,7 @@ class VectorWalker(Walker):
         return min(n, 2 if collides else 1) + (max(n - wide, 0) * cost + 999) // 1000
 
     def _id(self, value: int, first: int) -> int:
-        """An id of an issue row: constant, register or constant of the class."""
+        """Return the value of an id in an issue row: a constant, a register, or a constant of the class."""
         if value >= O.USE_CONSTANT:
             return int(self.cls.constants[value - O.USE_CONSTANT])
         if value >= O.USE_REGISTER:
@@ -184,7 +185,8 @@ class VectorWalker(Walker):
         return Operand(form, dsd=dsd, dsr=number, color=color, queue=queue, n=n, endless=n == O.ENDLESS)
 
     def _extent(self, operands: list[Operand], op: int) -> tuple[int | None, int, bool]:
-        """Length (None: without end), cost of an element in 1/1000 cycle, whether two reads collide."""
+        """Return the length (None without end), the cost per element in 1/1000 cycle, and whether two reads
+        collide."""
         sets, vop = self.t.sets, self.t.vop
         length, endless, has_length = 0, False, False
         reads, bank, collides = 0, 0, False
@@ -203,7 +205,7 @@ class VectorWalker(Walker):
                 collides |= (reads == 2 and mine == bank) or in_one_bank
                 bank = mine
         room = operands[0].n if operands[0].form == S.MEMORY else 0
-        if room:  # a shorter destination in memory bounds the operation
+        if room:  # a shorter destination in memory limits the length
             length = min(length, room)
         if length == 0 and not has_length:
             length = 1
@@ -237,8 +239,8 @@ class VectorWalker(Walker):
         return found or V.FLOAT
 
     def _apply(self, op: int, operands: list[Operand], n: int, is_async: bool) -> None:
-        """Apply the effect of the operation on memory and registers; one that overlaps the main thread may do
-        so at any time."""
+        """Apply the effect of an operation on memory and registers; an asynchronous operation may have it at
+        any time."""
         destination, source = operands[0], operands[1]
         if destination.form == S.MEMORY:
             is_copy = O.VECTOR_OPS[op] in _COPIES and source.form in (S.MEMORY, S.VALUE) and not is_async

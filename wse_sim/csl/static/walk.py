@@ -1,6 +1,7 @@
-"""Scalar code of one core with abstract values: registers, memory, jumps, functions of the machine.
+"""Analysis of one core's scalar code with abstract values: registers, memory, jumps, and functions of the
+machine.
 
-The semantics of opcodes are those of :mod:`wse_sim.fabric.vm.semantics`; prices are those of the machine.
+The semantics of opcodes are those of :mod:`wse_sim.fabric.vm.semantics`; costs are those of the machine.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _POSITIONS = {Sys.X_COORD, Sys.Y_COORD, Sys.FABRIC_X, Sys.FABRIC_Y}
 
 
 class Walker(ABC):
-    """Runs scalar code; what touches vectors, the command stream or routers is left to those who inherit."""
+    """Base class that follows scalar code; subclasses handle vectors, the command stream and routers."""
 
     def __init__(self, tables: Tables, number: int, state: CoreState, place: tuple[int, int] | None = None):
         self.t, self.cls, self.state, self.place = tables, tables.image.classes[number], state, place
@@ -45,41 +46,54 @@ class Walker(ABC):
         self.calls: list[tuple[int, int]] = []
         self.ended = False
 
-    # -- left to others
+    # -- for subclasses
 
     @abstractmethod
     def _vector(self, target: int, first: int, row: int) -> None:
-        """A vector operation."""
+        """Handle a vector operation."""
 
     @abstractmethod
     def _release(self) -> None:
-        """The command stream is released."""
+        """Handle the release of the command stream."""
 
     @abstractmethod
     def _changed(self, fn: Sys, first: int) -> Value | None:
-        """A function that changes routers or queues, or looks at them."""
+        """Handle a function that changes or reads routers or queues; return its result."""
 
     # -- registers and memory
 
     def where(self) -> str:
-        """The place of the present row of code."""
+        """Return the source place of the present row of code."""
         return self.t.image.where(self.pc)
 
     def known(self, value: Value, what: str) -> int:
-        """A value that decides something."""
+        """Return a value that decides the course.
+
+        Raises
+        ------
+        NotStaticError
+            If it is unknown.
+        """
         if isinstance(value, Unknown):
             raise NotStaticError(f"{what} at {self.where()} depends on {value.cause}")
         return value
 
     def get(self, register: int) -> Value:
-        """A register of the present window."""
+        """Return a register of the present window; 0 if it was never written."""
         return self.regs.get(self.window + register, 0)
 
     def put(self, register: int, value: Value) -> None:
+        """Set a register of the present window."""
         self.regs[self.window + register] = value
 
     def load(self, address: int, words: int) -> Value:
-        """Raw bits at a word address."""
+        """Return the raw bits at a word address, or the unknown value if a word is unknown.
+
+        Raises
+        ------
+        NotStaticError
+            If the address is outside the memory.
+        """
         memory = self.state.memory
         if address < 0 or address + words > len(memory):
             raise NotStaticError(f"address {address} at {self.where()} is outside the memory of the program")
@@ -92,6 +106,13 @@ class Walker(ABC):
         return total
 
     def store(self, address: int, words: int, value: Value) -> None:
+        """Store a value at a word address.
+
+        Raises
+        ------
+        NotStaticError
+            If the address is outside the memory.
+        """
         memory = self.state.memory
         if address < 0 or address + words > len(memory):
             raise NotStaticError(f"address {address} at {self.where()} is outside the memory of the program")
@@ -99,13 +120,13 @@ class Walker(ABC):
             memory[address + i] = value if isinstance(value, Unknown) else (value >> (16 * i)) & 0xFFFF
 
     def _run(self, entry: int) -> None:
-        """A task from its entry to its end."""
+        """Follow code from an entry to the end of the task."""
         self.pc, self.window, self.calls = entry, 0, []
         self.ended = False
         self.last = (
             0,
             0,
-        )  # 1 + address of the element that the last operation wrote, and the time since which others could issue
+        )  # 1 + address of the element that the last operation wrote, and the time from which others could issue
         code, price = self.t.code, self.t.price
         while not self.ended:
             op, a, b, c = code[self.pc]
@@ -148,9 +169,7 @@ class Walker(ABC):
         words, is_signed, scale = M.LOADS[Op(op)]
         base, index = self.get(b), self.get(c) if scale else 0
         for part in (base, index):
-            if isinstance(
-                part, Unknown
-            ):  # which value is loaded depends on data; so does the value, and nothing else
+            if isinstance(part, Unknown):  # the value depends on the unknown address, and nothing else does
                 self.put(a, part)
                 return
         value = self.load(self._address(b, c, scale), words)

@@ -1,1 +1,1 @@
-"""Import names of the appliance interface."""
+"""Modules of the appliance interface under the vendor's names."""

@@ -1,4 +1,4 @@
-"""Import name of places on the fabric; see wse_sim.csl.host.layout_api."""
+"""Positions on the fabric under the vendor's name; see wse_sim.csl.host.layout_api."""
 
 from wse_sim.csl.host.layout_api import IntRectangle, IntVector
 

@@ -1,4 +1,4 @@
-"""Import name of the helpers of the host; see wse_sim.csl.host.utils."""
+"""Helper functions for host scripts under the vendor's name; see wse_sim.csl.host.utils."""
 
 from wse_sim.csl.host.utils import (
     calculate_cycles,

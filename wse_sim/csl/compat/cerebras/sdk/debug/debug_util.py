@@ -1,4 +1,4 @@
-"""Import name of the reader of stopped runs; see wse_sim.csl.host.record."""
+"""Reader of stopped runs under the vendor's name; see wse_sim.csl.host.record."""
 
 from wse_sim.csl.host.record import DebugUtil as debug_util  # noqa: N813
 

@@ -1,4 +1,5 @@
-"""Import name of the helpers of the host in releases before 1.1; see wse_sim.csl.host.utils."""
+"""Helper functions for host scripts under the vendor's name in releases before 1.1; see
+wse_sim.csl.host.utils."""
 
 from wse_sim.csl.host.utils import input_array_to_u32, memcpy_view
 

@@ -1,4 +1,4 @@
-"""Import name of the host interface; see wse_sim.csl.host."""
+"""Host interface under the vendor's name; see wse_sim.csl.host."""
 
 from wse_sim.csl.host.arrays import MemcpyDataType, MemcpyOrder
 from wse_sim.csl.host.layout_api import (

@@ -1,4 +1,4 @@
-"""Import name of the types and orders of copies; see wse_sim.csl.host.arrays."""
+"""Data types and orders of copies under the vendor's name; see wse_sim.csl.host.arrays."""
 
 from wse_sim.csl.host.arrays import MemcpyDataType, MemcpyOrder
 
