@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch import nn
 
+from wse_sim import api
 from wse_sim.errors import ModelError
 from wse_sim.frontend import lower
+from wse_sim.graph import Phase
 
 
 class Cached(nn.Module):
@@ -490,3 +492,28 @@ def test_what_is_written_in_place_is_read_as_written():
     assert [k.dims["m"] for k in graph if k.family == "gemm"] == [1, 2, 3, 9]
     assert counts.tolist() == [1, 2, 3]
     assert any("arange" in note for note in graph.notes)
+
+
+class Hidden(torch.nn.Module):
+    """Layers in a plain list, whose weights are registered under a name that is also a method."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = [torch.nn.Linear(8, 8), torch.nn.Linear(8, 4)]
+        self.parameters = torch.nn.ParameterList(  # type: ignore[assignment]
+            [weight for layer in self.layers for weight in layer.parameters()]
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers[1](torch.relu(self.layers[0](x)))
+
+
+def test_a_submodule_that_a_method_hides_has_its_weights():
+    """Two layers of 8 x 8 + 8 and 8 x 4 + 4 weights; the module keeps its own names."""
+    model = Hidden()
+    names = [name for name, _ in model.named_parameters()]
+    graph = api.lower(model, (torch.zeros(1, 8),), training=True, optimizer="sgd")
+    updated = {name for kernel in graph.kernels if kernel.phase is Phase.UPDATE for name in kernel.parameters}
+    assert sum(graph.tensors[name].elements for name in updated) == 8 * 8 + 8 + 8 * 4 + 4
+    assert [name for name, _ in model.named_parameters()] == names
+    assert names[0] == "parameters.0"

@@ -54,6 +54,7 @@ from wse_sim.frontend.watch import (
     quiet,
     reject_assigned_attributes,
     reject_side_effects,
+    reveal_submodules,
     scripts_called,
     seeded,
     set_plain,
@@ -127,6 +128,7 @@ def export(
         fake.train(training)
     try:
         with as_it_was(fake):
+            reveal_submodules(fake)
             program, said, switches = _settled(
                 fake, fake_args, fake_kwargs, (given, named), once, has_gradients
             )

@@ -123,6 +123,23 @@ def as_it_was(module: torch.nn.Module) -> Iterator[None]:
             value.extend(kept) if isinstance(value, list) else value.update(kept)
 
 
+def reveal_submodules(module: torch.nn.Module) -> None:
+    """Rename submodules that a method of their owner hides, as ``self.parameters = nn.ParameterList(...)`` does: torch
+    looks them up as attributes.
+    """
+    for part in module.modules():
+        found = part._modules
+        hidden = {
+            name
+            for name, child in found.items()
+            if child is not None and name not in vars(part) and hasattr(type(part), name)
+        }
+        if hidden and isinstance(found, dict):  # that of a scripted module is in C++
+            renamed = {f"{name}_" if name in hidden else name: child for name, child in found.items()}
+            found.clear()
+            found.update(renamed)
+
+
 def plain_state(module: torch.nn.Module) -> dict[str, Any]:
     """Return numbers, strings and lengths of containers in a module's attributes."""
     state: dict[str, Any] = {}
