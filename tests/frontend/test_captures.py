@@ -517,3 +517,20 @@ def test_a_submodule_that_a_method_hides_has_its_weights():
     assert sum(graph.tensors[name].elements for name in updated) == 8 * 8 + 8 + 8 * 4 + 4
     assert [name for name, _ in model.named_parameters()] == names
     assert names[0] == "parameters.0"
+
+
+class Unregistered(torch.nn.Module):
+    """A layer in a plain list: torch computes gradients of its weights, and no optimizer sees them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.last = [torch.nn.Linear(8, 8)], torch.nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.relu(self.layers[0](x)))
+
+
+def test_weights_that_no_optimizer_sees_are_constants_and_a_note_says_so():
+    graph = api.lower(Unregistered(), (torch.zeros(1, 8),), training=True, optimizer="sgd")
+    assert [kernel.name for kernel in graph.kernels if kernel.phase is Phase.UPDATE] == ["last.update"]
+    assert [note for note in graph.notes if note.startswith("weights: 72 weights of the modules in 'layers'")]

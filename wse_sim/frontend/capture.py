@@ -50,11 +50,11 @@ from wse_sim.frontend.watch import (
     as_it_was,
     assigned_attributes,
     does_the_same,
+    found_submodules,
     plain_state,
     quiet,
     reject_assigned_attributes,
     reject_side_effects,
-    reveal_submodules,
     scripts_called,
     seeded,
     set_plain,
@@ -127,8 +127,7 @@ def export(
     with contextlib.suppress(NotImplementedError):  # an exported module has its mode built in
         fake.train(training)
     try:
-        with as_it_was(fake):
-            reveal_submodules(fake)
+        with as_it_was(fake), found_submodules(fake) as constants:
             program, said, switches = _settled(
                 fake, fake_args, fake_kwargs, (given, named), once, has_gradients
             )
@@ -155,6 +154,12 @@ def export(
         )
     if notes is not None:
         notes += said
+        notes += [
+            f"weights: {count:,} weights of the modules in '{name}' are constants, because a plain attribute holds the modules and "
+            "no optimizer of the model's parameters would update them; torch.nn.ModuleList registers them"
+            for name, count in constants.items()
+            if training
+        ]
         notes += [
             f"switches: forward() sets {name} to {value!r} at its first call; the graph is that of the calls after it"
             for name, value in switches.items()

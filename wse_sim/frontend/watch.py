@@ -123,21 +123,49 @@ def as_it_was(module: torch.nn.Module) -> Iterator[None]:
             value.extend(kept) if isinstance(value, list) else value.update(kept)
 
 
-def reveal_submodules(module: torch.nn.Module) -> None:
-    """Rename submodules that a method of their owner hides, as ``self.parameters = nn.ParameterList(...)`` does: torch
-    looks them up as attributes.
+@contextlib.contextmanager
+def found_submodules(module: torch.nn.Module) -> Iterator[dict[str, int]]:
+    """Register submodules that torch does not find by their attribute, within the block.
+
+    Yields the number of weights that stay constants, by the attribute of the modules that have them.
+
+    Those in plain lists and dictionaries are registered if the module names their weights elsewhere, as in
+    ``self.weights = nn.ParameterList(...)``: torch would take the weights for constants, which do not train.  Those that
+    a method of their owner hides, as in ``self.parameters = nn.ParameterList(...)``, get another name.
     """
-    for part in module.modules():
-        found = part._modules
-        hidden = {
-            name
-            for name, child in found.items()
-            if child is not None and name not in vars(part) and hasattr(type(part), name)
+    weights = {id(weight) for weight in module.parameters()}
+    known = {id(part) for part in module.modules()}
+    changed: list[tuple[dict[str, torch.nn.Module | None], dict[str, torch.nn.Module | None]]] = []
+    left = list(module.modules())
+    constants: dict[str, int] = {}
+    while left:
+        part = left.pop()
+        if not isinstance(part._modules, dict):  # that of a scripted module is in C++
+            continue
+        found = {
+            f"{name}_" if name not in vars(part) and hasattr(type(part), name) else name: child
+            for name, child in part._modules.items()
         }
-        if hidden and isinstance(found, dict):  # that of a scripted module is in C++
-            renamed = {f"{name}_" if name in hidden else name: child for name, child in found.items()}
-            found.clear()
-            found.update(renamed)
+        for key in vars(part).keys() - _OF_MODULES:
+            for i, held in enumerate(pytree.tree_leaves(vars(part)[key])):
+                if isinstance(held, torch.nn.Module) and id(held) not in known:
+                    own = {id(weight): weight for weight in held.parameters() if weight.requires_grad}
+                    if own and own.keys() <= weights:
+                        found[f"{key}_{i}"] = held
+                        known |= {id(inner) for inner in held.modules()}
+                        left += held.modules()
+                    elif own:
+                        constants[key] = constants.get(key, 0) + sum(one.numel() for one in own.values())
+        if list(found) != list(part._modules):
+            changed.append((part._modules, dict(part._modules)))
+            part._modules.clear()
+            part._modules.update(found)
+    try:
+        yield constants
+    finally:
+        for parts, kept in changed:
+            parts.clear()
+            parts.update(kept)
 
 
 def plain_state(module: torch.nn.Module) -> dict[str, Any]:
@@ -176,6 +204,8 @@ def held_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return found
 
 
+_OF_MODULES = frozenset(vars(torch.nn.Module()))
+"""Attributes that every module has."""
 _OWN = frozenset(["_parameters", "_buffers", "_modules"])
 
 
