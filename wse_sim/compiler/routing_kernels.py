@@ -265,9 +265,9 @@ def best_way(
     """Return the cheapest route from one of `points` to a sink: its cost, its number of corners and its
     corners (4, 2).
 
-    Of routes with equal cost the first is returned; the cost is infinite if there is no route. `faces`
-    (points + 1, 2) are the rows and columns of the regions at the points and, in the last row, at the sink;
-    -1 without a region. `closed` is empty if no router is closed.
+    If several routes have equal cost, the first is returned; the cost is infinite if there is no route.
+    `faces` (points + 1, 2) are the rows and columns of the regions at the points and, in the last row, at the
+    sink; -1 without a region. `closed` is empty if no router is closed.
     """
     least, corners = np.inf, 0
     best, way = np.zeros((MOST_CORNERS, 2), np.int64), np.zeros((MOST_CORNERS, 2), np.int64)
