@@ -96,7 +96,7 @@ def evaluate(graph: ContestGraph, placement: tuple[KernelPlace, ...]) -> Contest
         if memory > graph.memlimit * (1 + 1e-12):
             raise PlacementError(
                 f"kernel {kernel.name!r} needs {memory:.1f} words per tile but the limit is {graph.memlimit:g}; "
-                "cut it into more parts"
+                "divide it into more parts"
             )
         max_time = max(max_time, steps)
         w, h = (height, width) if place.rotated else (width, height)

@@ -146,7 +146,7 @@ def parse_kgraph(text: str, name: str = "") -> ContestGraph:
                 )
             if kind != kinds[end]:
                 raise ConfigError(
-                    f"line {number} of the kernel graph has an edge of {kind}[{end}], and node {end} is a {kinds[end]}; correct one"
+                    f"line {number} of the kernel graph has an edge of {kind}[{end}], but node {end} is a {kinds[end]}; correct one of them"
                 )
         if a in kernels and b in kernels:
             edges.append((order[a], order[b]))

@@ -47,8 +47,8 @@ def settle_parts(graph: KernelGraph, wafer: Wafer) -> KernelGraph:
             for n, dim, side in zip(parts, ("k", "n"), ("input", "output"), strict=True):
                 if n > kernel.dims[dim]:
                     raise ModelError(
-                        f"'{kernel.name}' is to be sharded into {n} parts of its {kernel.dims[dim]} {side} features; "
-                        f"ask for at most {kernel.dims[dim]}"
+                        f"'{kernel.name}' is pinned to {n} parts of its {kernel.dims[dim]} {side} features; "
+                        f"use at most {kernel.dims[dim]} parts"
                     )
         cols = math.ceil(parts[1] / wafer.pipeline_efficiency - 1e-9)
         attrs = frozen({**kernel.attrs, "pin_rows": parts[0], "pin_cols": cols})
@@ -81,13 +81,13 @@ def _check_regions(forward: Sequence[Kernel], placer: str, default: str) -> None
     runs = [name for name, _ in groupby(forward, key=lambda k: k.attrs.get("pin_region")) if name is not None]
     if runs and placer != default:
         raise ModelError(
-            f"placer '{placer}' does not keep region '{runs[0]}' together; use placer '{default}' or no region"
+            f"placer '{placer}' does not keep region '{runs[0]}' together; use placer '{default}' or remove the pin"
         )
     for name in runs:
         if runs.count(name) > 1:
             raise ModelError(
-                f"region '{name}' is pinned to stages that do not follow each other, and the pipeline is laid out "
-                f"in the order of its data; pin neighbouring modules to it, or give each run its own name"
+                f"region '{name}' is pinned to stages that do not follow each other, but stages are placed in "
+                f"the order of the data flow; pin neighbouring modules to it, or give each group a different name"
             )
 
 

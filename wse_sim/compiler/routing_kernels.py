@@ -5,7 +5,7 @@ NumPy's order, so that routes of equal cost are equal in both implementations.
 """
 
 # mypy: disable-error-code="assignment"
-# numba types these, and NumPy's integer stubs are not int
+# numba infers these types; in the stubs of NumPy its integers are not int
 from __future__ import annotations
 
 from math import floor
@@ -96,7 +96,7 @@ def pairwise_sum(x: np.ndarray) -> float:
     todo, sums = (
         np.zeros((64, 3), np.int64),
         np.zeros(64),
-    )  # (from, elements, whether two sums are to be added)
+    )  # (first index, elements, whether to add the last two sums instead)
     todo[0, 1] = x.size
     left, known = 1, 0
     while left:
@@ -276,7 +276,7 @@ def best_way(
     to_row, to_col = sink
     for p in range(points.shape[0]):
         row, col = points[p, 0], points[p, 1]
-        for kind in range(3):  # both Ls, Zs by a row, Zs by a column
+        for kind in range(3):  # both Ls, Zs with the middle leg on a row, Zs with it on a column
             if kind == 0:
                 tries = 2
             elif kind == 1:

@@ -5,14 +5,14 @@ westward (1); columns count from the side at which it begins.
 """
 
 # mypy: disable-error-code="assignment"
-# numba types these, and NumPy's integer stubs are not int
+# numba infers these types; in the stubs of NumPy its integers are not int
 from __future__ import annotations
 
 import numpy as np
 
 from wse_sim.jit import helper_kernel, inlined_kernel, kernel
 
-NEVER = 1 << 40  # wider and higher than any fabric
+NEVER = 1 << 40  # a size larger than any fabric
 
 
 @kernel

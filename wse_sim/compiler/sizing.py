@@ -220,7 +220,7 @@ class Candidates:
 
     rows: NDArray[np.int64]
     cols: NDArray[np.int64]
-    time: NDArray[np.float64]  # cycles per sample, with the part of the update
+    time: NDArray[np.float64]  # cycles per sample, with a part of the update if it is counted
     memory: NDArray[np.float64]  # bytes of the fullest core, without samples spread over the region
     held: float  # bytes of samples, in flight and in streams, to spread over the region
     fill: NDArray[np.float64]  # cycles from the first operand to the first result, forward
@@ -276,7 +276,7 @@ class Sizer:
         self.wafer = wafer
         self.prices = prices
         self.replicas = replicas
-        self.update_samples: float | None = None  # n; None: the update is not counted
+        self.update_samples: float | None = None  # samples per update; None: updates are not counted
         self.groups = make_groups(graph, wafer)
         index = {name: g.name for g in self.groups for name in (k.name for k in g.kernels)}
         forward = {g.name for g in self.groups}

@@ -8,7 +8,7 @@ transpositions, cells) and not in seconds, so that a seed gives the same result 
 """
 
 # mypy: disable-error-code="arg-type,return-value,assignment"
-# numba types these, and NumPy's integer stubs are not int
+# numba infers these types; in the stubs of NumPy its integers are not int
 from __future__ import annotations
 
 import time
@@ -35,9 +35,9 @@ from wse_sim.compiler.placement.slicing import (
 )
 from wse_sim.jit import helper_kernel, kernel
 
-LEVEL_EVERY = 1000  # moves between two tries of another level
-HEIGHT_EVERY = 150  # moves between two tries of another height of the whole tree
-CHECK_EVERY = 500_000  # work units between two looks at the clock, about 0.04 s
+LEVEL_EVERY = 1000  # moves between two attempts to change the level
+HEIGHT_EVERY = 150  # moves between two attempts to change the height of the whole tree
+CHECK_EVERY = 500_000  # work units between two checks of the clock, about 0.04 s
 HOPELESS = 0.75  # moves that would have to cut the wire by over a quarter are rejected without a layout
 
 

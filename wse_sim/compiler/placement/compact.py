@@ -18,7 +18,7 @@ from scipy.sparse import coo_matrix
 from wse_sim.compiler.placement.problem import PlacementProblem, first_illegality, wire_length
 
 DENSE_LIMIT = 250  # most blocks for which every ordered pair is a constraint
-NEAREST = 12  # with more blocks than that, most followers of one block before hidden ones are dropped
+NEAREST = 12  # with more blocks, hidden followers are dropped if a block has more followers than this
 
 
 def _ordered_pairs(

@@ -63,7 +63,7 @@ class WindowTask:
     rects: tuple[tuple[int, ...], ...]
     level: float
     free: tuple[int, ...]
-    seconds: float  # of the solver's deterministic clock
+    seconds: float  # limit by the solver's deterministic clock
     deadline: float = float("inf")
 
 
@@ -83,7 +83,7 @@ class TaskOutcome:
     cost: float
     work: float
     stopped: bool
-    seconds: float = 0.0  # wall, of annealing
+    seconds: float = 0.0  # wall seconds of the annealing
 
 
 class Worker:

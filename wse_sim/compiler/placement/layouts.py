@@ -1,7 +1,7 @@
 """Layout of complete slicing trees, and the orientation of the groups of a peeled tree."""
 
 # mypy: disable-error-code="arg-type,return-value,assignment"
-# numba types these, and NumPy's integer stubs are not int
+# numba infers these types; in the stubs of NumPy its integers are not int
 from __future__ import annotations
 
 import numpy as np

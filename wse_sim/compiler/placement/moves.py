@@ -5,7 +5,7 @@ A move returns the two inner nodes from which curves must be recomputed up to th
 """
 
 # mypy: disable-error-code="arg-type,return-value,assignment"
-# numba types these, and NumPy's integer stubs are not int
+# numba infers these types; in the stubs of NumPy its integers are not int
 from __future__ import annotations
 
 import numpy as np

@@ -16,7 +16,7 @@ trees, whose groups are then mirrored and moved to either side by exact evaluati
 """
 
 # mypy: disable-error-code="arg-type,return-value,assignment"
-# numba types these, and NumPy's integer stubs are not int
+# numba infers these types; in the stubs of NumPy its integers are not int
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -159,7 +159,7 @@ def peel_kernel(
                     if thick < 0 or thick > (H if kind % 2 == 0 else W):
                         break
                     if kind < 2 and j == i + 1:
-                        continue  # a row of one is a stack of one
+                        continue  # a row of one block equals a stack of one block
                     new_w = W if kind % 2 == 0 else W - thick
                     new_h = H - thick if kind % 2 == 0 else H
                     rest = areas[n] - areas[j]

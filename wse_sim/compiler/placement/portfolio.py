@@ -154,7 +154,7 @@ def _search_all(search: TreeSearch, bound: float, seed: int, anneals: bool) -> N
     orders = _orders(problem, rng)
     used = _coarse_seeds(search, bound, orders[:1], n)
     if not search.trees:
-        return  # the caller falls back to shelves
+        return  # the caller falls back to the placer snake
     if search.cost <= problem.time_weight * bound * (1 + 1e-9):
         return  # no placement is cheaper
     high = _window_top(search, bound)

@@ -11,7 +11,7 @@ curves of the kind of its cut. If its parent needs the other kind, the curve is 
 """
 
 # mypy: disable-error-code="arg-type,return-value,assignment"
-# numba types these, and NumPy's integer stubs are not int
+# numba infers these types; in the stubs of NumPy its integers are not int
 from __future__ import annotations
 
 from typing import NamedTuple

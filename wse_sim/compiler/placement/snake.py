@@ -9,7 +9,7 @@ order.
 """
 
 # mypy: disable-error-code="arg-type,return-value,assignment"
-# numba types these, and NumPy's integer stubs are not int
+# numba infers these types; in the stubs of NumPy its integers are not int
 from __future__ import annotations
 
 import math
@@ -218,7 +218,7 @@ def _place_view(view: _View, pairs: np.ndarray) -> np.ndarray | None:
     rows = view.dead.astype(np.int8)
     events = np.flatnonzero((np.diff(rows, axis=0) != 0).any(axis=1)) + 1
     heights = _shelf_heights(view.height)
-    if events.size:  # the dead map costs a sweep over the columns per shelf: try fewer heights
+    if events.size:  # with dead cores every shelf needs a pass over the columns: try fewer heights
         heights = heights[:: max(1, len(heights) // 120)]
     best = np.zeros((n + 1, 2), dtype=np.int64)
     trace = np.zeros((n + 1, 2, 3), dtype=np.int64)

@@ -106,7 +106,7 @@ def solve_window(
     model.minimize(total)
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
-    solver.parameters.catch_sigint_signal = False  # an interrupt is the caller's
+    solver.parameters.catch_sigint_signal = False  # the caller handles interrupts
     units = seconds / SECONDS_PER_UNIT
     solver.parameters.max_deterministic_time = units
     if np.isfinite(wall_s):

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-if TYPE_CHECKING:  # names of types alone: the command line reads the list of placers at every start
+if TYPE_CHECKING:  # for types only: the command line reads the list of placers at every start
     from wse_sim.compiler.placement.problem import Placement, PlacementProblem, Progress
     from wse_sim.compiler.shelves import Box
     from wse_sim.compiler.sizing import Sizer

@@ -9,7 +9,7 @@ class Exact(Searching):
     """Placer by constraint programming; it needs OR-tools."""
 
     name = "exact"
-    about = "proofs for a few kernels"
+    about = "constraint programming with a proof of the optimum, for a few kernels"
 
     def engine(self) -> Engine:
         """Return a :class:`wse_sim.compiler.placement.exact.ExactPlacer`."""

@@ -9,7 +9,7 @@ class Peel(Searching):
     """Placer by the start trees of the portfolio alone."""
 
     name = "peel"
-    about = "peel dynamic program over rows and stacks"
+    about = "dynamic program that peels rows and stacks off the free rectangle; the start of the portfolio"
 
     def engine(self) -> Engine:
         """Return a :class:`wse_sim.compiler.placement.portfolio.PeelPlacer`."""

@@ -16,7 +16,7 @@ class Shelves(StagePlacer):
     """Placer of stages by a dynamic program over shelves across the wafer."""
 
     name = "shelves"
-    about = "dynamic program over shelves in dataflow order, snake-wise; the default, seconds"
+    about = "dynamic program over shelves in dataflow order, like a snake; the default, takes seconds"
 
     def placements(self, sizer: Sizer, objective: str) -> Iterator[tuple[float, list[Box]]]:
         """Yield the placements of :func:`wse_sim.compiler.shelves.shelf_placements`."""
