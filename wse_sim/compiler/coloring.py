@@ -37,7 +37,10 @@ def colors_for_streams(colors: int, training: bool) -> int:
 
 
 class Meeting:
-    """For each net, by position, the nets that share a router with it; the earlier nets come first."""
+    """The pairs of nets that share a router: item i lists the positions of the nets that meet net i.
+
+    Nets before net i come first in its list.
+    """
 
     def __init__(self, near: list[list[int]]) -> None:
         self._near = near

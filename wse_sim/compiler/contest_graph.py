@@ -182,7 +182,13 @@ def _is_header(text: str) -> bool:
 
 
 def _note(header: dict[str, str], key: str, value: str, line: int, *, is_stated: bool) -> None:
-    """Add a key to the header; a key outside comments (`is_stated`) must be one of `HEADER_KEYS`."""
+    """Add a key and its value to the header.
+
+    Raises
+    ------
+    ConfigError
+        If the key is repeated, or is unknown and stated outside a comment (`is_stated`).
+    """
     if key in HEADER_KEYS and key in header:
         raise ConfigError(f"line {line} of the kernel graph has {key}={value[:40]} again; state it once")
     if is_stated and key not in HEADER_KEYS:

@@ -17,7 +17,7 @@ NEVER = 1 << 40  # a size larger than any fabric
 
 @kernel
 def least_widths(quickest: np.ndarray, widths: np.ndarray, pace: float) -> np.ndarray:
-    """Return the least width (heights,) int64 with which each height keeps `pace`, or NEVER.
+    """Return, for each height, the least width int64 that keeps `pace`; NEVER if no width does.
 
     `quickest` (heights, n) are the least times within each of the first n `widths`; they decrease along a
     row. Neighbouring heights need similar widths, so each search begins at the width found last.
@@ -74,8 +74,10 @@ def least_widths_of(
 
 @kernel
 def least_sizes_of(times: np.ndarray, sizes: np.ndarray, paces: np.ndarray) -> np.ndarray:
-    """Return, for each kind, the first of `sizes` (n,) whose time (kinds, n) is at most the kind's pace, or
-    NEVER.
+    """Return, for each kind, the first of `sizes` (n,) that keeps the kind's pace; NEVER if none of them
+    does.
+
+    `times` (kinds, n) are the times at these sizes, `paces` (kinds,) the paces.
     """
     out = np.full(times.shape[0], NEVER, np.int64)
     for kind in range(times.shape[0]):

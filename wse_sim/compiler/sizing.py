@@ -73,8 +73,10 @@ class Group:
         return family(self.forward.family).lay(self.forward.dims, self.forward.attrs)
 
     def moving_bytes(self, rows: Count, cols: Count) -> Number:
-        """Return the SRAM bytes of the fullest core outside the `rows` x `cols` compute cores, with its code;
-        0 if the kernel stores nothing there.
+        """Return the SRAM bytes of the fullest core that is set aside, its code included, for `rows` x `cols`
+        compute cores.
+
+        Returns 0 if the kernel stores nothing on these cores.
         """
         kernel, tiling = self.forward, Tiling(rows, cols, "stationary")
         store = family(kernel.family).store_bytes(kernel.dims, tiling, self.wafer, kernel.attrs)
@@ -130,8 +132,8 @@ class Group:
         return chain_rows(dims["k"], dims["n"], fused_items(self.forward), tiling, self.wafer, has_dx=has_dx)
 
     def _is_light(self, kernel: Kernel) -> bool:
-        """Return whether a kernel is a product of this layer, or an elementwise function that its last row
-        can apply.
+        """Return whether the last row can run a gradient kernel: it is of the layer's family or a function in
+        `LIGHT`.
         """
         return kernel.family == self.forward.family or kernel.attrs.get("function") in LIGHT
 
@@ -204,8 +206,10 @@ class Shapes:
         return self.rows.shape, self.cols.shape, self.rows.tobytes(), self.cols.tobytes()
 
     def spread(self, values: Number) -> FloatArray:
-        """Return values that broadcast over the rectangles as an array (n,); a scalar takes no additional
-        memory.
+        """Return `values`, which broadcast over the rectangles, as an array (n,) with one value per
+        rectangle.
+
+        A scalar is not copied.
         """
         whole = np.broadcast_shapes(self.rows.shape, self.cols.shape)
         found = np.asarray(values, float)
@@ -484,7 +488,7 @@ class Sizer:
         return self.activation_bytes(group) + self.stream_bytes(group)
 
     def sample_bytes(self, group: Group) -> float:
-        """Return the bytes that one more sample in flight adds to :meth:`activation_bytes`."""
+        """Return the bytes of activations that the stage stores for one more sample in flight."""
         if not self.graph.training:
             return 0.0
         if self.again.runs_again(group.name):

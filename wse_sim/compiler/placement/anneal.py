@@ -229,7 +229,9 @@ def anneal_kernel(
 
 
 def make_pool(bank: CurveBank, n: int) -> tuple[np.ndarray, int]:
-    """Return a pool of curve rows for a tree of `n` leaves, and the first row after the leaves' curves."""
+    """Return an array for the curves of a tree of `n` leaves, filled with the leaves' curves, and its first
+    free row.
+    """
     base = 2 * bank.curves.shape[0]
     pool = np.full((base + 8 * n, bank.span), 1 << 13, dtype=np.int16)
     pool[:base] = bank.curves.reshape(base, bank.span)

@@ -144,7 +144,9 @@ class ContestShapes:
         return self._key
 
     def _solve(self, level: float) -> tuple[Front, np.ndarray]:
-        """Return the front at a level and the (h, w, c) of its shapes, cached."""
+        """Return the Pareto set of shapes at a level and the arguments (h, w, c) of each shape; results are
+        cached.
+        """
         hit = self._cache.get(level)
         if hit is not None:
             return hit

@@ -321,7 +321,9 @@ class Peeler:
         return sorted(found, key=lambda seed: seed.cost)
 
     def _groups(self, states: np.ndarray, n: int, s: int) -> list[tuple[int, int, int]]:
-        """Return (first, end, kind) of every group of the end state `s`, in peeling order."""
+        """Return the groups that lead to the end state `s` as (first block, end, kind), in the order of
+        peeling.
+        """
         groups = []
         j = n
         while j > 0:

@@ -320,11 +320,10 @@ def realise_changes(
     s: Slicing,
     c: Cells,
 ) -> int:
-    """Update the cells to the layout of :func:`realise` where it has changed; return the number of nodes in
-    `moved`.
+    """Update the layout of :func:`realise` after a move, and list the nodes whose cells changed in `moved`.
 
-    A subtree that is not stamped in `changed` with this move and keeps its size keeps its inner layout: it is
-    shifted, or skipped if it stays in place.
+    A subtree that the move did not touch (its stamp in `changed` is older) and whose size is unchanged keeps
+    its inner layout: it is shifted, or skipped if it stays in place. Returns the number of nodes in `moved`.
     """
     n, tree, pool, leaf, stack = s.n, s.tree, s.pool, s.leaf, s.stack
     cell, centre, fresh, changed, moved, stamp = c.cell, c.centre, c.fresh, c.changed, c.moved, s.work[1]

@@ -9,7 +9,7 @@ class Snake(Searching):
     """Placer of any rectangles on shelves in snake order."""
 
     name = "snake"
-    about = "dynamic program over shelves of rectangles in snake order; takes wire into account and avoids dead cores"
+    about = "dynamic program over shelves of rectangles in snake order; considers wire, avoids dead cores"
 
     def engine(self) -> Engine:
         """Return a :class:`wse_sim.compiler.placement.snake.SnakePlacer`."""
