@@ -1,14 +1,14 @@
 """Color assignment of streams: nets whose trees share a router need different colors.
 
-Symbols: K colors of a router (24), of which the host copy uses 3 and the kernels 3 for each direction in
-which data runs through them (operands; sums, alternating by parity); the streams use the rest. A net with
-gradients needs two consecutive colors, one per direction.
+Symbols: K colors of a router (24). The host copy uses 3 of them, and the kernels use 3 for each direction in
+which data crosses a region (one for operands, two for sums, which alternate by parity). The streams use the
+rest. A net with gradients needs two consecutive colors, one per direction.
 
 1. The graph coloring tries several greedy orders and keeps the best. A net occupies its color in its complete
 end regions, because the kernel decides where in a region it starts and ends.
 
-2. Nets left without a color are rerouted, the longest first: for every color, around the routers where other
-nets use it.
+2. Nets that have no color are rerouted, the longest first. For every color, the route avoids the routers
+where other nets use that color.
 """
 
 from __future__ import annotations
@@ -23,19 +23,24 @@ from numpy.typing import NDArray
 from wse_sim.compiler.nets import Net, routers_of
 from wse_sim.compiler.routing import Router
 
-HOST_COLORS = 3  # of the routable colors, taken by host copy (vendor documentation)
-KERNEL_COLORS = 3  # each way: as the programs of triggered products, operands and two for sums
+HOST_COLORS = 3  # routable colors that the host copy uses (vendor documentation)
+KERNEL_COLORS = 3  # per direction, as in programs of triggered products: one for operands, two for sums
 FAR = (-0.5, -0.25, -0.1, 0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9, 1.1, 1.25, 1.5)
-"""Positions of the middle leg of a Z when a net looks for a route on its color."""
+"""Positions of the middle leg of a Z, as fractions of the distance between its ends, for nets that are
+rerouted.
+"""
 
 
 def colors_for_streams(colors: int, training: bool) -> int:
-    """Colors of a router that are left for streams between kernels."""
+    """Return the number of a router's colors that are left for streams between kernels."""
     return max(0, colors - HOST_COLORS - KERNEL_COLORS * (2 if training else 1))
 
 
 class Meeting:
-    """Which nets (by position) hold a router together: ``meeting[i]`` are the nets that net i meets, those before it first."""
+    """The pairs of nets that share a router: item i lists the positions of the nets that meet net i.
+
+    Nets before net i come first in its list.
+    """
 
     def __init__(self, near: list[list[int]]) -> None:
         self._near = near
@@ -48,12 +53,14 @@ class Meeting:
 
     @property
     def edges(self) -> list[tuple[int, int]]:
-        """Pairs of nets that meet, each once."""
+        """Pairs of nets that share a router, each pair once."""
         return [(i, j) for i, others in enumerate(self._near) for j in others if i < j]
 
 
 def conflicts(nets: Sequence[Net], rows: int, cols: int, *, whole_ends: bool = True) -> Meeting:
-    """Return which nets use a router together."""
+    """Return which nets occupy a color in a common router: on their trees and, with `whole_ends`, in their
+    end regions.
+    """
     owner, boxes = [], []
     for i, net in enumerate(nets):
         held = _boxes(net, rows, cols, whole_ends=whole_ends)
@@ -69,15 +76,17 @@ def conflicts(nets: Sequence[Net], rows: int, cols: int, *, whole_ends: bool = T
         found = own[i + 1 :][meet]
         found = found[~met[net_of, found] & (found != net_of)]
         if found.size:
-            found = found[np.append(True, found[1:] != found[:-1])]  # boxes of a net follow each other
+            found = found[np.append(True, found[1:] != found[:-1])]  # the boxes of a net are consecutive
             met[net_of, found] = True
             after[net_of] += found.tolist()
     return Meeting([np.flatnonzero(met[:, i]).tolist() + after[i] for i in range(len(nets))])
 
 
 def _boxes(net: Net, rows: int, cols: int, *, whole_ends: bool = True) -> list[tuple[int, int, int, int]]:
-    """Return the routers (row0, row1, col0, col1), half-open, at which a net occupies its color: those of its
-    tree and its end regions."""
+    """Return the routers in which a net occupies its color, as half-open ranges (row0, row1, col0, col1).
+
+    These are the routers of its tree and, with `whole_ends`, those of its end regions.
+    """
     legs = net.legs() or [(net.source, net.source)]
     held = [routers_of(start, end, net.width, rows, cols) for start, end in legs]
     ends = net.ends.values() if whole_ends else ()
@@ -87,12 +96,12 @@ def _boxes(net: Net, rows: int, cols: int, *, whole_ends: bool = True) -> list[t
 def assign_colors(
     router: Router, nets: Sequence[Net], limit: int, *, whole_ends: bool = True
 ) -> tuple[list[int], int]:
-    """Return the first color of every net and the number of colors; nets that share a router get different
-    colors.
+    """Assign colors to nets so that nets that share a router have different colors.
 
-    All nets get equally many colors, so that the pairs of different nets never overlap. Nets that find none
-    below `limit` are rerouted, and keep a color above it if that fails. Without `whole_ends`, only the trees
-    occupy colors.
+    All nets get the same number of colors, so that the color pairs of different nets never overlap. Nets that
+    find no color below `limit` are rerouted, which changes their trees and the loads of `router`. They keep a
+    color above the limit if that fails. Without `whole_ends`, nets occupy colors on their trees only. Returns
+    the first color of every net and the number of colors used.
     """
     per_net = 2 if any(net.with_gradients for net in nets) else 1
     found = _greedy(conflicts(nets, router.rows, router.cols, whole_ends=whole_ends))
@@ -105,20 +114,21 @@ def assign_colors(
 
 
 class Neighbours(Protocol):
-    """A graph of the nodes 0 to n - 1: the neighbours of each."""
+    """A graph of the nodes 0 to n - 1, as a sequence of the neighbours of each node."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, node: int) -> Iterable[int]: ...
 
 
 def saturation_first(graph: Neighbours, colors: Mapping[int, int]) -> Iterator[int]:
-    """Nodes in the order of DSATUR: next the one whose neighbours have most colors, then most neighbours, then the first.
+    """Yield the nodes in the order of DSATUR.
 
-    `colors` grows between two nodes.
+    The next node is the one whose neighbours have the most different colors, then the one with the most
+    neighbours, then the first. The caller adds each node's color to `colors` before it takes the next node.
     """
     count = len(graph)
     degrees = np.array([len([*graph[node]]) for node in range(count)], np.int64)
-    rank = degrees.copy()  # neighbours' colors before neighbours
+    rank = degrees.copy()  # grows by `count` with each color, so that colors outweigh neighbours
     near: list[set[int]] = [set() for _ in range(count)]
     for _ in range(count):
         node = int(rank.argmax())
@@ -132,15 +142,17 @@ def saturation_first(graph: Neighbours, colors: Mapping[int, int]) -> Iterator[i
 
 
 def largest_first(graph: Neighbours, colors: Mapping[int, int]) -> Iterator[int]:
-    """Nodes of most neighbours first, then the first ones."""
+    """Yield the nodes with the most neighbours first; equal ones in ascending order."""
     degrees = [len([*graph[node]]) for node in range(len(graph))]
     yield from sorted(range(len(graph)), key=lambda node: -degrees[node])
 
 
 def smallest_last(graph: Neighbours, colors: Mapping[int, int]) -> Iterator[int]:
-    """Last a node of fewest neighbours, before it one of fewest neighbours among the others, and so on.
+    """Yield the nodes in smallest-last order.
 
-    Of several, the one that a set gives: networkx's order, on which results of plans rest.
+    The last node is one with the fewest neighbours; the one before it has the fewest neighbours among the
+    others, and so on. Ties are broken in the order of ``set.pop``, as in networkx, because results of plans
+    depend on it.
     """
     left = [len([*graph[node]]) for node in range(len(graph))]
     by_left: dict[int, set[int]] = {}
@@ -165,7 +177,9 @@ def smallest_last(graph: Neighbours, colors: Mapping[int, int]) -> Iterator[int]
 
 
 def _taken(sets: dict[int, set[int]], key: int, item: int | None = None) -> int:
-    """Take an item, or any, out of one of several sets; an empty set goes."""
+    """Remove an item from ``sets[key]`` and return it: `item`, or any one. A set that becomes empty is
+    deleted.
+    """
     found = sets[key]
     if item is None:
         item = found.pop()
@@ -180,7 +194,7 @@ STRATEGIES = (saturation_first, largest_first, smallest_last)
 
 
 def _greedy(graph: Neighbours) -> dict[int, int]:
-    """The coloring with fewest colors of several greedy ones."""
+    """Return the greedy coloring with the fewest colors over all strategies."""
     best: dict[int, int] = {}
     for strategy in STRATEGIES:
         found: dict[int, int] = {}
@@ -201,7 +215,10 @@ def _reroute(
     *,
     whole_ends: bool,
 ) -> None:
-    """Reroute the nets in `late` so that each gets one of the first `most` colors, if any route is free."""
+    """Reroute the nets in `late`, the longest first, to give each one of the first `most` colors.
+
+    A net that finds no free route in any color keeps its route and its color.
+    """
     taken = np.zeros((most, router.rows, router.cols), bool)
     waiting = set(late)
     for i, net in enumerate(nets):
@@ -224,6 +241,7 @@ def _reroute(
 
 
 def _paint(taken: NDArray[np.bool_], net: Net, *, whole_ends: bool) -> None:
+    """Mark the routers in which a net occupies its color as taken."""
     rows, cols = taken.shape
     for r0, r1, c0, c1 in _boxes(net, rows, cols, whole_ends=whole_ends):
         taken[r0:r1, c0:c1] = True

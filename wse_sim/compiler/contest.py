@@ -1,13 +1,13 @@
-"""ISPD 2020 wafer-scale placement contest: read, evaluate, place, write and draw.
+"""The ISPD 2020 contest of wafer-scale placement: read, place, evaluate, write and draw instances.
 
     cost = wdeltat * max_time + wlength * L1 + wadapter * A
 
-The formula of the adapter cost A is not public: it is left out, and a result whose ``wadapter`` is
-not 0 says so in its notes.  L1 sums |dx| + |dy| between rectangle centres over kernel-to-kernel
-edges; input and output nodes are ignored.
+The formula of the adapter cost A is not public. It is left out, and a result whose ``wadapter`` is not 0 has
+a note on this. L1 is the sum of |dx| + |dy| between rectangle centres over kernel-to-kernel edges; input and
+output nodes are ignored.
 
-The contest counts y from the south, the placers from the north.  Neither cost nor legality knows which way is up, so y
-passes between them as it is; files and pictures are the contest's.
+The contest counts y from the south, the placers count it from the north. Neither cost nor legality depends on
+this, so y passes between them unchanged. Files and pictures use the contest's convention.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ __all__ = [
     "run_contest",
 ]
 
-_FAR = 10**9  # tiles: no fabric reaches there, and sums stay within 64 bits
+_FAR = 10**9  # tiles: beyond any fabric, and sums stay within 64 bits
 
 
 @dataclass(frozen=True)
 class ContestResult:
-    """A legal placement with its cost; times in the contest's steps, lengths in tiles."""
+    """A legal placement with its cost; times are in the contest's steps, lengths in tiles."""
 
     graph: ContestGraph
     placement: tuple[KernelPlace, ...]
@@ -67,12 +67,18 @@ class ContestResult:
     notes: tuple[str, ...] = ()
 
     def write(self, path: str | Path) -> None:
-        """Write the placement in the contest's format."""
+        """Write the placement to a file in the contest's format."""
         Path(path).write_text(format_placement(self.graph, self.placement), encoding="utf-8")
 
 
 def evaluate(graph: ContestGraph, placement: tuple[KernelPlace, ...]) -> ContestResult:
-    """Cost of a placement; PlacementError names the first illegality (arguments, memory, place)."""
+    """Return a placement with its time, wire, cost and lower bound.
+
+    Raises
+    ------
+    PlacementError
+        If the placement is illegal; the message names the first fault (arguments, memory or position).
+    """
     rects = np.zeros((len(placement), 4), dtype=np.int64)
     max_time = 0.0
     for i, (kernel, place) in enumerate(zip(graph.kernels, placement, strict=True)):
@@ -90,7 +96,7 @@ def evaluate(graph: ContestGraph, placement: tuple[KernelPlace, ...]) -> Contest
         if memory > graph.memlimit * (1 + 1e-12):
             raise PlacementError(
                 f"kernel {kernel.name!r} needs {memory:.1f} words per tile but the limit is {graph.memlimit:g}; "
-                "cut it into more parts"
+                "divide it into more parts"
             )
         max_time = max(max_time, steps)
         w, h = (height, width) if place.rotated else (width, height)
@@ -116,11 +122,11 @@ def evaluate(graph: ContestGraph, placement: tuple[KernelPlace, ...]) -> Contest
 
 
 def lower_bound(graph: ContestGraph) -> float:
-    """Return the least time at which the kernels' least areas fit in the fabric, ignoring memory.
+    """Return the least time at which the kernels' smallest areas fit in the fabric, ignoring memory.
 
     This is the bound that publications on the contest use; it holds for every placement. The search itself
-    uses a tighter bound in which the shapes respect the memory limit. Returns 0, which is also a bound, if
-    the computation exceeds 20 s.
+    uses a tighter bound, in which the shapes respect the memory limit. Returns 0, which is also a bound, if
+    the computation exceeds 20 s or the kernels do not fit at any time.
     """
     from wse_sim.compiler.placement.curves import BOUND_S, area_bound
 
@@ -131,7 +137,15 @@ def lower_bound(graph: ContestGraph) -> float:
 
 
 def check_contest(kgraph: str | Path, placement: str | Path) -> ContestResult:
-    """Evaluate a placement file against a graph file; PlacementError names the first illegality."""
+    """Evaluate a placement file for the graph in another file.
+
+    Raises
+    ------
+    ConfigError
+        If the graph file cannot be read.
+    PlacementError
+        If the placement file cannot be read or the placement is illegal; the message names the first fault.
+    """
     graph = read_kgraph(kgraph)
     places, notes = read_paint(graph, placement)
     result = evaluate(graph, places)
@@ -145,7 +159,7 @@ def run_contest(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> ContestResult:
-    """Place the instance in `path` and evaluate it with the contest's evaluator."""
+    """Read the instance in `path`, place it and evaluate the placement as the contest does."""
     return place_graph(read_kgraph(path), placer, time_limit_s, seed, progress)
 
 
@@ -156,7 +170,7 @@ def place_graph(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> ContestResult:
-    """Place `graph` and evaluate it with the contest's evaluator."""
+    """Place `graph` and evaluate the placement as the contest does."""
     from wse_sim.compiler.placers import rectangle_placer
 
     start = time.perf_counter()
@@ -177,7 +191,9 @@ def place_graph(
 
 
 def draw(result: ContestResult, path: str | Path) -> None:
-    """Picture of the placement: kernels shaded by their depth in the dataflow, edges as lines."""
+    """Write a picture of the placement to `path`: kernels shaded by their depth in the dataflow, edges as
+    lines.
+    """
     from wse_sim.compiler.placement.picture import draw_rectangles
 
     graph, rects = result.graph, result.rects

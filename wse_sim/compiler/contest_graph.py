@@ -22,7 +22,7 @@ FORMAL_KEYS = {
 }
 
 _NODE = re.compile(r"^\s*([A-Za-z]+)\s*\[\s*(\d{1,9})\s*\](?!\s*:)(.*)$")
-# Every pattern reads a line once: a word begins where no letter stands before it, and what follows has one reading.
+# Every pattern reads a line once: a word begins only after a non-letter, and the rest matches in one way.
 _END = r"(?<![A-Za-z])([A-Za-z]+)\s*\[\s*(\d{1,9})\s*\]"
 _EDGE = re.compile(rf"{_END}\s*:\s*(?:\w+\s*)?->\s*{_END}")
 _HEADER = re.compile(r"[A-Za-z_]+\s*=\s*(?:'[^']*'|\"[^\"]*\"|[^\s,;]+)(?:[\s,;]+|$)")
@@ -33,20 +33,24 @@ _PAIR = re.compile(r"(?<![A-Za-z_])([A-Za-z_]+)\s*=\s*(?:'([^']*)'|\"([^\"]*)\"|
 
 @dataclass(frozen=True)
 class ContestKernel:
-    """One kernel: its name, kind (conv, dblock, cblock) and formal arguments in file order."""
+    """One kernel of an instance: its name, its kind (conv, dblock, cblock) and its formal arguments in file
+    order.
+    """
 
     name: str
     kind: str
     formal: tuple[int, ...]
 
     def convolutions(self) -> np.ndarray:
-        """Inner convolutions (m, 7) of H, W, R, S, C, K, T."""
+        """Return the convolutions of the kernel as rows (m, 7) of H, W, R, S, C, K, T."""
         return inner_convolutions(self.kind, self.formal[:7])
 
 
 @dataclass(frozen=True)
 class ContestGraph:
-    """A contest instance: fabric and memory in tiles and words, weights, kernels and edges."""
+    """A contest instance: sides of the fabric in tiles, words of memory per tile, weights, kernels and
+    edges.
+    """
 
     width: int
     height: int
@@ -59,7 +63,7 @@ class ContestGraph:
     name: str = ""
 
     def problem(self) -> PlacementProblem:
-        """The instance as a general placement problem."""
+        """Return the instance as a placement problem."""
         span = max(self.width, self.height)
         return PlacementProblem(
             self.width,
@@ -74,20 +78,32 @@ class ContestGraph:
 
 
 def read_kgraph(path: str | Path) -> ContestGraph:
-    """Read a ``.kgraph`` file, tolerant of white space, line ends and the case of keys."""
+    """Read a ``.kgraph`` file; white space, line ends and the case of keys do not matter.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read or is not a kernel graph.
+    """
     path = Path(path)
     text = read_text(path, "the kernel graph")
     return parse_kgraph(text, path.stem)
 
 
 def parse_kgraph(text: str, name: str = "") -> ContestGraph:
-    """Build the graph of the text of a ``.kgraph`` file."""
+    """Return the graph that the text of a ``.kgraph`` file describes.
+
+    Raises
+    ------
+    ConfigError
+        If the text is not a valid kernel graph; the message names the line or node and the remedy.
+    """
     header: dict[str, str] = {}
     kernels: dict[int, ContestKernel] = {}
     ends: set[int] = set()
     kinds: dict[int, str] = {}
     raw_edges: list[tuple[int, tuple[str, int], tuple[str, int]]] = []  # line, from, to
-    inside = False  # of a comment over several lines, where the header may stand among other words
+    inside = False  # whether in a comment over several lines, which may contain header keys
     for number, line in enumerate(text.splitlines(), 1):
         found = [
             (number, (edge[1].lower(), int(edge[2])), (edge[3].lower(), int(edge[4])))
@@ -130,7 +146,7 @@ def parse_kgraph(text: str, name: str = "") -> ContestGraph:
                 )
             if kind != kinds[end]:
                 raise ConfigError(
-                    f"line {number} of the kernel graph has an edge of {kind}[{end}], and node {end} is a {kinds[end]}; correct one"
+                    f"line {number} of the kernel graph has an edge of {kind}[{end}], but node {end} is a {kinds[end]}; correct one of them"
                 )
         if a in kernels and b in kernels:
             edges.append((order[a], order[b]))
@@ -155,7 +171,7 @@ HEADER_KEYS = ("width", "height", "memlimit", "wdeltat", "wlength", "wadapter", 
 
 
 def _is_header(text: str) -> bool:
-    """Whether a line is KEY=VALUE, several with white space or commas between; read once from left to right."""
+    """Return whether a line consists of KEY=VALUE items, separated by white space or commas."""
     at = 0
     while at < len(text):
         item = _HEADER.match(text, at)
@@ -166,7 +182,13 @@ def _is_header(text: str) -> bool:
 
 
 def _note(header: dict[str, str], key: str, value: str, line: int, *, is_stated: bool) -> None:
-    """Keep a key of the header; outside comments it must be one that is read (`is_stated`)."""
+    """Add a key and its value to the header.
+
+    Raises
+    ------
+    ConfigError
+        If the key is repeated, or is unknown and stated outside a comment (`is_stated`).
+    """
     if key in HEADER_KEYS and key in header:
         raise ConfigError(f"line {line} of the kernel graph has {key}={value[:40]} again; state it once")
     if is_stated and key not in HEADER_KEYS:
@@ -177,7 +199,7 @@ def _note(header: dict[str, str], key: str, value: str, line: int, *, is_stated:
 
 
 def _header_number(header: dict[str, str], key: str, default: float | None = None) -> float:
-    """Non-negative number of a header line; fabric sides and memory must be positive."""
+    """Return the number of a header key: at least 1 for fabric sides and memory, at least 0 for weights."""
     raw = header.get(key)
     if raw is None:
         if default is not None:
@@ -196,6 +218,7 @@ def _header_number(header: dict[str, str], key: str, default: float | None = Non
 
 
 def _parse_kernel(kind: str, index: int, rest: str, line: int) -> ContestKernel:
+    """Return the kernel that the rest of a node's line describes."""
     if kind not in FORMAL_KEYS:
         raise ConfigError(f"node {index} of the kernel graph is a {kind!r}; use conv, dblock or cblock")
     found: dict[str, str] = {}
@@ -203,9 +226,7 @@ def _parse_kernel(kind: str, index: int, rest: str, line: int) -> ContestKernel:
     known = (*FORMAL_KEYS[kind], "name", "n")
     for stated, quoted, double, bare in _PAIR.findall(rest):
         key = stated.lower()
-        if (
-            key in found and key != "name"
-        ):  # published files have names of nodes twice: the last one is the node's
+        if key in found and key != "name":  # published files name some nodes twice: the last name counts
             raise ConfigError(f"line {line} of the kernel graph has {stated[:40]} twice; state it once")
         if key not in known:
             near = difflib.get_close_matches(key, known, 1)

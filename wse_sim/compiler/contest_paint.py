@@ -1,12 +1,12 @@
-"""Placement files of the ISPD 2020 contest (``.paint``): read and written in the form contestants published.
+"""Placement files of the ISPD 2020 contest (``.paint``), in the form that contestants published.
 
-    include "common.paint"                              library of the contest's own tools; read over
+    include "common.paint"                              library of the contest's tools; ignored
     k1 = conv( H W C K R S T U h w c k )                formal arguments, then execution arguments
     k2 = dblock( H W F h w c1 c2 c3 k1 k2 k3 )
     k3 = cblock( H W F h w c1 c2 c3 c4 k1 k2 k3 k4 )
     k1 : name('k1)                                      label; one quote, as the contest writes it
     k1 : place(x y R0|R90)                              lower-left tile and orientation
-    kmap = union( k1 k2 k3 )                            all kernels; may run over several lines
+    kmap = union( k1 k2 k3 )                            all kernels; may extend over several lines
 
 A kernel ``k07`` of a file is the kernel ``k7`` of the graph if the graph has no ``k07``.
 """
@@ -22,7 +22,7 @@ from wse_sim.errors import PlacementError
 from wse_sim.files import read_text
 
 INNER_COUNT = {"conv": 1, "dblock": 3, "cblock": 4}
-"""Inner convolutions of a kernel: each has its own c and k."""
+"""Number of convolutions in a kernel of each kind; each convolution has a separate c and k."""
 
 OLD_ORDER_NOTE = (
     "conv arguments are in the order H W R S C K T U of older files of this tool; "
@@ -44,7 +44,7 @@ _STATEMENT = re.compile(
 
 @dataclass(frozen=True)
 class KernelPlace:
-    """One placed kernel: execution arguments, lower-left tile, and whether it is turned (R90)."""
+    """One placed kernel: its execution arguments, its lower-left tile and whether it is rotated (R90)."""
 
     name: str
     h: int
@@ -58,7 +58,7 @@ class KernelPlace:
 
 @dataclass
 class _Paint:
-    """The statements of a file, by kernel name of the graph."""
+    """The statements of a placement file, by kernel name of the graph."""
 
     sets: dict[str, tuple[str, list[int]]] = field(default_factory=dict)
     places: dict[str, tuple[int, int, bool]] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class _Paint:
 
 
 def contest_order(kernel: ContestKernel) -> tuple[int, ...]:
-    """Formal arguments as placement files list them: a convolution is H W C K R S T U."""
+    """Return the formal arguments in the order of placement files: H W C K R S T U for a convolution."""
     if kernel.kind != "conv":
         return kernel.formal
     h, w, r, s, c, k, t, u = kernel.formal
@@ -74,7 +74,7 @@ def contest_order(kernel: ContestKernel) -> tuple[int, ...]:
 
 
 def format_placement(graph: ContestGraph, placement: tuple[KernelPlace, ...]) -> str:
-    """Text of a placement in the contest's form."""
+    """Return the text of a placement file."""
     lines = ['include "common.paint"']
     for kernel, place in zip(graph.kernels, placement, strict=True):
         numbers = (*contest_order(kernel), place.h, place.w, *place.c, *place.k)
@@ -86,29 +86,36 @@ def format_placement(graph: ContestGraph, placement: tuple[KernelPlace, ...]) ->
 
 
 def read_paint(graph: ContestGraph, path: str | Path) -> tuple[tuple[KernelPlace, ...], tuple[str, ...]]:
-    """Read a placement file of `graph`: the places in the order of its kernels, and notes.
+    """Read a placement file of `graph`; return the places in the order of its kernels, and notes.
 
     Raises
     ------
     PlacementError
-        If the file cannot be read, is not text, or is no placement of this graph.
+        If the file cannot be read, is not text, or is not a placement of this graph.
     """
     text = read_text(path, "the placement", PlacementError)
     return parse_paint(graph, text)
 
 
 def read_placement(graph: ContestGraph, path: str | Path) -> tuple[KernelPlace, ...]:
-    """Read a placement file of `graph` without its notes."""
+    """Read a placement file of `graph`; return the places in the order of its kernels."""
     return read_paint(graph, path)[0]
 
 
 def parse_placement(graph: ContestGraph, text: str) -> tuple[KernelPlace, ...]:
-    """Kernel places of the text of a placement, in the order of the graph's kernels."""
+    """Return the kernel places in the text of a placement file, in the order of the graph's kernels."""
     return parse_paint(graph, text)[0]
 
 
 def parse_paint(graph: ContestGraph, text: str) -> tuple[tuple[KernelPlace, ...], tuple[str, ...]]:
-    """Kernel places of the text of a placement, in the order of the graph's kernels, and notes."""
+    """Return the kernel places in the text of a placement file, in the order of the graph's kernels, and
+    notes.
+
+    Raises
+    ------
+    PlacementError
+        If the text is not a placement of this graph; the message names the line or kernel and the remedy.
+    """
     paint = _statements(graph, text)
     result = []
     old = False
@@ -126,7 +133,7 @@ def parse_paint(graph: ContestGraph, text: str) -> tuple[tuple[KernelPlace, ...]
 
 
 def _execution(kernel: ContestKernel, kind: str, numbers: list[int]) -> tuple[list[int], bool]:
-    """Execution arguments of a line, and whether the formal ones are in the older order."""
+    """Return the execution arguments of a line, and whether its formal arguments are in the older order."""
     n, wanted = len(kernel.formal), 2 + 2 * INNER_COUNT[kernel.kind]
     formal, rest = tuple(numbers[:n]), numbers[n:]
     if kind == kernel.kind and len(rest) == wanted:
@@ -141,7 +148,7 @@ def _execution(kernel: ContestKernel, kind: str, numbers: list[int]) -> tuple[li
 
 
 def _statements(graph: ContestGraph, text: str) -> _Paint:
-    """Read the statements of a file one after the other; each may run over several lines."""
+    """Return the statements of a file; each may extend over several lines."""
     names = _Names(graph)
     paint = _Paint()
     at = 0
@@ -167,7 +174,7 @@ def _statements(graph: ContestGraph, text: str) -> _Paint:
 
 
 def _take(found: re.Match[str], line: int, names: _Names, paint: _Paint) -> None:
-    """Put one statement into `paint`."""
+    """Add one statement to `paint`."""
     part = found.groupdict()
     if part["label"] is not None:
         names.of(part["label"], line)
@@ -195,7 +202,7 @@ def _take(found: re.Match[str], line: int, names: _Names, paint: _Paint) -> None
 
 
 class _Names:
-    """Kernel names of a graph, and how a placement file may write them (k07 for k7)."""
+    """The kernel names of a graph, and the forms in which a placement file may write them (k07 for k7)."""
 
     def __init__(self, graph: ContestGraph) -> None:
         self.known = {kernel.name for kernel in graph.kernels}
@@ -204,7 +211,13 @@ class _Names:
             self.plain.setdefault(_without_zeros(kernel.name), kernel.name)
 
     def of(self, name: str, line: int) -> str:
-        """Return the graph's name of a kernel of the file; PlacementError if there is none."""
+        """Return the graph's name of a kernel in the file.
+
+        Raises
+        ------
+        PlacementError
+            If the graph has no such kernel.
+        """
         found = name if name in self.known else self.plain.get(_without_zeros(name))
         if found is None:
             raise PlacementError(
@@ -215,5 +228,5 @@ class _Names:
 
 
 def _without_zeros(name: str) -> str:
-    """Name with its last number free of leading zeros."""
+    """Return the name without leading zeros in its last number."""
     return re.sub(r"0*(\d+)$", r"\1", name)

@@ -2,19 +2,19 @@
 
 Two strategies for a dead core (``defect_repair`` of the wafer):
 
-    avoid    no region covers it; spare rows and columns of the fabric beyond the program rectangle replace it.
+    avoid    no region covers it; spare rows and columns outside the program rectangle replace it.
     shift    its row is shifted: the cores east of it move by one column, up to the spare columns of the
-             fabric, over redundant links [assumed: vendors say that spare cores and links hide defects, not
-             how]. Regions are then rectangles of logical columns.
+             fabric, over redundant links [assumed: vendors state that spare cores and links hide defects,
+             but not how]. Regions are then rectangles of logical columns.
 
-Symbols of a shift: s(r, x) dead cores that row r has skipped before logical column x. Extra hops::
+Symbols of a shift: s(r, x) is the number of dead cores that row r skips before logical column x. Extra hops::
 
     along a row, from x to x + 1      s(r, x + 1) - s(r, x)
     along a column, from r to r + 1   |s(r + 1, x) - s(r, x)|
 
-They delay words; redundant links carry them, so they use no bandwidth [assumed]. A kernel on the whole wafer
-has no regions that could avoid a dead core: words pass over the rows and columns with dead cores [assumed],
-spare rows and columns replace them as far as possible, and the rectangle shrinks by the rest
+Extra hops delay words. Redundant links carry these words, so they use no bandwidth [assumed]. A kernel on the
+whole wafer has no region that could avoid a dead core: words pass over the rows and columns with dead cores
+[assumed]. Spare rows and columns replace these as far as possible, and the rectangle shrinks by the rest
 (:func:`whole_rectangle`).
 """
 
@@ -36,7 +36,10 @@ SHIFT = "shift"
 
 
 def usable_bands(wafer: Wafer) -> list[tuple[int, int]]:
-    """Contiguous live rows as (first row, rows); each dead row adds a spare row, while one is left."""
+    """Return the bands of contiguous living rows as (first row, number of rows).
+
+    Each dead row adds a spare row of the fabric while one is left.
+    """
     dead = sorted(set(wafer.dead_rows))
     rows = wafer.program_rows
     for _ in range(wafer.rows - wafer.program_rows):
@@ -47,13 +50,15 @@ def usable_bands(wafer: Wafer) -> list[tuple[int, int]]:
 
 
 def without_dead_rows(wafer: Wafer) -> Wafer:
-    """Return the wafer with every row that contains a dead core marked as dead."""
+    """Return the wafer with every row that contains a dead core marked as dead, and no single dead cores."""
     rows = {*wafer.dead_rows, *(row for row, _ in wafer.dead_cores)}
     return wafer.model_copy(update={"dead_rows": tuple(sorted(rows)), "dead_cores": ()})
 
 
 def usable_cores(wafer: Wafer) -> int:
-    """Living cores of the program rectangle, spare ones instead of dead ones; at most the rectangle."""
+    """Return the number of living cores of the program rectangle, spare ones included that replace
+    dead ones.
+    """
     rows = sum(rows for _, rows in usable_bands(wafer))
     dead: dict[int, int] = {}
     for row, _ in set(wafer.dead_cores):
@@ -65,7 +70,10 @@ def usable_cores(wafer: Wafer) -> int:
 
 
 def dead_counts(wafer: Wafer, top: int, rows: int) -> NDArray[np.int64]:
-    """Dead cores north of each row of a band (rows + 1, cols); empty if the band has none."""
+    """Return the number of dead cores north of each row of a band, per column: (rows + 1, cols).
+
+    The array is empty if the band has no dead cores.
+    """
     mine = [(r - top, c) for r, c in wafer.dead_cores if top <= r < top + rows]
     if not mine:
         return np.zeros((0, 0), np.int64)
@@ -76,27 +84,29 @@ def dead_counts(wafer: Wafer, top: int, rows: int) -> NDArray[np.int64]:
 
 
 def dead_list(wafer: Wafer, top: int, rows: int) -> NDArray[np.int64]:
-    """Dead cores of a band (n, 2): row in the band, column; by columns."""
+    """Return the dead cores of a band (n, 2) as row in the band and column, sorted by column."""
     mine = sorted({(c, r - top) for r, c in wafer.dead_cores if top <= r < top + rows})
     return np.array([(r, c) for c, r in mine], np.int64).reshape(-1, 2)
 
 
 @dataclass(frozen=True)
 class Repair:
-    """Shifted rows of a wafer: the wafer that the compiler sees, and the extra hops."""
+    """The shifted rows of a wafer: the wafer that the compiler sees, and the extra hops of routes."""
 
-    wafer: Wafer  # with the repaired cores taken for alive
-    repaired: int  # dead cores
+    wafer: Wafer  # without the repaired cores among its dead ones
+    repaired: int  # number of repaired dead cores
     shift: NDArray[np.int16]  # s (rows, program columns)
 
     def extra_hops(self, route: Sequence[Point]) -> int:
-        """Extra hops along a path of corners, on its middle line."""
+        """Return the extra hops of the middle line along a path of corners."""
         if not self.repaired:
             return 0
         return sum(self._between(a, b) for a, b in pairwise(route))
 
     def fill_hops(self, region: Region) -> int:
-        """Return the most extra hops of a route across a region: along a row, then along a column."""
+        """Return the most extra hops of a route across a region, along one of its rows and then one of its
+        columns.
+        """
         if not self.repaired:
             return 0
         part = self.shift[region.row : region.row + region.rows, region.col : region.col + region.cols]
@@ -105,14 +115,20 @@ class Repair:
         return along + int(down.max(initial=0))
 
     def _between(self, a: Point, b: Point) -> int:
-        last = self.shift.shape[1] - 1  # the I/O columns beyond it shift as their neighbours do
+        """Return the extra hops on the straight line between two cores."""
+        last = self.shift.shape[1] - 1  # the I/O columns beyond it shift as the last column does
         (r0, r1), (c0, c1) = sorted((a[0], b[0])), sorted((min(a[1], last), min(b[1], last)))
         line = self.shift[r0 : r1 + 1, c0] if r0 != r1 else self.shift[r0, c0 : c1 + 1]
         return int(np.abs(np.diff(line)).sum())
 
 
 def repair(wafer: Wafer) -> Repair:
-    """Shift the rows with dead cores, as far as the spare columns go; other rows keep theirs to be avoided."""
+    """Return the repair of a wafer: rows with dead cores are shifted, and these cores no longer count as
+    dead.
+
+    Rows that are dead or have more dead cores than the fabric has spare columns keep their dead cores, which
+    regions then avoid. Nothing is shifted unless ``defect_repair`` of the wafer is "shift".
+    """
     shift = np.zeros((wafer.rows, wafer.program_cols), np.int16)
     if wafer.defect_repair != SHIFT or not wafer.dead_cores:
         return Repair(wafer, 0, shift)
@@ -132,10 +148,11 @@ def repair(wafer: Wafer) -> Repair:
 
 
 def whole_rectangle(wafer: Wafer) -> tuple[Wafer, str]:
-    """Return the wafer with the program rectangle for kernels that use all of it, and one sentence on the
-    cost of dead cores.
+    """Return the wafer with the program rectangle that is left for kernels on the whole wafer, and one
+    sentence on the cost of its dead cores.
 
-    The rectangle may be empty: zero rows or columns. A second call changes nothing.
+    The rectangle may be empty, with zero rows or columns. The sentence is empty for a wafer without defects.
+    A second call does not change the wafer again.
     """
     if not wafer.dead_rows and not wafer.dead_cores:
         return wafer, ""
@@ -144,7 +161,7 @@ def whole_rectangle(wafer: Wafer) -> tuple[Wafer, str]:
     spare_rows, spare_cols = wafer.rows - wafer.program_rows, wafer.cols - wafer.program_cols
     cols: set[int] = set()
     dead = {(r, c) for r, c in left.dead_cores if r not in rows and r < wafer.rows and c < wafer.cols}
-    while dead:  # the line that most dead cores are in, before others one that costs nothing
+    while dead:  # drop the row or column with the most dead cores; of equal ones, a spare one first
         row, in_row = min(Counter(r for r, _ in dead).items(), key=lambda one: (-one[1], one[0]))
         col, in_col = min(Counter(c for _, c in dead).items(), key=lambda one: (-one[1], one[0]))
         for_row = in_row, len(rows) < spare_rows, -wafer.program_cols
@@ -162,7 +179,9 @@ def whole_rectangle(wafer: Wafer) -> tuple[Wafer, str]:
 
 
 def no_rectangle(mode: str, model: str, wafer: Wafer) -> Infeasible:
-    """The answer where dead cores leave no row or no column to kernels on the whole wafer."""
+    """Return the answer for a wafer whose dead cores leave no row or no column to kernels on the whole
+    wafer.
+    """
     return Infeasible(
         mode=mode,
         model=model,

@@ -4,13 +4,13 @@ A leg of a stream is a bundle of straight lines, one link each. Where a line cro
 words leave it at the last living core before the run and return at the first one after it, on a shortest path
 over living cores::
 
-    extra hops of a run      length of that path minus the run and one
+    extra hops of a run      length of that path minus the length of the straight one
     extra hops of a stream   over its legs, the sum for the line with the most
     loads                    traffic through a run moves from its links to those of the path, in each direction
 
-A single dead core costs two hops. A dead core at a corner of a stream costs none: the corner is cut. Runs
-without a path around them (at the edge, between dead rows) are passed over anyway; dead rows are always
-passed over. Whether the color is free in the routers of the path is not checked.
+A single dead core costs two hops. A dead core at a corner of a stream costs none: the corner is cut. Words
+pass over a run that has no path around it (at the edge, between dead rows), and over dead rows. Whether the
+color is free in the routers of the path is not checked.
 """
 
 from __future__ import annotations
@@ -32,20 +32,22 @@ STEPS = ((NORTH, -1, 0), (EAST, 0, 1), (SOUTH, 1, 0), (WEST, 0, -1))
 
 @dataclass(frozen=True)
 class Run:
-    """Adjacent dead cores in a row or a column, the living cores at their ends, and a shortest path between these."""
+    """A run of adjacent dead cores in a row or a column, the living cores at its ends, and a shortest path
+    around it.
+    """
 
     before: Point
     behind: Point
-    way: tuple[Point, ...]  # corners and all; empty if there is none
+    way: tuple[Point, ...]  # all routers of the path; empty if there is none
 
     @property
     def along_row(self) -> bool:
-        """Whether words that travel along a row cross it."""
+        """Whether the run is in a row, so that words along that row cross it."""
         return self.before[0] == self.behind[0]
 
     @property
     def straight(self) -> tuple[Point, ...]:
-        """The straight path over the dead cores."""
+        """The straight path over the dead cores, both living ends included."""
         (r0, c0), (r1, c1) = self.before, self.behind
         if self.along_row:
             return tuple((r0, c) for c in range(c0, c1 + 1))
@@ -58,7 +60,7 @@ class Run:
 
 
 def runs_of(wafer: Wafer) -> tuple[Run, ...]:
-    """All runs of dead cores, along rows and along columns, that have a living core at both ends."""
+    """Return all runs of dead cores, along rows and along columns, that have a living core at both ends."""
     dead = {(r, c) for r, c in wafer.dead_cores if r not in wafer.dead_rows}
     closed = np.zeros((wafer.rows, wafer.cols), bool)
     closed[list(wafer.dead_rows), :] = True
@@ -81,8 +83,10 @@ def runs_of(wafer: Wafer) -> tuple[Run, ...]:
 
 
 def shortest_way(closed: NDArray[np.bool_], start: Point, end: Point, most_hops: int) -> tuple[Point, ...]:
-    """Return the routers of a shortest path over open ones, including the ends; empty if none has at most
-    `most_hops` hops."""
+    """Return the routers of a shortest path over open routers, both ends included.
+
+    The path is empty if there is none with at most `most_hops` hops.
+    """
     came: dict[Point, Point] = {start: start}
     front = [start]
     for _ in range(most_hops):
@@ -103,7 +107,7 @@ def shortest_way(closed: NDArray[np.bool_], start: Point, end: Point, most_hops:
 
 
 def runs_met(stream: Stream, runs: Sequence[Run], rows: int, cols: int) -> Iterator[list[Run]]:
-    """Yield, for each line of each leg of a stream, the runs that it crosses between its ends."""
+    """Yield, for each leg of a stream that crosses runs, the runs of its line with the most extra hops."""
     for start, end in pairwise(stream.route):
         r0, r1, c0, c1 = routers_of(start, end, stream.width, rows, cols)
         along_row = start[0] == end[0]
@@ -117,12 +121,14 @@ def runs_met(stream: Stream, runs: Sequence[Run], rows: int, cols: int) -> Itera
 
 
 def extra_hops(stream: Stream, runs: Sequence[Run], rows: int, cols: int) -> int:
-    """Return the extra hops of the line with the most, summed over legs."""
+    """Return the extra hops of a stream: over its legs, the sum for the line with the most."""
     return sum(run.extra_hops for line in runs_met(stream, runs, rows, cols) for run in line)
 
 
 def moved_loads(loads: NDArray[np.float32], runs: Sequence[Run]) -> NDArray[np.float32]:
-    """Return the loads (rows, cols, 4) of all links with detours: traffic straight through a run is moved."""
+    """Return the loads (rows, cols, 4) of all links after traffic straight through a run has moved to its
+    detour.
+    """
     moved = loads.astype(np.float64)
     for run in runs:
         if not run.way:
@@ -137,12 +143,13 @@ def moved_loads(loads: NDArray[np.float32], runs: Sequence[Run]) -> NDArray[np.f
 
 
 def links_of_way(way: Sequence[Point]) -> Iterator[tuple[int, int, int]]:
-    """Yield the links of a path: the core that each leaves, and its direction."""
+    """Yield the links of a path as (row, column, direction) of the core that each link leaves."""
     direction = {(down, right): port for port, down, right in STEPS}
     for (r0, c0), (r1, c1) in pairwise(way):
         yield r0, c0, direction[r1 - r0, c1 - c0]
 
 
 def _is_open(closed: NDArray[np.bool_], place: Point) -> bool:
+    """Return whether a router is on the fabric and not closed."""
     row, col = place
     return 0 <= row < closed.shape[0] and 0 <= col < closed.shape[1] and not closed[place]

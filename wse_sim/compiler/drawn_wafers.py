@@ -1,5 +1,7 @@
-"""Wafers that differ only in constants, combined into one wafer with arrays of constants, so that closed
-forms price all in one pass."""
+"""Wafers that differ only in constants, combined into one wafer with arrays of constants.
+
+Closed forms then price all of them in one evaluation.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from wse_sim.hardware import Wafer
 
 FloatArray = NDArray[np.float64]
 NOT_FOR_ARRAYS = (ValueError, TypeError)
-"""Exceptions that Python raises if a closed form branches on a constant or converts it to an integer."""
+"""Exceptions that Python raises if a closed form branches on an array or converts it to an integer."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class DrawnWafers:
 
     @classmethod
     def of(cls, wafers: Sequence[Wafer]) -> DrawnWafers:
-        """Combine wafers; fields that differ become arrays (draws,)."""
+        """Combine wafers; constants that differ become arrays (draws,)."""
         names = (
             name
             for name in type(wafers[0]).model_fields
@@ -38,7 +40,11 @@ class DrawnWafers:
         return cls(wafers, wafers[0].model_copy(update=changed))
 
     def price(self, evaluate: Callable[[Wafer], Mapping[str, object]]) -> dict[str, FloatArray]:
-        """Named parts at every draw, each (draws,): in one evaluation where the form takes arrays."""
+        """Return the named parts of a price at every draw, each (draws,).
+
+        A closed form that takes arrays is evaluated once, any other form once per wafer. There a part that
+        the price of a wafer lacks is 0.
+        """
         try:
             found = evaluate(self.together)
             return {

@@ -1,13 +1,14 @@
-"""Compilation as a visible list of steps.
+"""Compilation as an explicit list of steps.
 
-A step is a function.  What it reads are its parameters, by name; what it writes is declared next to it.  The
-values of a compilation are in one table; a step that answers :class:`~wse_sim.compiler.plan.Infeasible` ends it.
+A step is a function. Its parameters name the values that it reads, and :func:`step` declares the names of
+those that it writes. All values of a compilation are in one table. A step that returns
+:class:`~wse_sim.compiler.plan.Infeasible` ends the compilation.
 
     @step("sizer")
     def size(graph: KernelGraph, prices: Prices) -> Sizer: ...
 
     STEPS = [price, size, place, route]
-    run_steps(STEPS, graph=graph, wafer=wafer)
+    run_steps(STEPS, {"graph": graph, "wafer": wafer})
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from wse_sim.units import summary
 
 @dataclass(frozen=True)
 class PlanStep:
-    """One step: its function, the names that it reads and the names that it writes."""
+    """One step: its function, the names of the values that it reads and of those that it writes."""
 
     run: Callable[..., object]
     reads: tuple[str, ...]
@@ -42,8 +43,10 @@ class PlanStep:
 
 
 def step(*writes: str) -> Callable[[Callable[..., object]], PlanStep]:
-    """Make a step from a function; with several `writes` the function returns a tuple of these values, with
-    none it returns None."""
+    """Return a decorator that makes a step from a function.
+
+    The function returns the value named in `writes`, a tuple of values for several names, or None for none.
+    """
 
     def made(run: Callable[..., object]) -> PlanStep:
         return PlanStep(run, tuple(inspect.signature(run).parameters), writes)
@@ -52,12 +55,15 @@ def step(*writes: str) -> Callable[[Callable[..., object]], PlanStep]:
 
 
 def run_steps(steps: Sequence[PlanStep], given: Mapping[str, object]) -> dict[str, object] | Infeasible:
-    """Run the steps in order; return all values by name, or why the model does not fit.
+    """Run the steps in order.
+
+    Returns all values by name, those of `given` included, or the first
+    :class:`~wse_sim.compiler.plan.Infeasible` that a step returns.
 
     Raises
     ------
     ConfigError
-        If a step reads what nothing has written.
+        If a step reads a value that no earlier step writes and that is not in `given`.
     """
     check_steps(steps, given)
     values = dict(given)
@@ -74,12 +80,12 @@ def run_steps(steps: Sequence[PlanStep], given: Mapping[str, object]) -> dict[st
 
 
 def check_steps(steps: Sequence[PlanStep], given: Iterable[str]) -> None:
-    """Raise an error if a step reads a value that no earlier step writes.
+    """Check that each step reads only values that are in `given` or that an earlier step writes.
 
     Raises
     ------
     ConfigError
-        One sentence: the step, the name, the remedy.
+        If a step reads any other value; the message names the step, the value and the remedy.
     """
     known = set(given)
     for item in steps:

@@ -1,4 +1,4 @@
-"""Objectives that a placement of a model can minimize, and the default placers."""
+"""Objectives that a placement of a model can minimize, and the default placer."""
 
 THROUGHPUT, DELTA_T_WIRE, LATENCY = "throughput", "delta-t+wire", "latency"
 OBJECTIVES = {
@@ -8,4 +8,4 @@ OBJECTIVES = {
 }
 
 SHELVES = "shelves"
-"""The default placer of a plan."""
+"""Name of the default placer."""

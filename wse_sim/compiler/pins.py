@@ -1,8 +1,9 @@
 """Placement hints in the pipeline: pinned rectangles, regions kept together, numbers of replicas.
 
-Forward kernels carry ``pin_rows`` x ``pin_cols`` (cores of their region), ``pin_region`` (stages of one
-name stay next to each other) and ``pin_replicas`` (copies of the whole pipeline).  Products may carry
-``pin_parts_in`` and ``pin_parts_out`` instead of a rectangle: parts of each dimension of their weights.
+Forward kernels carry ``pin_rows`` x ``pin_cols`` (cores of their region), ``pin_region`` (stages with the
+same region name stay next to each other) and ``pin_replicas`` (copies of the whole pipeline). Instead of a
+rectangle, a product may carry ``pin_parts_in`` and ``pin_parts_out``: the number of parts that each dimension
+of its weights is divided into.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from wse_sim.hardware import Wafer
 
 
 def pinned_size(kernel: Kernel) -> tuple[int, int] | None:
-    """Rows and columns of the region that a forward kernel is pinned to."""
+    """Return the rows and columns of the region that a forward kernel is pinned to; None without a pin."""
     rows, cols = kernel.attrs.get("pin_rows"), kernel.attrs.get("pin_cols")
     return None if rows is None or cols is None else (int(rows), int(cols))
 
 
 def settle_parts(graph: KernelGraph, wafer: Wafer) -> KernelGraph:
-    """The graph with numbers of parts turned into rectangles.
+    """Return the graph with numbers of parts replaced by pinned rectangles.
 
-    A product at rest holds its input features over the rows of its region and its output features over the
-    columns that compute, so ``pin_parts_in`` x ``pin_parts_out`` parts are that many rows and columns; the
+    A stationary product holds its input features over the rows of its region and its output features over the
+    columns that compute, so ``pin_parts_in`` x ``pin_parts_out`` parts are that many rows and columns. The
     columns that the region sets aside are added.
 
     Raises
@@ -46,8 +47,8 @@ def settle_parts(graph: KernelGraph, wafer: Wafer) -> KernelGraph:
             for n, dim, side in zip(parts, ("k", "n"), ("input", "output"), strict=True):
                 if n > kernel.dims[dim]:
                     raise ModelError(
-                        f"'{kernel.name}' is to be sharded into {n} parts of its {kernel.dims[dim]} {side} features; "
-                        f"ask for at most {kernel.dims[dim]}"
+                        f"'{kernel.name}' is pinned to {n} parts of its {kernel.dims[dim]} {side} features; "
+                        f"use at most {kernel.dims[dim]} parts"
                     )
         cols = math.ceil(parts[1] / wafer.pipeline_efficiency - 1e-9)
         attrs = frozen({**kernel.attrs, "pin_rows": parts[0], "pin_cols": cols})
@@ -56,13 +57,13 @@ def settle_parts(graph: KernelGraph, wafer: Wafer) -> KernelGraph:
 
 
 def check_pins(graph: KernelGraph, wafer: Wafer, placer: str, default: str) -> None:
-    """Refuse pins that no placement honours.
+    """Check that the pins of a graph can be honoured on this wafer by this placer.
 
     Raises
     ------
     ModelError
-        If a rectangle exceeds the wafer, stages of a region do not follow each other, or the placer
-        keeps no regions together.
+        If a rectangle exceeds the program rectangle, the stages of a region do not follow each other, or the
+        placer does not keep regions together.
     """
     forward = [kernel for kernel in graph.kernels if kernel.phase is Phase.FORWARD]
     for kernel in forward:
@@ -76,22 +77,22 @@ def check_pins(graph: KernelGraph, wafer: Wafer, placer: str, default: str) -> N
 
 
 def _check_regions(forward: Sequence[Kernel], placer: str, default: str) -> None:
+    """Check the region names of the forward kernels, as :func:`check_pins`."""
     runs = [name for name, _ in groupby(forward, key=lambda k: k.attrs.get("pin_region")) if name is not None]
     if runs and placer != default:
         raise ModelError(
-            f"placer '{placer}' does not keep region '{runs[0]}' together; use placer '{default}' or no region"
+            f"placer '{placer}' does not keep region '{runs[0]}' together; use placer '{default}' or remove the pin"
         )
     for name in runs:
         if runs.count(name) > 1:
             raise ModelError(
-                f"region '{name}' is pinned to stages that do not follow each other, and the pipeline is laid out "
-                f"in the order of its data; pin neighbouring modules to it, or give each run its own name"
+                f"region '{name}' is pinned to stages that do not follow each other, but stages are placed in "
+                f"the order of the data flow; pin neighbouring modules to it, or give each group a different name"
             )
 
 
 def uneven_copies(graph: KernelGraph, replicas: int, batch: int) -> tuple[str, ...]:
-    """Return a note if pinned copies of the pipeline share a batch unevenly: the step takes as long as the
-    fullest copy."""
+    """Return a note if pinned copies of the pipeline share a batch unevenly, and an empty tuple otherwise."""
     pinned = next(
         (k.name for k in graph.kernels if k.phase is Phase.FORWARD and k.attrs.get("pin_replicas")), None
     )
@@ -105,12 +106,12 @@ def uneven_copies(graph: KernelGraph, replicas: int, batch: int) -> tuple[str, .
 
 
 def pinned_replicas(graph: KernelGraph, asked: int | None) -> int | None:
-    """Return the copies of the pipeline that the pins request, or `asked` without pins.
+    """Return the number of replicas that the pins request, or `asked` if there are no pins.
 
     Raises
     ------
     ModelError
-        If pins, or pins and `asked`, differ.
+        If two pins differ, or a pin differs from `asked`.
     """
     pins = {
         int(k.attrs["pin_replicas"]): k.name

@@ -1,12 +1,12 @@
-"""Placement of the pipeline's stages: the quick shelves, or a placer of the library.
+"""Placement of the pipeline's stages by any placer.
 
-All algorithms return rectangles for all stages of all replicas. The objective is one of:
+All placers return rectangles for all stages of all replicas. The objective is one of:
 
     throughput     the slowest stage as fast as possible, then short streams
     delta-t+wire   slowest time (cycles) + sum over streams of |dx| + |dy| (cores): the contest's cost
     latency        the sum of the stages' times as small as possible (decoding, single samples)
 
-A placer of the library works on the Pareto sets of (cols, rows) of every stage.
+A placer of rectangles works on the Pareto set of (cols, rows) of every stage.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ DEFAULT_LIMIT_S = 20.0
 
 
 class StageShapes:
-    """The shapes of a stage for the placers: regions (cols, rows) that keep a pace within SRAM.
+    """The shapes of a stage for placers of rectangles: regions (cols, rows) that keep a pace within SRAM.
 
-    Times are divided by `target`, the stage's fraction of the level (1 if all stages are to be equal).
+    Times are divided by `target`, the stage's fraction of the level; 1 gives all stages the same time.
     """
 
     def __init__(self, sizer: Sizer, group: Group, target: float = 1.0) -> None:
@@ -49,11 +49,13 @@ class StageShapes:
         self._key: Hashable = (sizer.kind(group), target)
 
     def key(self) -> Hashable:
-        """Equal for stages of equal kernels, activations and targets."""
+        """Return a key that is equal for stages with equal kernels, activations and targets."""
         return self._key
 
     def front(self, level: float) -> Front:
-        """Least columns within each number of rows, for times up to `level`."""
+        """Return the Pareto set of regions whose time is at most `level`: the least columns for each number
+        of rows.
+        """
         keeps = self._time <= level
         first = keeps.argmax(axis=1)  # least columns that keep the level, per number of rows
         held = np.flatnonzero(keeps[np.arange(len(first)), first])
@@ -66,9 +68,10 @@ class StageShapes:
 
 
 def placement_problem(sizer: Sizer, targets: np.ndarray | None = None) -> PlacementProblem:
-    """The stages as a problem of the placer library; stages are not turned, both ways are in their shapes.
+    """Return the stages of all replicas as a placement problem.
 
-    `targets` (groups,) are cycles whose proportions the stages' times keep; default all equal.
+    The problem does not rotate blocks, because the shapes of a stage include both orientations. `targets`
+    (groups,) are cycles whose proportions the stages' times keep; without them all stages get equal times.
     """
     wafer = sizer.wafer
     known: dict[Hashable, StageShapes] = {}
@@ -90,7 +93,7 @@ def placement_problem(sizer: Sizer, targets: np.ndarray | None = None) -> Placem
 
 
 def _blocked(wafer: Wafer) -> tuple[tuple[int, int, int, int], ...]:
-    """Dead rows and cores as rectangles (x, y, width, height)."""
+    """Return the dead rows and cores within the program rectangle as rectangles (x, y, width, height)."""
     rows, cols = wafer.program_rows, wafer.program_cols
     dead_rows = [(0, r, cols, 1) for r in sorted(set(wafer.dead_rows)) if r < rows]
     dead = [(c, r, 1, 1) for r, c in wafer.dead_cores if r < rows and c < cols]
@@ -98,7 +101,7 @@ def _blocked(wafer: Wafer) -> tuple[tuple[int, int, int, int], ...]:
 
 
 def boxes_of(placement: Placement, wafer: Wafer) -> list[Box]:
-    """The placement as boxes of stages."""
+    """Return a placement as boxes of stages."""
     return [
         Box(int(y), int(x), int(h), int(w), int(h), int(compute_cols(int(w), wafer.pipeline_efficiency)))
         for x, y, w, h in zip(placement.x, placement.y, placement.width, placement.height, strict=True)
@@ -114,7 +117,8 @@ def place_stages(
     time_limit_s: float | None = None,
     progress: Progress | None = None,
 ) -> tuple[float, list[Box]] | None:
-    """Slowest time (cycles per sample) and boxes of all stages of all replicas, or None if they do not fit.
+    """Return the slowest time (cycles per sample) and the boxes of all stages of all replicas; None if they
+    do not fit.
 
     Parameters
     ----------
@@ -123,7 +127,9 @@ def place_stages(
     objective
         One of :data:`wse_sim.compiler.objectives.OBJECTIVES`.
     seed, time_limit_s
-        For the placers that search; equal seeds and limits give equal boxes.
+        Seed and time limit in seconds of placers that search; equal seeds and limits give equal boxes.
+    progress
+        Function that placers that search call with the name of a phase and the cost of a better placement.
 
     Raises
     ------
@@ -147,9 +153,17 @@ def placements(
     time_limit_s: float | None = None,
     progress: Progress | None = None,
 ) -> Iterator[tuple[float, list[Box]]]:
-    """Placements as of :func:`place_stages`, the best first, then others whose streams are easier to route.
+    """Yield placements as those of :func:`place_stages`, the best first, then others that are easier to
+    route.
 
-    Only the shelves have others: small stages in shorter stacks, closer to what they exchange data with.
+    Only placers of stages yield more than one: the others have small stages in shorter stacks, closer to the
+    stages that they exchange data with. For the objective "latency" they also yield one for each of several
+    numbers of cores, not sorted.
+
+    Raises
+    ------
+    ConfigError
+        If the placer or the objective is unknown.
     """
     if objective not in OBJECTIVES:
         raise ConfigError(f"there is no objective {objective!r}; use one of {', '.join(OBJECTIVES)}")

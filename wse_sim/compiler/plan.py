@@ -1,4 +1,5 @@
-"""Common parts of all plans: regions, stages, streams, memory; or why the model does not fit.
+"""Common parts of the plans of all modes: regions, stages, streams, memory, and the answer for a model that
+does not fit.
 
 A *stage* is one forward kernel with its gradient kernels and its update on one region. The plan of a mode is
 in the folder of that mode (:mod:`wse_sim.modes`).
@@ -25,14 +26,14 @@ CAUSES = ("compute", "special", "fabric", "ramp", "startup", "idle", "stalled_in
 
 
 def stalls_of(parts: Mapping[str, float]) -> tuple[float, float]:
-    """Cycles stalled on input and on output, of cycles by cause."""
+    """Return the cycles stalled on input and those stalled on output, from cycles by cause."""
     return parts.get("stalled_input", 0.0), parts.get("stalled_output", 0.0)
 
 
 @saved
 @dataclass(frozen=True)
 class Region:
-    """A rectangle of cores; its `compute_cores` run the kernel, the others are set aside.
+    """A rectangle of cores. `compute_cores` of them run the kernel; the others are set aside.
 
     Example
     -------
@@ -54,7 +55,7 @@ class Region:
 
     @property
     def center(self) -> tuple[float, float]:
-        """(row, col) of the middle."""
+        """The middle as (row, col); halves occur where a side is even."""
         return self.row + (self.rows - 1) / 2, self.col + (self.cols - 1) / 2
 
     def holds(self, row: int, col: int) -> bool:
@@ -86,7 +87,7 @@ class CoreMemory:
     activations_bytes: float = 0.0
     buffers_bytes: float = 0.0
     code_bytes: float = 0.0
-    streams_bytes: float = 0.0  # samples that wait in streams between regions
+    streams_bytes: float = 0.0  # of samples that wait in streams between regions
 
     @property
     def total_bytes(self) -> float:
@@ -98,11 +99,12 @@ class CoreMemory:
 @saved
 @dataclass(frozen=True)
 class Stage:
-    """One stage of the pipeline on its region; times are cycles per sample.
+    """One stage of the pipeline on its region.
 
-    `forward_parts` and `backward_parts` split the cycles by cause (:data:`CAUSES`). A `barrier` stage
-    contracts over the rows of a sample (attention): it emits nothing before it has read all rows. Others emit
-    the first of their `rows_per_sample` rows after one row's time.
+    `forward_cycles` and `backward_cycles` are per sample, `update_cycles` are per batch. `forward_parts` and
+    `backward_parts` split the cycles by cause (:data:`CAUSES`). A `barrier` stage contracts over the rows of
+    a sample (attention): it emits nothing before it has read all rows. Other stages emit the first of their
+    `rows_per_sample` rows after one row's time.
     """
 
     name: str
@@ -121,23 +123,27 @@ class Stage:
     memory: CoreMemory
     flops_per_sample: int
     replica: int = 0
-    latency_cycles: float = 0.0  # fill of the rectangle, before the first row comes out
-    backward_latency_cycles: float | None = None  # the same of a backward pass, where its price states this
+    latency_cycles: float = 0.0  # fill of the rectangle, before the first row leaves
+    backward_latency_cycles: float | None = None  # fill of a backward pass, if its price states one
 
     @property
     def fills(self) -> tuple[float, float]:
-        """Fill of a forward pass and of a backward pass."""
+        """Fill cycles of a forward pass and of a backward pass; without a stated backward fill, both are the
+        forward fill.
+        """
         back = self.backward_latency_cycles
         return self.latency_cycles, self.latency_cycles if back is None else back
 
     @property
     def passes_overlap(self) -> bool:
-        """Whether forward and backward passes alternate on the cores and have inlets and their own links."""
+        """Whether forward and backward passes alternate on the cores, each with its own inlets and links."""
         return self.backward_latency_cycles is not None
 
     @property
     def drain_cycles(self) -> float:
-        """From the end of the last backward pass at its cores' pace to the update: its fill, where the price states this."""
+        """Cycles from the end of the last backward pass to the update: the backward fill, or 0 if the price
+        does not state it.
+        """
         return self.backward_latency_cycles or 0.0
 
     @property
@@ -147,25 +153,25 @@ class Stage:
 
     @property
     def forward_stalls(self) -> tuple[float, float]:
-        """Cycles of a forward pass in which its cores wait: for input, for output."""
+        """Cycles of a forward pass in which the cores are stalled on input and on output."""
         return stalls_of(self.forward_parts)
 
     @property
     def backward_stalls(self) -> tuple[float, float]:
-        """Stall cycles of a backward pass, as :attr:`forward_stalls`."""
+        """Cycles of a backward pass in which the cores are stalled on input and on output."""
         return stalls_of(self.backward_parts)
 
 
 @saved
 @dataclass(frozen=True)
 class Stream:
-    """A tensor between two stages; gradients return along the same route.
+    """A tensor that moves between two stages; its gradient returns along the same route.
 
-    `route` lists the corners (row, col) of a rectilinear path; streams of one tensor share the trunk of its
-    tree, where its bytes cross a link once. `color` carries the tensor, ``color + 1`` its gradient.
-    `capacity_samples` limits the samples that the consumer has not started before the producer stalls: those
-    that wait in its SRAM (gradients: in the producer's), and `on_way_samples` that links and the producer's
-    rectangle hold.
+    `route` lists the corners (row, col) of a rectilinear path. Streams of one tensor share the trunk of its
+    tree, where its bytes cross a link once. `color` carries the tensor, ``color + 1`` its gradient. The
+    producer stalls when the consumer is `capacity_samples` samples behind. The links and the producer's
+    rectangle hold `on_way_samples` of these samples; the others wait in the consumer's SRAM (gradients in the
+    producer's).
     """
 
     tensor: str
@@ -175,26 +181,29 @@ class Stream:
     backward_bytes_per_sample: float
     route: tuple[tuple[int, int], ...]
     hops: int
-    width: int  # links side by side that carry the stream
+    width: int  # parallel links that carry the stream
     color: int
     capacity_samples: int = 2
     on_way_samples: int = 0
     laid_cycles: tuple[float, float] | None = (
-        None  # of a wavelet there and back, where a program has laid the stream
+        None  # of a wavelet to the consumer and back, if a program has fixed the route
     )
 
     def travel_cycles(self, wafer: Wafer, *, backward: bool = False) -> float:
-        """Return the cycles of a wavelet from producer to consumer, or of a gradient back: hops, turns, and
-        die edges."""
+        """Return the cycles that a wavelet takes from producer to consumer, or a gradient back: hops, turns
+        and die edges.
+        """
         if self.laid_cycles is not None:
             return self.laid_cycles[backward]
         straight = sum(abs(a[0] - b[0]) + abs(a[1] - b[1]) for a, b in pairwise(self.route))
-        # Around defects it has more hops than its corners tell.
+        # Around defects a stream has more hops than the distances between its corners.
         return wafer.travel_cycles(self.route) + (self.hops - straight) * wafer.hop_cycles
 
 
 def waiting_bytes(streams: Iterable[Stream]) -> dict[str, float]:
-    """Bytes of samples that wait in SRAM at most, by stage: activations at the reader, gradients at the producer."""
+    """Return, for each stage, the most bytes of samples that wait in its SRAM: activations with their reader,
+    gradients with their producer.
+    """
     held: dict[str, float] = defaultdict(float)
     for stream in streams:
         samples = stream.capacity_samples - stream.on_way_samples
@@ -209,7 +218,8 @@ def waiting_bytes(streams: Iterable[Stream]) -> dict[str, float]:
 @saved
 @dataclass(frozen=True, repr=False)
 class Infeasible(Displayed):
-    """A model that does not fit: the bottleneck, the amount that it needs and the amount available.
+    """The answer for a model that does not fit: the bottleneck, the amount that the model needs and the
+    limit.
 
     Example
     -------
@@ -231,17 +241,17 @@ class Infeasible(Displayed):
 
     @property
     def feasible(self) -> bool:
-        """Never: this is the answer for a model that does not fit."""
+        """Always False: this is the answer for a model that does not fit."""
         return False
 
     @property
     def brief(self) -> str:
-        """Return :attr:`message`."""
+        """The same text as :attr:`message`."""
         return self.message
 
     @property
     def message(self) -> str:
-        """One sentence."""
+        """One sentence with the bottleneck, the need, the limit and the remedy."""
         if not math.isfinite(self.need):
             need = f"needs more {self.unit} than there can be"
         else:
@@ -254,7 +264,7 @@ class Infeasible(Displayed):
 
     @property
     def _excess(self) -> str:
-        """Return by how much the need exceeds the limit; "" if a ratio makes no sense."""
+        """Text that states by how much the need exceeds the limit; "" if a ratio makes no sense."""
         if not math.isfinite(self.need) or self.limit <= 0 or self.need <= self.limit:
             return ""
         ratio = self.need / self.limit
@@ -262,7 +272,10 @@ class Infeasible(Displayed):
 
 
 def _si(value: float, unit: str, other: float = 0.0) -> str:
-    """A number with its unit: counts are plain, bytes have a prefix; exact where it nearly equals `other`."""
+    """Format a number with its unit: integers in full, bytes and large numbers with a prefix.
+
+    A value that nearly equals `other` gets ten digits, so that the two differ in print.
+    """
     if unit != "bytes" and float(value).is_integer() and abs(value) < 1e15:
         return f"{value:,.0f} {unit}"
     if other and value != other and abs(value / other - 1) < 1e-3:
@@ -274,7 +287,7 @@ def _si(value: float, unit: str, other: float = 0.0) -> str:
 
 
 class DisplayedPlan(Compressed, Displayed):
-    """Display of a plan of any mode."""
+    """Base class of the plans of all modes, with their one-line description."""
 
     graph: KernelGraph
     wafer: Wafer
@@ -292,21 +305,21 @@ class DisplayedPlan(Compressed, Displayed):
 
 
 class Plan(Protocol):
-    """Attributes that the plans of all modes have; the rest depends on the mode."""
+    """Attributes that the plans of all modes share."""
 
     @property
     def mode(self) -> str:
-        """Name of the mode that made it."""
+        """Name of the mode that made the plan."""
         ...
 
     @property
     def graph(self) -> KernelGraph:
-        """The kernels that it runs."""
+        """The kernel graph that the plan runs."""
         ...
 
     @property
     def wafer(self) -> Wafer:
-        """Where it runs."""
+        """The wafer that the plan runs on."""
         ...
 
     @property
@@ -316,12 +329,12 @@ class Plan(Protocol):
 
     @property
     def batch(self) -> int:
-        """Samples of a step, over all systems."""
+        """Samples per step, over all systems."""
         ...
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes for readers of the numbers."""
+        """Notes on assumptions and choices, for readers of the numbers."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""Prices: cycles and bytes of the graph's kernels on candidate tilings, computed once per signature."""
+"""Cycles and bytes of the graph's kernels on candidate tilings, computed once per kernel signature."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FloatArray = NDArray[np.float64]
 
 
 class Prices:
-    """Costs of kernels on one wafer; equal kernels are priced once."""
+    """Costs and footprints of kernels on one wafer; equal kernels share them."""
 
     def __init__(self, wafer: Wafer, options: Mapping[str, Any] | None = None) -> None:
         self.wafer = wafer
@@ -28,7 +28,7 @@ class Prices:
         self._footprint: dict[Any, Footprint] = {}
 
     def cost(self, kernel: Kernel, rows: Count, cols: Count, mapping: str, lanes: Count = 1) -> Cost:
-        """Cycles by cause for tilings of `rows` x `cols` (integers or equal-shaped arrays)."""
+        """Return the cycles by cause for tilings of `rows` x `cols`: integers, or arrays that broadcast."""
         key = (kernel.signature, mapping, _key(rows), _key(cols), _key(lanes))
         found = self._cost.get(key)
         if found is None:
@@ -42,7 +42,7 @@ class Prices:
     def footprint(
         self, kernel: Kernel, rows: Count, cols: Count, mapping: str, lanes: Count = 1
     ) -> Footprint:
-        """Bytes per core for tilings of `rows` x `cols`."""
+        """Return the bytes per core for tilings of `rows` x `cols`: integers, or arrays that broadcast."""
         key = (kernel.signature, mapping, _key(rows), _key(cols), _key(lanes))
         found = self._footprint.get(key)
         if found is None:
@@ -55,11 +55,14 @@ class Prices:
 
 
 def _with_links(cost: Cost, kernel: Kernel, wafer: Wafer) -> Cost:
-    """Return the cost of a kernel, limited by the busiest link of its streams if its attributes state one."""
+    """Return the cost of a kernel, extended to the cycles of the busiest link of its streams.
+
+    The cost is unchanged if the kernel's attributes state no words on that link.
+    """
     link_words = Attributes.of(kernel.attrs).link_words
     if not link_words:
         return cost
-    link_cycles = link_words * wafer.wavelet_cycles  # an array where constants are
+    link_cycles = link_words * wafer.wavelet_cycles  # an array if constants of the wafer are arrays
     return cost + Cost(stalled_input=np.maximum(0.0, link_cycles - (cost.total - cost.idle)))
 
 
@@ -68,13 +71,15 @@ def _key(value: Count) -> int | bytes:
 
 
 def parts_of(cost: Cost) -> dict[str, float]:
-    """The parts of a scalar cost as plain numbers."""
+    """Return the parts of a scalar cost as plain floats."""
     return {name: float(np.asarray(part)) for name, part in cost.parts().items()}
 
 
 @lru_cache(maxsize=64)
 def geometric(limit: int, ratio: float = 1.06) -> NDArray[np.int64]:
-    """1, 2, 3, ... up to `limit`, growing by at least one and about `ratio`: candidate side lengths."""
+    """Return candidate side lengths 1, 2, 3, ... up to `limit`; each is about `ratio` times the previous one
+    and at least one more.
+    """
     sizes = [1]
     while sizes[-1] < limit:
         sizes.append(min(limit, max(sizes[-1] + 1, round(sizes[-1] * ratio))))

@@ -1,15 +1,17 @@
 """Routes of nets on the fabric: rectilinear multicast trees and the loads of all links.
 
-Every consumer joins the tree of its net at the nearest points, by an L or a Z, whichever costs least::
+Every consumer joins the tree of its net at one of the nearest points, by an L (one corner) or a Z (two
+corners), whichever costs least::
 
     cost of a leg = sum over its links of 1 + CONGESTION u^2 + OVERLOAD max(0, u - 1) + CROWD (n / 8)^2
 
-u load of the fullest of the w links over what a link carries at the pace, n nets at the router.
+u is the load of the fullest of the w parallel links, divided by what a link carries at the pace; n is the
+largest number of nets at one of their routers.
 
-* Nets are taken out and routed again at the loads of all others, a few rounds; the best round is kept.
-* A tensor with several consumers crosses a shared link once.  Gradients run back along the tree on the
+* Nets are removed and routed again at the loads of all others, in a few rounds; the best round is kept.
+* A tensor with several consumers crosses a shared link once. Gradients return along the tree on the
   opposite links and are summed where branches join, so they cross a shared link once as well.
-* Inside the regions at its ends a stream loads no links: :func:`add_region_load` has that traffic.
+* Inside the regions at its ends a stream loads no links: :func:`add_region_load` adds that traffic.
 """
 
 from __future__ import annotations
@@ -25,16 +27,16 @@ from wse_sim.compiler.plan import Region
 from wse_sim.compiler.routing_kernels import add_leg, best_way, touches
 
 ROUNDS = 3
-DETOURS = (0.25, 0.5, 0.75)  # where the middle leg of a Z is between its ends
-NEAR_POINTS = 3  # of the tree, from which ways to a consumer are tried
+DETOURS = (0.25, 0.5, 0.75)  # positions of the middle leg of a Z between its ends
+NEAR_POINTS = 3  # points of the tree from which routes to a consumer are tried
 OPEN = np.zeros((0, 0), np.bool_)  # no router is closed
 
 
 def add_region_load(loads: NDArray[np.float64], region: Region, bytes_in: float, bytes_out: float) -> None:
-    """Traffic inside a region: operands run along one axis, fp32 partial sums along the other.
+    """Add the traffic inside a region to `loads`: operands along one axis, fp32 partial sums along the other.
 
     Every line of the first axis carries its fraction of `bytes_in`, every line of the other its fraction of
-    `bytes_out`; the kernel lies so that the busier link carries less, as its cost assumes.
+    `bytes_out`. The kernel is oriented so that its busiest link carries less, as its cost assumes.
     """
     view = loads[region.row : region.row + region.rows, region.col : region.col + region.cols]
     upright = max(bytes_in / region.rows, bytes_out / region.cols)
@@ -45,23 +47,27 @@ def add_region_load(loads: NDArray[np.float64], region: Region, bytes_in: float,
 
 
 class Router:
-    """Routes nets on a fabric of rows x cols; `loads` (rows, cols, 4) are bytes per sample, kernels' own included."""
+    """Router of nets on a fabric of rows x cols.
+
+    `loads` (rows, cols, 4) are the bytes per sample on each link, the traffic of kernels included.
+    `capacity_bytes` are the bytes per sample that a link carries at the pace.
+    """
 
     def __init__(self, loads: NDArray[np.float64], capacity_bytes: float) -> None:
         self.loads = loads
         self.capacity = max(capacity_bytes, 1e-9)
         self.rows, self.cols = loads.shape[:2]
         self.crowd = np.zeros((self.rows, self.cols), np.int32)
-        # Of each net what was added to the links: its tree, its end regions and its legs.
+        # By net: the tree, end regions and legs whose bytes were added to the links last.
         self._laid: dict[int, tuple[object, NDArray[np.int64], tuple[tuple[int, int, int, int], ...]]] = {}
 
     @property
     def use(self) -> float:
-        """Load of the fullest link relative to its capacity at the pace."""
+        """Load of the fullest link, as a fraction of its capacity at the pace."""
         return float(self.loads.max()) / self.capacity
 
     def route(self, nets: Sequence[Net]) -> None:
-        """Route every net as a tree, and update the loads of the links."""
+        """Route every net as a tree and add its bytes to the loads; the best of several rounds is kept."""
         for net in nets:
             self.grow(net)
             self.add(net)
@@ -82,7 +88,7 @@ class Router:
             self.add(net)
 
     def add(self, net: Net, sign: int = 1) -> None:
-        """Add a net's bytes to the links of its tree, or take them away."""
+        """Add the bytes of a net to the links of its tree, or remove them if `sign` is -1."""
         parents, ends, legs = self._laid.get(id(net), (None, OPEN, ()))
         if parents is not net.parents:
             boxes = [(r.row, r.row + r.rows, r.col, r.col + r.cols) for r in net.ends.values()]
@@ -96,15 +102,18 @@ class Router:
     def grow(
         self, net: Net, closed: NDArray[np.bool_] | None = None, reach: Sequence[float] = DETOURS
     ) -> float:
-        """Build the tree, the nearest sink first, joining each where it is cheapest; return its cost.
+        """Build the tree of a net and return its cost.
+
+        The nearest sink is connected first; each sink joins the tree where that is cheapest. If the bundle is
+        too wide for any route and no router is closed, its width is reduced.
 
         Parameters
         ----------
         closed
-            Routers (rows, cols) that the tree may not touch.  If a sink cannot be reached the cost is
-            infinite and the tree incomplete.
+            Routers (rows, cols) that the tree may not touch. If a sink cannot be reached, the cost is infinite
+            and the tree incomplete.
         reach
-            Where the middle legs of Zs lie, in fractions of the way between their ends.
+            Positions of the middle legs of Zs, as fractions of the distance between their ends.
         """
         total = self._grow(net, closed, reach)
         if total == np.inf and closed is None:
@@ -113,6 +122,9 @@ class Router:
         return total
 
     def _grow(self, net: Net, closed: NDArray[np.bool_] | None, reach: Sequence[float]) -> float:
+        """Build the tree of a net at its present width and return its cost, infinite if a sink cannot be
+        reached.
+        """
         net.parents = {net.source: None}
         shut = OPEN if closed is None else closed
         if closed is not None and touches(closed, *net.source, net.width):
@@ -135,7 +147,7 @@ class Router:
         return total
 
     def _near(self, net: Net, sink: Point) -> list[Point]:
-        """The nearest points of the tree to a sink."""
+        """Return the points of the tree that are nearest to a sink, at most `NEAR_POINTS` of them."""
         (row, col), (r, c) = sink, net.source
         points = {(abs(r - row) + abs(c - col), r, c)}
         for (r, c), start in net.parents.items():
@@ -148,7 +160,11 @@ class Router:
         return [(r, c) for _, r, c in sorted(points)[:NEAR_POINTS]]
 
     def _quality(self) -> tuple[float, float, float]:
-        """Overload of all links, fullest link in hundredths, most nets at a router: less is better."""
+        """Return three measures of the routes, most important first; less is better.
+
+        They are the overload of all links, the fullest link in percent (at least 25), and the most nets at a
+        router.
+        """
         over = 0.0
         if self.loads.max() > self.capacity:
             above = self.loads - self.capacity
@@ -157,7 +173,7 @@ class Router:
 
 
 def _face(net: Net, point: Point) -> tuple[int, int]:
-    """Return rows and columns of the region whose middle is a point; -1 without one."""
+    """Return the rows and columns of the region whose middle is `point`; (-1, -1) if there is none."""
     region = net.ends.get(point)
     return (-1, -1) if region is None else (region.rows, region.cols)
 

@@ -1,11 +1,11 @@
-"""The inner loops of the router: the cost of a route, the cheapest route to a sink, loads of legs.
+"""The inner loops of the router: the cost of a route, the cheapest route to a sink, the loads of legs.
 
-Symbols as in :mod:`wse_sim.compiler.routing` and :mod:`wse_sim.compiler.nets`. Sums are evaluated in NumPy's
-order, so that routes of equal cost stay equal in both implementations.
+Symbols are those of :mod:`wse_sim.compiler.routing` and :mod:`wse_sim.compiler.nets`. Sums are evaluated in
+NumPy's order, so that routes of equal cost are equal in both implementations.
 """
 
 # mypy: disable-error-code="assignment"
-# numba types these, and NumPy's integer stubs are not int
+# numba infers these types; in the stubs of NumPy its integers are not int
 from __future__ import annotations
 
 from math import floor
@@ -20,12 +20,12 @@ OVERLOAD = 2000.0
 CROWD = 0.5
 CROWDED = 8.0  # nets at a router
 MOST_CORNERS = 4
-BLOCK = 128  # elements that NumPy adds up without halving
+BLOCK = 128  # most elements that NumPy adds up without halving
 
 
 @helper_kernel
 def _line(r0: int, c0: int, r1: int, c1: int) -> tuple[int, int, int, int]:
-    """(direction, row or column of the line, low end, high end) of a leg."""
+    """Return the direction of a leg, the row or column of its line, and its low and high end."""
     if r0 == r1:
         return (EAST if c1 > c0 else WEST), r0, min(c0, c1), max(c0, c1)
     return (SOUTH if r1 > r0 else NORTH), c0, min(r0, r1), max(r0, r1)
@@ -35,7 +35,7 @@ def _line(r0: int, c0: int, r1: int, c1: int) -> tuple[int, int, int, int]:
 def _links(
     r0: int, c0: int, r1: int, c1: int, width: int, rows: int, cols: int
 ) -> tuple[int, int, int, int, int]:
-    """Cores that a leg's links leave, as :func:`wse_sim.compiler.nets.links_of`."""
+    """Return the cores that a leg's links leave, as :func:`wse_sim.compiler.nets.links_of`."""
     direction, line, low, high = _line(r0, c0, r1, c1)
     if direction in (EAST, WEST):
         first = min(max(0, line - width // 2), max(0, rows - width))
@@ -50,7 +50,7 @@ def _links(
 def _routers(
     r0: int, c0: int, r1: int, c1: int, width: int, rows: int, cols: int
 ) -> tuple[int, int, int, int]:
-    """Routers that a leg crosses, as :func:`wse_sim.compiler.nets.routers_of`."""
+    """Return the routers that a leg crosses, as :func:`wse_sim.compiler.nets.routers_of`."""
     a, b, c, d, direction = _links(r0, c0, r1, c1, width, rows, cols)
     if direction in (EAST, WEST):
         return a, b, min(c0, c1), max(c0, c1) + 1
@@ -59,7 +59,7 @@ def _routers(
 
 @helper_kernel
 def _block_sum(x: np.ndarray, at: int, n: int) -> float:
-    """Sum of at most 128 elements: eight sums side by side."""
+    """Return the sum of `n` elements from index `at`, at most 128, in NumPy's order of eight partial sums."""
     if n < 8:
         total = 0.0
         for i in range(n):
@@ -87,13 +87,16 @@ def _block_sum(x: np.ndarray, at: int, n: int) -> float:
 
 @kernel
 def pairwise_sum(x: np.ndarray) -> float:
-    """Sum of all elements in NumPy's order: halves of halves of at most 128 (with a stack: stored code cannot call itself)."""
+    """Return the sum of all elements in NumPy's order: halves of halves down to at most 128 elements.
+
+    An explicit stack is used, because cached machine code cannot call itself.
+    """
     if x.size <= BLOCK:
         return _block_sum(x, 0, x.size)
     todo, sums = (
         np.zeros((64, 3), np.int64),
         np.zeros(64),
-    )  # (from, elements, whether two sums are to be added)
+    )  # (first index, elements, whether to add the last two sums instead)
     todo[0, 1] = x.size
     left, known = 1, 0
     while left:
@@ -124,12 +127,12 @@ def _leg_cost(
     size: float,
     capacity: float,
 ) -> float:
-    """Return the cost of a leg's links; `size` is the bytes per sample, which all parallel links share."""
+    """Return the cost of a leg's links; the parallel links share `size` bytes per sample."""
     r0, r1, c0, c1, direction = _links(leg[0], leg[1], leg[2], leg[3], width, loads.shape[0], loads.shape[1])
     is_row = direction in (EAST, WEST)
     n, side = (c1 - c0, r1 - r0) if is_row else (r1 - r0, c1 - c0)
     own = size / max(1, side)
-    squares, over = np.empty(n), np.empty(n)  # added up here and not by BLAS, whose order depends on the CPU
+    squares, over = np.empty(n), np.empty(n)  # summed here: the order of BLAS depends on the CPU
     most, is_over = np.zeros(n, np.int64), False
     for i in range(n):
         fullest = -np.inf
@@ -142,7 +145,7 @@ def _leg_cost(
         over[i] = max(use - 1.0, 0.0)
         is_over |= over[i] > 0.0
     above = pairwise_sum(over) if is_over else 0.0
-    crowded = 0.0  # of eighths, whose sum is exact
+    crowded = 0.0  # a sum of squared eighths, which is exact
     for i in range(n):
         crowded += (most[i] / CROWDED) * (most[i] / CROWDED)
     return n + CONGESTION * pairwise_sum(squares) + OVERLOAD * above + CROWD * crowded
@@ -160,8 +163,10 @@ def _way_cost(
     capacity: float,
     bound: float,
 ) -> float:
-    """Return the cost of a route of `count` corners; infinite if it is not below `bound`, or touches a closed
-    router."""
+    """Return the cost of a route of `count` corners.
+
+    The cost is infinite if it is not below `bound`, or if the route touches a closed router.
+    """
     total = 0.0
     for k in range(count - 1):
         a, b, c, d = way[k, 0], way[k, 1], way[k + 1, 0], way[k + 1, 1]
@@ -179,7 +184,7 @@ def _way_cost(
 
 @helper_kernel
 def _rounded(x: float) -> int:
-    """The nearest integer, the even one of two."""
+    """Return the nearest integer; of two, the even one."""
     low = floor(x)
     part = x - low
     if part > 0.5 or (part == 0.5 and low % 2 != 0):
@@ -191,10 +196,10 @@ def _rounded(x: float) -> int:
 def _between(
     start: int, end: int, across: int, reach: np.ndarray, gap: int, size: int, out: np.ndarray
 ) -> int:
-    """Write positions for the middle leg of a route to `out`: between its ends, and just behind the start on
-    the far side.
+    """Write candidate positions of the middle leg of a route to `out` and return their number.
 
-    If the ends are on one line, the route bypasses it, by fractions of the length `across`.
+    The candidates are between the two ends, and one just behind the start on the side away from the end. If
+    both ends are on one line, they bypass it on either side, at fractions of the length `across`.
     """
     count = 0
     for k in range(2 * reach.size + 2):
@@ -225,7 +230,7 @@ def _between(
 
 @helper_kernel
 def _add_corner(way: np.ndarray, count: int, row: int, col: int) -> int:
-    """Add a corner unless the route already has it."""
+    """Add a corner to a route unless the route already has it; return the number of corners."""
     for i in range(count):
         if way[i, 0] == row and way[i, 1] == col:
             return count
@@ -235,8 +240,10 @@ def _add_corner(way: np.ndarray, count: int, row: int, col: int) -> int:
 
 @helper_kernel
 def _fits(width: int, face: np.ndarray, row: int, next_row: int) -> bool:
-    """Return whether a bundle fits through the side (rows, columns; -1 without a region) by which a route
-    leaves a region."""
+    """Return whether a bundle fits through the side by which a route leaves a region.
+
+    `face` has the rows and columns of the region, or -1 if there is none.
+    """
     if face[0] < 0:
         return True
     return width <= (face[0] if row == next_row else face[1])
@@ -255,10 +262,12 @@ def best_way(
     size: float,
     capacity: float,
 ) -> tuple[float, int, np.ndarray]:
-    """Cost, number of corners and corners of the first of the cheapest ways from `points` to a sink; infinite if there is none.
+    """Return the cheapest route from one of `points` to a sink: its cost, its number of corners and its
+    corners (4, 2).
 
-    `faces` (points + 1, 2) are rows and columns of the regions at the points and, in the last row, at the sink; -1 without one.
-    `closed` has no elements if no router is closed.
+    If several routes have equal cost, the first is returned; the cost is infinite if there is no route.
+    `faces` (points + 1, 2) are the rows and columns of the regions at the points and, in the last row, at the
+    sink; -1 without a region. `closed` is empty if no router is closed.
     """
     least, corners = np.inf, 0
     best, way = np.zeros((MOST_CORNERS, 2), np.int64), np.zeros((MOST_CORNERS, 2), np.int64)
@@ -267,7 +276,7 @@ def best_way(
     to_row, to_col = sink
     for p in range(points.shape[0]):
         row, col = points[p, 0], points[p, 1]
-        for kind in range(3):  # both Ls, Zs by a row, Zs by a column
+        for kind in range(3):  # both Ls, Zs with the middle leg on a row, Zs with it on a column
             if kind == 0:
                 tries = 2
             elif kind == 1:
@@ -301,7 +310,7 @@ def best_way(
 
 @kernel
 def touches(closed: np.ndarray, row: int, col: int, width: int) -> bool:
-    """Return whether a bundle that starts and ends at one router touches a closed one."""
+    """Return whether a bundle that starts and ends at one router touches a closed router."""
     r0, r1, c0, c1 = _routers(row, col, row, col, width, closed.shape[0], closed.shape[1])
     return bool(closed[r0:r1, c0:c1].any())
 
@@ -317,7 +326,10 @@ def add_leg(
     ends: np.ndarray,
     sign: int,
 ) -> None:
-    """Add bytes to a leg's links, in one direction or both (`ways`), except inside the regions `ends`."""
+    """Add bytes to a leg's links, in one direction or both (`ways`), except inside the regions `ends`.
+
+    Also adds `sign` to the number of nets at every router of the leg.
+    """
     rows, cols = loads.shape[0], loads.shape[1]
     for back in range(ways):
         a, b, c, d = (leg[2], leg[3], leg[0], leg[1]) if back else leg

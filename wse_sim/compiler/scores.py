@@ -1,8 +1,8 @@
-"""Recomputation of attention scores: the pipeline keeps keys and values, not the scores.
+"""Recomputation of attention scores: the pipeline keeps keys and values, but not the scores.
 
-Symbols: B samples, H heads, q queries, kv keys, s bytes per element.  An attention kernel that keeps its
-scores holds ``B H q kv s`` bytes per sample in flight, and one bit per score with dropout.  Without
-stored scores, the backward pass recomputes Q K^T and the softmax.
+Symbols: B sequences of a sample, H heads, q queries, kv keys, s bytes per element. An attention kernel that
+keeps its scores stores ``B H q kv s`` bytes per sample in flight, and one more bit per score with dropout. If
+the scores are not kept, the backward pass recomputes Q K^T and the softmax.
 """
 
 from __future__ import annotations
@@ -17,23 +17,26 @@ NOTE = "attention scores do not fit together with the weights: the backward pass
 
 
 def score_bytes(kernel: Kernel) -> int:
-    """Bytes per sample of the scores, and of the dropout mask, that a forward attention kernel keeps."""
+    """Return the bytes per sample of the scores and the dropout mask that a forward attention kernel keeps.
+
+    Returns 0 if the kernel does not keep its scores.
+    """
     size = family(kernel.family).keeps(kernel, frozenset(), {}).again_bytes
     return size if size <= kernel.saved_bytes else 0
 
 
 def works_out_again(kernel: Kernel) -> bool:
-    """Whether a backward kernel repeats the scores and the softmax of its forward kernel."""
+    """Return whether a backward kernel recomputes the scores and softmax of its forward kernel."""
     return bool(kernel.attrs.get("recompute", False))
 
 
 def _attributes(kernel: Kernel) -> set[str]:
-    """Names of the attributes that the kernel's family reads."""
+    """Return the names of the attributes that the kernel's family reads."""
     return set(family(kernel.family).parameters())
 
 
 def without_scores(graph: KernelGraph) -> KernelGraph:
-    """The training graph with attention recomputed; the same object if no kernel keeps scores."""
+    """Return the training graph with recomputed attention scores; the same object if no kernel keeps scores."""
     backward = {k.forward: k for k in graph.kernels if k.forward and "recompute" in _attributes(k)}
     kept = {
         k.name

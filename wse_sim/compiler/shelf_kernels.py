@@ -1,26 +1,26 @@
-"""The inner loops of the shelf placer: what fits into a shelf, and which shelves take the least rows.
+"""The inner loops of the shelf placer: which stages fit into a shelf, and which shelves take the fewest rows.
 
-Symbols as in :mod:`wse_sim.compiler.shelves`; the running direction of a shelf is eastward (0) or
-westward (1), columns count from where it begins.
+Symbols are those of :mod:`wse_sim.compiler.shelves`. The running direction of a shelf is eastward (0) or
+westward (1); columns count from the side at which it begins.
 """
 
 # mypy: disable-error-code="assignment"
-# numba types these, and NumPy's integer stubs are not int
+# numba infers these types; in the stubs of NumPy its integers are not int
 from __future__ import annotations
 
 import numpy as np
 
 from wse_sim.jit import helper_kernel, inlined_kernel, kernel
 
-NEVER = 1 << 40  # wider and higher than any fabric
+NEVER = 1 << 40  # a size larger than any fabric
 
 
 @kernel
 def least_widths(quickest: np.ndarray, widths: np.ndarray, pace: float) -> np.ndarray:
-    """Least width (heights,) int64 with which each height keeps `pace`; NEVER if none does.
+    """Return, for each height, the least width int64 that keeps `pace`; NEVER if no width does.
 
-    `quickest` (heights, n) are least times within each of the first n widths: they fall from left to right.  Neighbouring heights
-    need much the same width, so each search begins where the last one ended.
+    `quickest` (heights, n) are the least times within each of the first n `widths`; they decrease along a
+    row. Neighbouring heights need similar widths, so each search begins at the width found last.
     """
     out = np.full(quickest.shape[0], NEVER, np.int64)
     count = quickest.shape[1]
@@ -55,10 +55,11 @@ def least_widths(quickest: np.ndarray, widths: np.ndarray, pace: float) -> np.nd
 def least_widths_of(
     times: np.ndarray, known: np.ndarray, first: np.ndarray, widths: np.ndarray, paces: np.ndarray
 ) -> np.ndarray:
-    """:func:`least_widths` (kinds, heights) of all kinds, for `paces` (kinds,).
+    """Return :func:`least_widths` of all kinds (kinds, heights) for their `paces` (kinds,).
 
-    `times` holds kinds x heights x widths, of strip s, the rows `first` [s] to `first` [s + 1], only the `known`
-    (kinds, strips) first widths, one row behind the other from where the strip begins.
+    `times` holds the times by kind, height and width, flattened. Strip s of a kind has the heights from
+    `first` [s] to `first` [s + 1]. From the start of the strip, its rows follow each other without gaps and
+    contain only the first `known` (kinds, strips) widths.
     """
     heights = first[-1]
     out = np.empty((known.shape[0], heights), np.int64)
@@ -73,7 +74,11 @@ def least_widths_of(
 
 @kernel
 def least_sizes_of(times: np.ndarray, sizes: np.ndarray, paces: np.ndarray) -> np.ndarray:
-    """Return the first of `sizes` (n,) whose time (kinds, n) is at most that of its kind; NEVER if there is none."""
+    """Return, for each kind, the first of `sizes` (n,) that keeps the kind's pace; NEVER if none of them
+    does.
+
+    `times` (kinds, n) are the times at these sizes, `paces` (kinds,) the paces.
+    """
     out = np.full(times.shape[0], NEVER, np.int64)
     for kind in range(times.shape[0]):
         for i in range(sizes.shape[0]):
@@ -87,9 +92,12 @@ def least_sizes_of(times: np.ndarray, sizes: np.ndarray, paces: np.ndarray) -> n
 def free_columns(
     dead: np.ndarray, top: int, height: int, direction: int, cols: int, spare: int
 ) -> tuple[np.ndarray, int]:
-    """Columns free from each column on, in running direction (limit + 1,), and the limit of columns.
+    """Return the number of free columns from each column on, in running direction (limit + 1,), and the
+    limit.
 
-    `dead` (rows + 1, columns of the fabric) counts the dead cores north of each row; empty if none.
+    The limit is the number of columns that the shelf may use: `cols`, plus a spare column for each blocked
+    one while there are any. `dead` (rows + 1, columns of the fabric) counts the dead cores north of each row;
+    it is empty if there are none.
     """
     limit = cols
     if dead.shape[0] > 0:
@@ -108,7 +116,9 @@ def free_columns(
 
 @helper_kernel
 def _next_fit(free: np.ndarray, at: int, need: int) -> int:
-    """First column from `at` on with `need` free ones; beyond the last column if there is none."""
+    """Return the first column from `at` on that begins `need` free ones; if there is none, a column beyond
+    the last.
+    """
     limit = free.shape[0] - 1
     while at < limit and free[at] < need:
         at += max(free[at], 1)
@@ -117,9 +127,10 @@ def _next_fit(free: np.ndarray, at: int, need: int) -> int:
 
 @kernel
 def shelf_spots(cores: np.ndarray, top: int, height: int, direction: int, limit: int) -> np.ndarray:
-    """Dead cores of a shelf (n, 2): column in running direction, row in the shelf; by columns.
+    """Return the dead cores of a shelf (n, 2) as column in running direction and row in the shelf, sorted by
+    column.
 
-    `cores` (m, 2) are row in the band and column of all, by columns.
+    `cores` (m, 2) are row in the band and column on the fabric, sorted by column.
     """
     out = np.empty(cores.shape, np.int64)
     n = 0
@@ -137,10 +148,11 @@ def shelf_spots(cores: np.ndarray, top: int, height: int, direction: int, limit:
 def _beside(
     widths: np.ndarray, heights: np.ndarray, spots: np.ndarray, height: int, at: int, limit: int
 ) -> tuple[int, int, int, int, int]:
-    """A lower place for a stage, next to the dead cores that are in its way in a shelf of `height`.
+    """Find a lower place for a stage, above or below the dead cores that block it in a shelf of `height`.
 
-    `widths` (heights,) least columns of the stage.  Returns the first column after it (NEVER if there is
-    no such place), the index of its height, its first row; first row and rows of the next larger gap.
+    `widths` (heights,) are the least columns of the stage. Returns the first column after the stage (NEVER if
+    there is no such place), the index of its height and its first row, and then the first row and the number
+    of rows of the second-largest gap.
     """
     edges = np.empty(spots.shape[0] + 2, np.int64)  # rows that end gaps
     edges[0], edges[1] = -1, height
@@ -185,14 +197,16 @@ def shelf_end(
     spots: np.ndarray,
     boxes: np.ndarray,
 ) -> int:
-    """First stage that does not fit into a shelf of height ``heights[column]`` that starts with `start`.
+    """Return the first stage that does not fit into a shelf of height ``heights[column]`` that starts with
+    `start`.
 
-    `widths` (kinds, heights) int64 least columns; `narrow` (kinds,) int64 least rows in a narrow column,
-    `stacks` (2,) int64 its columns and reach; `free`, `spots` as of :func:`free_columns`, :func:`shelf_spots`.
-    `boxes` (stages, 4) takes row in the shelf, column in running direction, rows, cols, unless it is empty.
+    `widths` (kinds, heights) int64 are the least columns, `narrow` (kinds,) int64 the least rows in a narrow
+    column, and `stacks` (2,) int64 are the columns and the reach of narrow columns. `free` and `spots` are
+    those of :func:`free_columns` and :func:`shelf_spots`. Unless `boxes` (stages, 4) is empty, it receives
+    the row in the shelf, the column in running direction, the rows and the columns of each stage.
 
-    A stage in whose way a core is dead moves on to free columns or takes the rows on one side of it,
-    whichever ends first; the rows on the other side are a pocket for the next stages.
+    A stage that is blocked by a dead core moves on to free columns or takes the rows on one side of that
+    core, whichever ends first. The rows on the other side are a pocket for the next stages.
     """
     limit, height = free.shape[0] - 1, heights[column]
     thin, reach = stacks[0], stacks[1]
@@ -252,7 +266,11 @@ def _whole_shelf_end(
     start: int,
     cols: int,
 ) -> int:
-    """:func:`shelf_end` where no core is dead, by stages: `wide` (heights, n) least columns, `small_rows` (n,)."""
+    """Return :func:`shelf_end` for a shelf without dead cores.
+
+    Arguments are by stage: `wide` (heights, n) least columns, `small_rows` (n,) least rows in a narrow
+    column.
+    """
     half = height // 2
     col, used, small_col = 0, height + 1, 0
     for index in range(start, small_rows.shape[0]):
@@ -283,8 +301,10 @@ def _best_whole_shelves(
     rows: int,
     cols: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return :func:`best_shelves` for a wafer without dead cores: the content of a shelf does not depend on
-    its direction."""
+    """Return :func:`best_shelves` for a wafer without dead cores.
+
+    There the stages in a shelf do not depend on its direction.
+    """
     count = kinds.shape[0]
     least = np.full((count + 1, 2), NEVER, np.int64)
     trace = np.zeros((count + 1, 2, 2), np.int64)
@@ -327,8 +347,12 @@ def best_shelves(
     dead: np.ndarray,
     cores: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the least rows (n + 1, 2) that contain the stages start..i-1, and (n + 1, 2, 2) first stage and
-    height index."""
+    """Return the least rows that contain the stages from `start` to i - 1, (n + 1, 2) by i and direction of
+    the next shelf.
+
+    Also returns the last shelf of each of these solutions, (n + 1, 2, 2): its first stage and the index of
+    its height.
+    """
     if dead.shape[0] == 0:
         return _best_whole_shelves(kinds, widths, narrow, stacks, heights, start, direction, rows, cols)
     count = kinds.shape[0]

@@ -1,7 +1,7 @@
-"""Least width of a stage at each height of a shelf that keeps a pace, computed lazily.
+"""Tables of the least width with which a stage keeps a pace at each height of a shelf, computed lazily.
 
-A stage that keeps a pace on A cores is about A / h columns wide at height h. So a search only needs the
-heights and widths near and below that hyperbola. The heights are cut into strips, and each strip of a stage
+A stage that keeps a pace on A cores is about A / h columns wide at height h. So a search needs only the
+heights and widths near and below that hyperbola. The heights are divided into strips. Each strip of a stage
 is computed from narrow to wide, step by step, until all its heights keep the requested paces.
 """
 
@@ -24,11 +24,10 @@ Tiles = dict[tuple[int, int, int], ShapePrices]
 
 
 class ShelfTable:
-    """Least times of the kinds of stages on `heights` (h,) x `widths` (w,), of which `inner` (w,) columns
-    compute.
+    """Least times of the kinds of stages on regions of `heights` (h,) x `widths` (w,).
 
-    `kinds` are the stages, None for one that is not in the table; `tiles` are prices shared with tables of
-    other update weights. `times` stores, by kind and strip, rows of the first `known` widths.
+    `inner` (w,) are the compute columns of these widths. `kinds` are the stages, None for one that is not in
+    the table. `tiles` are prices shared with tables of other update weights.
     """
 
     def __init__(
@@ -51,21 +50,23 @@ class ShelfTable:
         """Release the memory of the times; the prices, which cost more to compute, are kept."""
         kinds = self._kinds
         self._known = np.zeros((len(kinds), STRIPS), np.int64)
-        self._kept = np.full((len(kinds), STRIPS), inf)  # the pace that all heights of a strip keep by now
-        asked = (np.diff(self._first) > 0) & (self._widths.size > 0)  # a low wafer leaves strips empty
+        self._kept = np.full((len(kinds), STRIPS), inf)  # the pace that all heights of a strip keep so far
+        asked = (np.diff(self._first) > 0) & (self._widths.size > 0)  # on a low wafer some strips are empty
         self._open = np.array([asked & (kind is not None) for kind in kinds])
-        # What is never written takes no memory.
+        # The operating system allocates only the pages that are written.
         self._times = np.zeros(len(kinds) * self.heights.size * self._widths.size)
 
     def least_widths(self, paces: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Least columns (kinds, heights) with which the kinds keep their paces (kinds,); NEVER if none does."""
+        """Return the least columns (kinds, heights) with which the kinds keep their paces (kinds,), or
+        NEVER.
+        """
         while (short := self._open & ((self._known == 0) | (self._kept > paces[:, None]))).any():
             for kind, strip in np.argwhere(short).tolist():
                 self._widen(kind, strip)
         return least_widths_of(self._times, self._known, self._first, self._widths, paces)
 
     def priced(self, kind: int, rows: int, cols: int) -> tuple[float, ...] | None:
-        """Prices of a region if they have been computed."""
+        """Return the prices of a region of `rows` x `cols` cores if they have been computed, else None."""
         row, col = int(np.searchsorted(self.heights, rows)), int(np.searchsorted(self._widths, cols))
         if row == self.heights.size or col == self._widths.size:
             return None
@@ -80,7 +81,7 @@ class ShelfTable:
         return tile.at((row - int(self._first[strip])) * (int(self._ends[step]) - begin) + col - begin)
 
     def _widen(self, kind: int, strip: int) -> None:
-        """Compute one more step of a strip."""
+        """Compute one more step of widths of a strip."""
         known, (first, last) = int(self._known[kind, strip]), self._first[strip : strip + 2].tolist()
         step = int(np.searchsorted(self._ends, known, side="right"))
         end = int(self._ends[step])
@@ -97,7 +98,7 @@ class ShelfTable:
         self._open[kind, strip] = end < self._widths.size
 
     def _held(self, kind: int, strip: int, step: int, rows: slice, cols: slice) -> NDArray[np.float64]:
-        """Return times (rows, cols), infinite where the stage does not fit in SRAM."""
+        """Return the times (rows, cols) of a kind, infinite where the stage does not fit in SRAM."""
         group = self._kinds[kind]
         assert group is not None  # only open kinds are widened
         heights, key = self.heights[rows], (kind, strip, step)
@@ -111,6 +112,8 @@ class ShelfTable:
 def times_held(
     sizer: Sizer, group: Group, prices: ShapePrices, cores: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Return the time (n,) of a stage on regions of `cores` (n,) cores; infinite where it does not fit in SRAM."""
+    """Return the times (n,) of a stage on regions of `cores` (n,) cores, infinite if it does not fit
+    in SRAM.
+    """
     memory = prices.memory + sizer.held_bytes(group) / cores
     return np.where(memory <= sizer.wafer.sram_usable_bytes, prices.time(sizer.update_samples), np.inf)

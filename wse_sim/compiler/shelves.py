@@ -1,20 +1,19 @@
-"""The quick placer: shelves across the wafer, filled in dataflow order like a snake.
+"""The default placer: shelves across the wafer, filled in dataflow order like a snake.
 
-Symbols: T pace (cycles per sample of the slowest stage), H height of a shelf, F(i, d) least rows that
-hold the stages before i when the next shelf runs in direction d (0 eastward, 1 westward).
+Symbols: T is the pace (cycles per sample of the slowest stage), H the height of a shelf, F(i, d) the fewest
+rows that hold the stages before i if the next shelf runs in direction d (0 eastward, 1 westward).
 
-A stage spans the height of its shelf and takes the least columns w(H, T) that keep the pace; small
-stages are stacked in shared narrow columns of their shelf.  The heights are chosen by dynamic
-programming, ``F(next(i, H), 1 - d) = min over H of F(i, d) + H`` with next(i, H) the first stage that
-no longer fits into a shelf of height H that starts with i; the pace is the least T with
-``F(n, .) <= rows``.
+A stage spans the height of its shelf and takes the fewest columns w(H, T) that keep the pace. Small stages
+are stacked in shared narrow columns of their shelf. The heights are chosen by dynamic programming,
+``F(next(i, H), 1 - d) = min over H of F(i, d) + H``, where next(i, H) is the first stage that does not fit
+into a shelf of height H that starts with i. The pace is the smallest T with ``F(n, .) <= rows``.
 
-Dead rows split the wafer into bands of rows.  Dead cores either count as dead rows or block their columns
-within their own shelf, whichever gives the better pace; a stage then takes the rows on one side of a dead
-core, and others the rest.  The fabric is larger than the program rectangle: its extra rows and columns
-replace dead rows and blocked columns until they are used up.
+Dead rows split the wafer into bands of rows. Dead cores either count as dead rows or block their columns
+within their shelf, whichever gives the better pace. In a blocked column a stage may take the rows on one side
+of the dead core, and other stages those on the other side. The fabric is larger than the program rectangle:
+its spare rows and columns replace dead rows and blocked columns until they are used up.
 
-One file, because the dynamic program and its compiled loops use the same tables.
+This is one file, because the dynamic program and its compiled loops use the same tables.
 """
 
 from __future__ import annotations
@@ -43,22 +42,22 @@ from wse_sim.compiler.sizing import Group, Shapes, Sizer
 from wse_sim.hardware import Wafer
 
 LOWEST_SHELF = 12
-HEIGHT_STEP = 1.01  # between the heights of shelves that are tried
+HEIGHT_STEP = 1.01  # ratio between the heights of shelves that are tried
 PACE_STEP = 1.001  # the bisection over the pace stops within 0.1 %
 NO_DEAD, NO_CORES = np.zeros((0, 0), np.int64), np.zeros((0, 2), np.int64)
 
 
-LATENCY_FRACTIONS = (1.0, 0.5, 0.25, 0.1)  # of the cores, tried for the shortest latency
-WIRE_LEVELS = 12  # paces above the least that the shelves try for less wire
+LATENCY_FRACTIONS = (1.0, 0.5, 0.25, 0.1)  # fractions of the cores, tried for the shortest latency
+WIRE_LEVELS = 12  # number of paces, from the least on, that the shelves try for less wire
 WIRE_STEP = 1.02
 
 
 @dataclass(frozen=True)
 class Stacks:
-    """Small stages of a shelf are stacked in narrow columns of `cols` cores.
+    """How small stages of a shelf are stacked in narrow columns of `cols` cores.
 
-    A column takes the small stages among the next `reach` columns of its shelf: a long reach leaves
-    less unused, a short one keeps streams short.
+    A narrow column takes the small stages among the next `reach` columns of its shelf. A long reach leaves
+    fewer cores unused; a short one keeps streams short.
     """
 
     cols: int
@@ -66,17 +65,17 @@ class Stacks:
 
     @property
     def as_array(self) -> NDArray[np.int64]:
-        """(2,) for the compiled functions."""
+        """The two numbers as an array (2,) for the compiled functions."""
         return np.array([self.cols, self.reach], np.int64)
 
 
 STACKS = (Stacks(7, NEVER), Stacks(3, 150), Stacks(3, 60))
-"""Stacking variants, the densest first; later ones have fewer parallel streams."""
+"""Variants of stacking, the densest first; later ones have fewer parallel streams."""
 
 
 @dataclass(frozen=True)
 class Box:
-    """A placed stage: its rectangle, and how many of its columns compute."""
+    """A placed stage: its rectangle, and the rows and columns of it that compute."""
 
     row: int
     col: int
@@ -87,8 +86,11 @@ class Box:
 
 
 def with_efficiency(boxes: Sequence[Box], efficiency: float) -> tuple[list[Box], list[Box]]:
-    """Return the boxes with at most a fraction `efficiency` of compute cores: once limited to their compute
-    columns, once with the maximum."""
+    """Return the boxes twice, with at most the fraction `efficiency` of their columns computing.
+
+    In the first list compute columns are reduced to that number if they exceed it; in the second they are set
+    to it.
+    """
     most = [int(compute_cols(box.cols, efficiency)) for box in boxes]
     few = [
         replace(box, compute_cols=min(box.compute_cols, cols)) for box, cols in zip(boxes, most, strict=True)
@@ -97,15 +99,17 @@ def with_efficiency(boxes: Sequence[Box], efficiency: float) -> tuple[list[Box],
 
 
 def compute_cols(cols: np.ndarray | int, efficiency: float) -> np.ndarray:
-    """Columns of a region that compute, of `efficiency` of its cores: whole ones, at least one."""
+    """Return the columns of a region that compute: the fraction `efficiency` of `cols`, rounded down, at
+    least one.
+    """
     return np.maximum(1, np.floor(np.asarray(cols) * efficiency + 1e-9)).astype(np.int64)
 
 
 def region_widths(wafer: Wafer, step: float) -> NDArray[np.int64]:
-    """Return the widths of regions, each at most `step` times the one before.
+    """Return candidate widths of regions, each at most about `step` times the one before.
 
     A region of one column has no cores set aside, so the least width is 2 if the efficiency is below 1: in a
-    whole-fabric plan, streams enter there.
+    whole-fabric plan, streams enter at cores that are set aside.
     """
     widths = geometric(wafer.program_cols, step)
     least = 2 if wafer.pipeline_efficiency < 1 else 1
@@ -113,7 +117,7 @@ def region_widths(wafer: Wafer, step: float) -> NDArray[np.int64]:
 
 
 class ShelfPlacer:
-    """Places the stages of a sizer at a given pace, or reports that they do not fit."""
+    """Placement of a sizer's stages on shelves at a given pace."""
 
     def __init__(self, sizer: Sizer, stacks: Stacks = STACKS[0], *, whole_rows: bool = False) -> None:
         self.sizer = sizer
@@ -149,13 +153,13 @@ class ShelfPlacer:
         return Shapes.grid(rows, compute_cols(cols, self.efficiency))
 
     def _table(self, limit: int) -> ShelfTable:
-        """Shelves of up to `limit` rows: the same for all placers of these stages."""
+        """Return the table of shelves of up to `limit` rows, shared by all placers of these stages."""
         found = self._tables.get(limit)
         if found is None:
             shared, stages = self.sizer.tables, (limit, self._all_kinds)
             key = (*stages, self.sizer.update_samples)
             if key not in shared:
-                for other, table in shared.items():  # a search asks one of them, then the next
+                for other, table in shared.items():  # a search uses one of them after the other
                     if isinstance(table, ShelfTable) and other[:-1] == stages:
                         table.forget()
                 heights = [h for h in geometric(limit, HEIGHT_STEP) if h >= min(LOWEST_SHELF, limit)]
@@ -175,7 +179,8 @@ class ShelfPlacer:
 
     def priced(self, kind: int, rows: int, cols: int, inner: int) -> tuple[float, ...]:
         """Return the prices of a region with `inner` compute columns, in the order of
-        :class:`~wse_sim.compiler.sizing.ShapePrices`."""
+        :class:`~wse_sim.compiler.sizing.ShapePrices`.
+        """
         if inner != compute_cols(cols, self.efficiency):
             return self.sizer.shape_prices(self.kinds[kind], Shapes.one(rows, inner)).at(0)
         row = int(np.searchsorted(self.small_rows, rows))
@@ -188,7 +193,9 @@ class ShelfPlacer:
         return self.sizer.shape_prices(self.kinds[kind], Shapes.one(rows, inner)).at(0)
 
     def _least_widths(self, table: ShelfTable, of_kind: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Least columns (kinds, heights) of regions of a table's heights that keep the paces within SRAM."""
+        """Return the least columns (kinds, heights) with which regions of a table's heights keep the paces
+        within SRAM.
+        """
         out = table.least_widths(of_kind)
         for kind, pin in enumerate(self.pins):
             if pin is not None:
@@ -200,10 +207,10 @@ class ShelfPlacer:
         return out
 
     def place(self, pace: float | NDArray[np.float64], cols: int | None = None) -> NDArray[np.int64] | None:
-        """Return row, column, rows and columns (stages, 4), or None; `pace` in cycles per sample, one for all
-        or one per group.
+        """Return row, column, rows and columns (stages, 4) of all stages at a pace; None if they do not fit.
 
-        With `cols` only that many columns in the west are used. :meth:`boxes` converts the result to boxes.
+        `pace` is in cycles per sample, one number for all stages or one per group. With `cols`, only that
+        many columns in the west are used. :meth:`boxes` converts the result to boxes.
         """
         of_kind = self._pace_of_kind(pace)
         narrow = least_sizes_of(self._narrow, self.small_rows, of_kind)
@@ -252,7 +259,7 @@ class ShelfPlacer:
         ]
 
     def _pace_of_kind(self, pace: float | NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the target cycles per kind: the smallest target of any stage of that kind."""
+        """Return the pace (kinds,) of each kind: the smallest pace of any of its stages."""
         if not isinstance(pace, np.ndarray):
             return np.full(len(self.kinds), float(pace))
         targets = np.full(len(self.kinds), np.inf)
@@ -260,8 +267,9 @@ class ShelfPlacer:
         return targets
 
     def tightest(self) -> tuple[Group, float] | None:
-        """Return a stage that fits in SRAM on no rectangle of the wafer, and the least bytes per core that it
-        needs."""
+        """Return the stage that exceeds SRAM most on its best rectangle, with its bytes per core; None if
+        every stage fits.
+        """
         heights = geometric(self.wafer.program_rows, HEIGHT_STEP)
         shapes, cores = self._shapes(heights, self.widths), np.outer(heights, self.widths).ravel()
         sizer = self.sizer
@@ -276,7 +284,9 @@ class ShelfPlacer:
         return (group, need) if need > self.wafer.sram_usable_bytes else None
 
     def rows_needed(self, pace: float) -> float:
-        """Rows that shelves at `pace` take on a whole wafer, were it as high as needed; infinite if none."""
+        """Return the rows that shelves at `pace` need on a wafer of any height without defects; infinite if a
+        stage fits on no shelf.
+        """
         of_kind = self._pace_of_kind(pace)
         of_heights = self._table(self.wafer.program_rows)
         heights, widths = of_heights.heights, self._least_widths(of_heights, of_kind)
@@ -288,12 +298,16 @@ class ShelfPlacer:
 
 
 def area_bound_cycles(sizer: Sizer) -> float | None:
-    """Least pace at which the stages' least areas, with the cores that regions set aside, fit the living cores."""
+    """Return the least pace at which the stages' smallest areas, cores set aside included, fit on the living
+    cores.
+
+    Returns None if they do not fit at any pace.
+    """
     return sizer.pace_for(usable_cores(sizer.wafer) * sizer.wafer.pipeline_efficiency)
 
 
 def shelf_placers(sizer: Sizer, stacks: Stacks = STACKS[0]) -> list[ShelfPlacer]:
-    """The shelves of a sizer; with dead cores also those that leave out whole rows."""
+    """Return the shelf placers of a sizer; with dead cores, also one that treats their rows as dead."""
     placers = [ShelfPlacer(sizer, stacks)]
     if sizer.wafer.dead_cores:
         placers.append(ShelfPlacer(sizer, stacks, whole_rows=True))
@@ -308,12 +322,11 @@ def place_shelves(
     cols: int | None = None,
     step: float = PACE_STEP,
 ) -> tuple[float, list[Box]] | None:
-    """Return the least pace at which the shelves contain all stages, with the boxes; None if nothing fits at
-    any pace.
+    """Return the least pace at which the shelves contain all stages, with the boxes; None if nothing fits.
 
     With `targets`, cycles (groups,), the stages' times keep these proportions instead of being equal, and the
     returned number is the largest of them. `placers` are those of :func:`shelf_placers`, for callers that
-    need several placements; with `cols` only that many columns are used; the pace is found within the factor
+    need several placements. With `cols`, only that many columns are used. The pace is found within the factor
     `step`.
     """
     ideal = area_bound_cycles(sizer) if targets is None else float(targets.max())
@@ -330,6 +343,11 @@ def place_shelves(
 def _least_pace(
     placer: ShelfPlacer, ideal: float, shape: float | NDArray[np.float64], cols: int | None, step: float
 ) -> tuple[float, list[Box]] | None:
+    """Return the least pace, within the factor `step`, at which a placer fits all stages, with the boxes; or
+    None.
+
+    `shape` is the ratio of the stages' times to the pace.
+    """
     high = ideal
     boxes = placer.place(high * shape, cols)
     while boxes is None and high < ideal * 1e4:
@@ -349,16 +367,19 @@ def _least_pace(
 
 
 def wire_l1(sizer: Sizer, boxes: list[Box]) -> float:
-    """Sum over edges of |dx| + |dy| between the middles, cores."""
+    """Return the sum over edges of |dx| + |dy| between the middles of boxes, in cores."""
     x = np.array([box.col + box.cols / 2 for box in boxes])
     y = np.array([box.row + box.rows / 2 for box in boxes])
     return float(sum(abs(x[a] - x[b]) + abs(y[a] - y[b]) for a, b in sizer.copy_edges))
 
 
 def shelf_placements(sizer: Sizer, objective: str) -> Iterator[tuple[float, list[Box]]]:
-    """Placements of the stages for an objective, the best first, then those in shorter stacks."""
+    """Yield placements of the stages for an objective, the best first, then those in shorter stacks.
+
+    For the objective "latency", placements on several fractions of the cores come before these, not sorted.
+    """
     if objective == LATENCY:
-        # Large regions take long to fill, and far ones to reach: fewer cores may be faster for one sample.
+        # Large regions take long to fill and distant ones to reach: fewer cores may be faster for one sample.
         for share in LATENCY_FRACTIONS:
             targets = sizer.latency_targets(share * compute_cores(sizer))
             found = place_shelves(sizer, targets) if targets is not None else None
@@ -371,12 +392,12 @@ def shelf_placements(sizer: Sizer, objective: str) -> Iterator[tuple[float, list
 
 
 def compute_cores(sizer: Sizer) -> float:
-    """Living cores of the wafer that compute."""
+    """Return the number of living cores of the wafer that compute."""
     return usable_cores(sizer.wafer) * sizer.wafer.pipeline_efficiency
 
 
 def _shorter_wire(sizer: Sizer, found: tuple[float, list[Box]], stacks: Stacks) -> tuple[float, list[Box]]:
-    """Return shelves at a higher pace if the gain in wire exceeds the loss in pace."""
+    """Return the shelves at a longer pace if they save more wire than the pace loses."""
     shelves = ShelfPlacer(sizer, stacks)
     least, boxes = found
     best = (least + wire_l1(sizer, boxes), least, boxes)

@@ -1,20 +1,23 @@
-"""Sizing of the pipeline: every stage gets the least cores with which it keeps the pace T.
+"""Sizing of the pipeline: every stage gets the fewest cores with which it keeps the pace T.
 
-Symbols: T cycles per sample of the slowest stage; A_i(T) least cores of stage i with time <= T and
-memory within the SRAM of its cores; eta fraction of a region's cores that compute (`pipeline_efficiency`).
+Symbols: T is the cycles per sample of the slowest stage; A_i(T) the fewest cores of stage i with time <= T
+and memory within the SRAM of its cores; eta the fraction of a region's cores that compute
+(`pipeline_efficiency`).
 
-Time of a stage is the sum of its forward, input gradient and weight gradient kernels for one sample
-(they share the region's cores), without `idle`: samples follow each other without a gap, so the fill of
-a rectangle delays the first row (:attr:`Stage.latency_cycles`) but takes no issue slot.  Memory of a
-core: weights with gradient and optimizer state, buffers, code; spread over the region the activations of all samples
-in flight and the samples that wait in streams (:mod:`wse_sim.compiler.waiting`).
+The time of a stage is the sum of its forward, input gradient and weight gradient kernels for one sample,
+which share the region's cores. It does not include `idle`: samples follow each other without a gap, so the
+fill of a rectangle delays the first row (:attr:`Stage.latency_cycles`) but takes no issue slot. The memory of
+a core contains weights with gradient and optimizer state, buffers and code, and a part of what is spread over
+the region: the activations of all samples in flight and the samples that wait in streams
+(:mod:`wse_sim.compiler.waiting`).
 
-With R replicas every stage exists R times, so R times the least cores must fit the wafer.
+With R replicas every stage exists R times, so R times the fewest cores must fit on the wafer.
 
-Weights are updated once in n samples.  A sizer for n (:meth:`Sizer.amortised`) counts ``update / n`` in the time
-of a stage, so that a stage with much to update gets more cores where a batch is short.
+Weights are updated once in n samples. A sizer for n (:meth:`Sizer.amortised`) counts ``update / n`` in the
+time of a stage, so that a stage with a long update gets more cores if the batch is short.
 
-One file, because a sizer is one object: its tables of times and memory answer every question about a stage.
+This is one file, because a sizer is one object: its tables of times and memory answer every query about a
+stage.
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ from wse_sim.kernels.contract.family import Cost, Count, Flow, Lay, Number
 
 @dataclass
 class Group:
-    """A forward kernel with its gradient kernels and its update, before it becomes one Stage."""
+    """A forward kernel with its gradient kernels and its update, before it becomes a stage with a region."""
 
     name: str
     forward: Kernel
@@ -66,47 +69,54 @@ class Group:
 
     @property
     def lay(self) -> Lay:
-        """Layout of the forward kernel in its region."""
+        """Layout of the forward kernel on the cores of its region."""
         return family(self.forward.family).lay(self.forward.dims, self.forward.attrs)
 
     def moving_bytes(self, rows: Count, cols: Count) -> Number:
-        """Return the bytes of the fullest core next to `rows` x `cols` compute cores if it has buffers; 0
-        otherwise."""
+        """Return the SRAM bytes of the fullest core that is set aside, its code included, for `rows` x `cols`
+        compute cores.
+
+        Returns 0 if the kernel stores nothing on these cores.
+        """
         kernel, tiling = self.forward, Tiling(rows, cols, "stationary")
         store = family(kernel.family).store_bytes(kernel.dims, tiling, self.wafer, kernel.attrs)
         return store + self.wafer.kernel_code_bytes * (np.asarray(store) > 0)
 
     @property
     def least_rows(self) -> int:
-        """Least rows of the region.
+        """Smallest number of rows of the region.
 
         A layer that trains with its inputs over the rows has an additional row without inputs, which finishes
-        outputs.
+        its outputs.
         """
         lay = self.lay
         return max(lay.least_rows, 2 if self.backward and lay.takes_over == "rows" else 1)
 
     @property
     def least_cols(self) -> int:
-        """Columns of cores that compute without which its region has no room for its parts."""
+        """Smallest number of compute columns of the region."""
         return self.lay.least_cols
 
     @property
     def has_row_apart(self) -> bool:
-        """Whether a row without inputs finishes outputs: in a layer that trains on samples of one row, inputs over the rows."""
+        """Whether one row has no inputs and finishes outputs: in a layer that trains on samples of one row,
+        with its inputs over the rows.
+        """
         return bool(self.backward) and self.lay.takes_over == "rows" and self.forward.dims.get("m") == 1
 
     def rows_of_inputs(self, rows: Count) -> Count:
-        """Return the rows of a region with inputs of the layer and its weights: all, or all but those that
-        finish outputs."""
+        """Return how many of a region's `rows` hold inputs and weights: all except those that finish outputs,
+        at least one.
+        """
         apart = self.lay.rows_without_inputs or int(self.has_row_apart)
         return np.maximum(1, np.asarray(rows) - apart) if apart else rows
 
     @property
     def is_priced_by_rows(self) -> bool:
-        """Whether rows with inputs and the one without have their own prices: a plain product with bias and ReLU at most.
+        """Whether the rows with inputs and the row without inputs have separate prices.
 
-        A kernel that says itself which rows have no inputs has their price, too.
+        They have for a plain product with at most a bias and a ReLU. The price of a kernel whose layout
+        states its rows without inputs already includes them.
         """
         return (
             self.has_row_apart
@@ -116,42 +126,44 @@ class Group:
         )
 
     def chain_rows(self, rows: Count, cols: Count) -> ChainRows:
-        """These prices for that many rows with inputs and columns."""
+        """Return the prices of both kinds of rows, for `rows` rows with inputs and `cols` columns."""
         dims = self.forward.dims
         tiling, has_dx = Tiling(rows, cols), self.has_input_gradient
         return chain_rows(dims["k"], dims["n"], fused_items(self.forward), tiling, self.wafer, has_dx=has_dx)
 
     def _is_light(self, kernel: Kernel) -> bool:
-        """Whether a kernel is a product of this layer, or a slope that its last row takes along."""
+        """Return whether the last row can run a gradient kernel: it is of the layer's family or a function in
+        `LIGHT`.
+        """
         return kernel.family == self.forward.family or kernel.attrs.get("function") in LIGHT
 
     @property
     def only_passes_gradients_on(self) -> bool:
-        """Whether this is a trained sum or difference in 32-bit words, whose gradients only pass through its cores and links."""
+        """Whether this is a trained sum or difference in 32-bit words, through which gradients only pass."""
         is_whole = bool(self.forward.attrs.get("in_words"))
         return is_whole and self.is_trained and all(kernel.attrs.get("between") for kernel in self.backward)
 
     @property
     def has_input_gradient(self) -> bool:
-        """Whether a product computes the gradient of the inputs."""
+        """Whether a kernel of the forward kernel's family computes the gradient of the inputs."""
         own = self.forward.family
         return any(one.phase is Phase.INPUT_GRADIENT and one.family == own for one in self.backward)
 
     @property
     def rows_per_sample(self) -> int:
-        """Rows in which a sample flows through the stage."""
+        """Number of rows in which a sample flows through the stage."""
         if self.flow.at_once:
             return 1
         return max(1, int(self.flow.rows)) if self.flow.rows else self.wafer.rows_without_rhythm
 
     @property
     def is_barrier(self) -> bool:
-        """Whether the first row leaves only after the last has arrived."""
+        """Whether the first row leaves only after the last one has arrived."""
         return self.flow.is_barrier
 
 
 def make_groups(graph: KernelGraph, wafer: Wafer) -> list[Group]:
-    """Stages in dataflow order."""
+    """Return the groups of a graph, one per forward kernel, in dataflow order."""
     groups: dict[str, Group] = {}
     for kernel in graph.kernels:
         if kernel.phase is Phase.FORWARD:
@@ -171,8 +183,8 @@ def make_groups(graph: KernelGraph, wafer: Wafer) -> list[Group]:
 class Shapes:
     """Rectangles of compute cores (n,): `rows` x `cols`, integer arrays that broadcast against each other.
 
-    On a grid, rows (h, 1) against columns (1, w), what a formula computes of one side alone is computed once per
-    side and not once per rectangle.
+    On a grid, with rows (h, 1) and columns (1, w), the terms of a formula that depend on one side are
+    computed once per side and not once per rectangle.
     """
 
     rows: NDArray[np.int64]
@@ -180,12 +192,12 @@ class Shapes:
 
     @classmethod
     def grid(cls, rows: NDArray[np.int64], cols: NDArray[np.int64]) -> Shapes:
-        """All pairs of `rows` (h,) and `cols` (w,), row by row."""
+        """Return all pairs of `rows` (h,) and `cols` (w,), row by row."""
         return cls(rows[:, None], cols[None, :])
 
     @classmethod
     def one(cls, rows: int, cols: int) -> Shapes:
-        """A single rectangle."""
+        """Return a single rectangle."""
         return cls(np.array([rows]), np.array([cols]))
 
     @cached_property
@@ -194,7 +206,11 @@ class Shapes:
         return self.rows.shape, self.cols.shape, self.rows.tobytes(), self.cols.tobytes()
 
     def spread(self, values: Number) -> FloatArray:
-        """Return values that broadcast over the rectangles as (n,); a scalar needs no extra memory."""
+        """Return `values`, which broadcast over the rectangles, as an array (n,) with one value per
+        rectangle.
+
+        A scalar is not copied.
+        """
         whole = np.broadcast_shapes(self.rows.shape, self.cols.shape)
         found = np.asarray(values, float)
         if found.ndim == 0:
@@ -204,23 +220,26 @@ class Shapes:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Shapes of one stage: compute rows x cols with time and memory, flattened arrays of equal length."""
+    """Candidate shapes of one stage, compute rows x cols, with time and memory: flat arrays of equal length."""
 
     rows: NDArray[np.int64]
     cols: NDArray[np.int64]
-    time: NDArray[np.float64]  # cycles per sample, with the part of the update
-    memory: NDArray[np.float64]  # bytes of the fullest core, without what is spread over the region
+    time: NDArray[np.float64]  # cycles per sample, with a part of the update if it is counted
+    memory: NDArray[np.float64]  # bytes of the fullest core, without samples spread over the region
     held: float  # bytes of samples, in flight and in streams, to spread over the region
     fill: NDArray[np.float64]  # cycles from the first operand to the first result, forward
 
     def fits(self, limit_bytes: float, spread: float) -> NDArray[np.bool_]:
-        """Return which shapes have room for the stage; samples use `spread` times the compute cores."""
+        """Return which shapes (n,) have room for the stage.
+
+        Samples are spread over the whole region, which has `spread` times as many cores as compute.
+        """
         return self.memory + self.held / (self.rows * self.cols * spread) <= limit_bytes
 
 
 @dataclass(frozen=True)
 class ShapePrices:
-    """A stage on shapes of compute rows x cols: cycles and bytes, arrays (n,)."""
+    """Cycles and bytes of a stage on shapes of compute rows x cols, arrays (n,)."""
 
     forward: FloatArray  # cycles of a sample
     backward: FloatArray
@@ -229,24 +248,24 @@ class ShapePrices:
     memory: FloatArray  # bytes of a core, without samples in flight and in streams
 
     def at(self, index: int) -> tuple[float, ...]:
-        """The five numbers of one shape."""
+        """Return the five numbers of one shape."""
         parts = self.forward, self.backward, self.update, self.fill, self.memory
         return tuple(float(part[index]) for part in parts)
 
     def time(self, update_samples: float | None) -> FloatArray:
-        """Cycles per sample, with the part of the update in `update_samples`."""
+        """Return the cycles per sample (n,), with a part of the update if `update_samples` is a number."""
         time = self.forward + self.backward
         return time if update_samples is None else time + self.update / update_samples
 
 
 @lru_cache(maxsize=16)
 def _pairs(rows: tuple[int, ...], cols: tuple[int, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows and columns of all shapes of a grid; one copy for all stages."""
+    """Return the rows and the columns of all shapes of a grid, cached for all stages."""
     return np.repeat(rows, len(cols)), np.tile(np.array(cols), len(rows))
 
 
 class Sizer:
-    """Candidate shapes of all stages, priced once per distinct stage."""
+    """Candidate shapes of all stages, with prices that equal stages share."""
 
     def __init__(
         self,
@@ -261,7 +280,7 @@ class Sizer:
         self.wafer = wafer
         self.prices = prices
         self.replicas = replicas
-        self.update_samples: float | None = None  # n; None: the update is not counted
+        self.update_samples: float | None = None  # samples per update; None: updates are not counted
         self.groups = make_groups(graph, wafer)
         index = {name: g.name for g in self.groups for name in (k.name for k in g.kernels)}
         forward = {g.name for g in self.groups}
@@ -278,19 +297,19 @@ class Sizer:
         self._in_streams = stream_bytes(graph, self.groups, self.edges)
         self._cache: dict[object, Candidates] = {}
         self._prices: dict[Hashable, ShapePrices] = {}
-        self.tables: dict[tuple[Hashable, ...], object] = {}  # what placers make of the prices
+        self.tables: dict[tuple[Hashable, ...], object] = {}  # tables that placers derive from the prices
         self._kinds: dict[str, Hashable] = {}
         self._front_of: list[tuple[FloatArray, FloatArray]] | None = None
         self.spread = 1.0 / wafer.pipeline_efficiency
 
     @property
     def copies(self) -> list[Group]:
-        """The groups of all replicas, one replica after the other: everything to be placed."""
+        """The groups of all replicas, one replica after the other."""
         return self.groups * self.replicas
 
     @property
     def copy_edges(self) -> list[tuple[int, int]]:
-        """Edges between the positions of :attr:`copies`."""
+        """Edges as pairs of positions in :attr:`copies`."""
         index = {group.name: i for i, group in enumerate(self.groups)}
         count = len(self.groups)
         return [
@@ -298,7 +317,9 @@ class Sizer:
         ]
 
     def with_wafer(self, wafer: Wafer) -> Sizer:
-        """Return the same stages on another wafer of equal constants (other defects); prices are reused."""
+        """Return a sizer of the same stages on a wafer with equal constants and other defects; prices are
+        reused.
+        """
         other = Sizer(self.graph, wafer, self.prices, self.replicas, self.again)
         other.update_samples = self.update_samples
         other._cache, other._prices, other.tables = self._cache, self._prices, self.tables
@@ -306,8 +327,10 @@ class Sizer:
         return other
 
     def priced_on(self, wafer: Wafer) -> Sizer:
-        """Return the same stages on a wafer with other constants, numbers or arrays; the samples in flight
-        stay the same."""
+        """Return a sizer of the same stages on a wafer with other constants, numbers or arrays.
+
+        The samples in flight stay the same.
+        """
         other = copy(self)
         other.wafer, other.prices = wafer, Prices(wafer, self.prices.options)
         other.groups = make_groups(self.graph, wafer)
@@ -317,8 +340,11 @@ class Sizer:
         return other
 
     def part(self, graph: KernelGraph) -> Sizer:
-        """Return some of the stages, as in `graph`; samples are those of the whole model, and of the cuts;
-        prices are reused."""
+        """Return a sizer of those stages that are in `graph`; prices are reused.
+
+        Samples in flight and in streams are those of the whole model, plus those that wait at cuts between
+        wafers.
+        """
         other = Sizer(graph, self.wafer, self.prices, self.replicas, self.again)
         other._cache, other._prices, other.tables = self._cache, self._prices, self.tables
         names = [group.name for group in other.groups]
@@ -334,8 +360,11 @@ class Sizer:
         other._in_streams = self._in_streams
 
     def holding(self, fraction: float, most: int) -> Sizer:
-        """Return the same stages with room for a fraction of the samples that keep the pace, at most those of
-        a batch."""
+        """Return a sizer with room for a fraction of the samples in flight that keep the pace.
+
+        Each stage keeps at least one sample and at most `most`, the samples of a batch. In inference the same
+        sizer is returned.
+        """
         if not self.graph.training:
             return self
         other = copy(self)
@@ -347,7 +376,9 @@ class Sizer:
         return other
 
     def amortised(self, samples: float) -> Sizer:
-        """Return the same stages, sized with an update amortized over `samples` samples; prices are reused."""
+        """Return a sizer of the same stages whose times include an update amortized over `samples` samples;
+        prices are reused.
+        """
         other = Sizer(self.graph, self.wafer, self.prices, self.replicas, self.again)
         other.update_samples = samples
         other._prices, other.tables = self._prices, self.tables
@@ -355,8 +386,10 @@ class Sizer:
         return other
 
     def shape_prices(self, group: Group, shapes: Shapes) -> ShapePrices:
-        """Return the prices of many shapes of a stage, cached for equal stages; the prices of its kernels are
-        not cached."""
+        """Return the prices of many shapes of a stage, cached for equal stages.
+
+        The prices of the single kernels are not cached.
+        """
         signatures = tuple(kernel.signature for kernel in group.kernels)
         key = signatures, self.again.runs_again(group.name), shapes.key
         found = self._prices.get(key)
@@ -374,7 +407,9 @@ class Sizer:
         return found
 
     def _memory(self, prices: Prices, group: Group, rows: Count, cols: Count) -> Number:
-        """Bytes of the fullest core, one that computes or one next to them; endless where rows or columns are missing."""
+        """Return the bytes of the fullest core, whether it computes or is set aside; infinite if the shape
+        has too few rows or columns.
+        """
         inner = group.rows_of_inputs(rows)
         held = prices.footprint(group.forward, inner, cols, "stationary").total_bytes
         held = np.maximum(held, group.moving_bytes(rows, cols))
@@ -383,21 +418,23 @@ class Sizer:
         return held
 
     def stage_cost(self, group: Group, rows: Count, cols: Count) -> tuple[Cost, Cost]:
-        """Return the (forward, backward) cost of one sample in steady state, without idle cycles."""
+        """Return the forward and the backward cost of one sample in steady state, without idle cycles."""
         return self._costs(self.prices, group, rows, cols)[:2]
 
     def _costs(
         self, prices: Prices, group: Group, rows: Count, cols: Count
     ) -> tuple[Cost, Cost, tuple[Number, Number | None]]:
-        """Return forward and backward cost without idle cycles, and the idle cycles of both; None if backward
-        uses those of forward."""
+        """Return the forward and the backward cost without idle cycles, and the idle cycles of each.
+
+        For the idle cycles of the backward pass, None means that its price does not state them.
+        """
         rows = group.rows_of_inputs(rows)
         forward = prices.cost(group.forward, rows, cols, "stationary")
         backward = Cost()
         for kernel in group.backward:
             backward = backward + prices.cost(kernel, rows, cols, "stationary")
             if works_out_again(kernel):
-                # The kernel's own price has the score product again; the softmax elements come here.
+                # The kernel's price includes the recomputed scores; the softmax elements are added here.
                 backward = backward + Cost(special=forward.special)
         if group.only_passes_gradients_on:
             passed = dataclasses.replace(group.forward, phase=Phase.INPUT_GRADIENT)
@@ -412,16 +449,16 @@ class Sizer:
         return dataclasses.replace(forward, idle=0.0), dataclasses.replace(backward, idle=0.0), fill
 
     def latency_cycles(self, group: Group, rows: int, cols: int) -> float:
-        """Cycles from the first operand to the first result of the forward kernel: the fill."""
+        """Return the fill: the cycles from the first operand to the first result of the forward kernel."""
         return float(np.asarray(self._costs(self.prices, group, rows, cols)[2][0]))
 
     def backward_latency_cycles(self, group: Group, rows: int, cols: int) -> float | None:
-        """Return the latency of the backward pass; None if the price does not state it."""
+        """Return the fill of the backward pass; None if its price does not state it."""
         found = self._costs(self.prices, group, rows, cols)[2][1]
         return None if found is None else float(np.asarray(found))
 
     def update_cycles(self, group: Group, rows: Count, cols: Count) -> FloatArray:
-        """Cycles of the weight update at the end of the batch."""
+        """Return the cycles of the weight update at the end of a batch."""
         return self._update_cycles(self.prices, group, rows, cols)
 
     def _update_cycles(self, prices: Prices, group: Group, rows: Count, cols: Count) -> FloatArray:
@@ -430,7 +467,7 @@ class Sizer:
         return np.asarray(sum(np.asarray(cost, float) for cost in costs), float)
 
     def activation_bytes(self, group: Group) -> float:
-        """Return the bytes of activations of all samples in flight that the stage stores."""
+        """Return the bytes of activations that the stage stores for all samples in flight; 0 in inference."""
         if not self.graph.training:
             return 0.0
         name, saved = group.name, group.forward.saved_bytes
@@ -439,16 +476,19 @@ class Sizer:
         return saved * self._in_block[name] + self.again.held_bytes.get(name, 0.0) * self.in_flight[name]
 
     def stream_bytes(self, group: Group) -> float:
-        """Samples that wait for the stage in its streams: activations to read, gradients of its results."""
+        """Return the bytes of samples that wait for the stage in its streams: activations to read, gradients
+        of its results.
+        """
         return self._in_streams[group.name]
 
     def held_bytes(self, group: Group) -> float:
-        """Return the bytes spread over the cores of a region: activations of samples in flight, samples in
-        streams."""
+        """Return the bytes spread over the cores of a region: activations of samples in flight and samples in
+        streams.
+        """
         return self.activation_bytes(group) + self.stream_bytes(group)
 
     def sample_bytes(self, group: Group) -> float:
-        """Return what one more sample in flight adds to :meth:`activation_bytes`."""
+        """Return the bytes of activations that the stage stores for one more sample in flight."""
         if not self.graph.training:
             return 0.0
         if self.again.runs_again(group.name):
@@ -456,7 +496,7 @@ class Sizer:
         return float(group.forward.saved_bytes)
 
     def kind(self, group: Group) -> Hashable:
-        """Equal for stages of equal kernels, samples and passes: they cost the same."""
+        """Return a key that is equal for stages with equal kernels, samples and passes, which cost the same."""
         found = self._kinds.get(group.name)
         if found is None:
             signatures = tuple(kernel.signature for kernel in group.kernels)
@@ -466,7 +506,7 @@ class Sizer:
         return found
 
     def candidates(self, group: Group) -> Candidates:
-        """All shapes of the stage."""
+        """Return the candidate shapes of the stage, cached for equal stages."""
         key = self.kind(group)
         found = self._cache.get(key)
         if found is None:
@@ -475,6 +515,7 @@ class Sizer:
         return found
 
     def _price(self, group: Group) -> Candidates:
+        """Return the priced candidates of a stage: a grid of side lengths, or its pinned rectangle."""
         compute_cols = max(1, int(self.wafer.program_cols * self.wafer.pipeline_efficiency))
         side_r = geometric(self.wafer.program_rows)
         side_c = geometric(compute_cols)
@@ -494,7 +535,9 @@ class Sizer:
         )
 
     def least_cores(self, pace_cycles: float) -> NDArray[np.float64] | None:
-        """Least compute cores of every stage at the pace, or None if some stage cannot keep it."""
+        """Return the fewest compute cores (groups,) with which each stage keeps the pace; None if a stage
+        cannot.
+        """
         out = []
         for time, cores in self._fronts():
             last = int(np.searchsorted(time, pace_cycles, side="right")) - 1
@@ -502,7 +545,9 @@ class Sizer:
         return np.array(out) if np.isfinite(out).all() else None
 
     def _fronts(self) -> list[tuple[FloatArray, FloatArray]]:
-        """Return per group the rising times, and the least cores for each of them within SRAM."""
+        """Return, for each group, its times in ascending order and the fewest cores within SRAM for each of
+        them.
+        """
         if self._front_of is None:
             limit = float(self.wafer.sram_usable_bytes)
             known: dict[int, tuple[FloatArray, FloatArray]] = {}
@@ -518,7 +563,11 @@ class Sizer:
         return self._front_of
 
     def pace_for(self, compute_cores: float) -> float | None:
-        """Least pace T at which the stages together need at most `compute_cores`; None if none does."""
+        """Return the shortest pace T at which all stages together need at most `compute_cores`, within 0.05
+        %.
+
+        Returns None if they need more at any pace.
+        """
         slow = max(float(self.candidates(g).time.max()) for g in self.groups)
         if not self._within(slow, compute_cores):
             return None
@@ -532,6 +581,7 @@ class Sizer:
         return high
 
     def _within(self, pace: float, compute_cores: float) -> bool:
+        """Return whether all stages of all replicas keep a pace with at most `compute_cores` cores."""
         cores = self.least_cores(pace)
         return cores is not None and self.replicas * float(cores.sum()) <= compute_cores
 
@@ -541,8 +591,8 @@ class Sizer:
         """Return the cycles (groups,) that minimize the sum of the stages' times; None if nothing fits.
 
         Every stage uses the shape with the least ``time + fill_weight * fill + price * cores`` among those no
-        slower than `slowest_cycles`; the price of a core is bisected until the cores suffice (for time = work
-        / cores this gives cores ~ sqrt(work)).
+        slower than `slowest_cycles`. The price of a core is bisected until the cores suffice. For time = work
+        / cores this gives cores ~ sqrt(work).
         """
         limit = float(self.wafer.sram_usable_bytes)
         position: dict[int, int] = {}
@@ -577,7 +627,9 @@ class Sizer:
         return best
 
     def worst_memory(self) -> tuple[Group, float] | None:
-        """Return a stage that fits on no rectangle, with the bytes per core on its best one; or None."""
+        """Return the stage that exceeds SRAM most on its best shape, with its bytes per core; None if every
+        stage fits.
+        """
         limit = float(self.wafer.sram_usable_bytes)
         worst: tuple[Group, float] | None = None
         for group in self.groups:
@@ -589,7 +641,7 @@ class Sizer:
         return worst
 
     def memory_bound_fraction(self, pace_cycles: float) -> float:
-        """Return the fraction of the cores that stages need for memory rather than for pace."""
+        """Return the fraction of the cores that stages need for memory rather than for the pace."""
         limit = float(self.wafer.sram_usable_bytes)
         memory_driven = total = 0.0
         for group in self.groups:
@@ -598,7 +650,7 @@ class Sizer:
             fast = shapes.time <= pace_cycles
             both = fast & shapes.fits(limit, self.spread)
             if not both.any():
-                continue  # held only by a shape between the candidates: it says nothing on memory
+                continue  # only a shape between the candidates holds it, so its memory is unknown
             least = float(area[both].min())
             memory_driven += least - float(area[fast].min())
             total += least

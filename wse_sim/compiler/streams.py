@@ -1,4 +1,4 @@
-"""Streams of a pipelined plan: its tensors as nets, routed and colored; host I/O from the edges."""
+"""Streams of a pipelined plan: tensors as nets with routes and colors, and host I/O from the edges."""
 
 from __future__ import annotations
 
@@ -26,35 +26,39 @@ SUM_BYTES = 4  # partial sums travel in fp32
 
 
 LINK_FRACTIONS = (0.1, 0.25, 0.5)
-"""Fractions of a link's rate that one stream may use (assumed), tried in order: streams become narrower until
-colors suffice."""
+"""Fractions of a link's rate that one stream may use (assumed), tried in order.
+
+A larger fraction gives narrower streams, which need fewer colors.
+"""
 
 
 @dataclass(frozen=True)
 class Routed:
-    """Streams between stages, streams from and to the host, and the loads of all links."""
+    """The streams between stages, the streams from and to the host, and the loads of all links."""
 
     streams: tuple[Stream, ...]
     host_streams: tuple[Stream, ...]
     loads: NDArray[np.float32]  # (rows, cols, 4) bytes per sample
     colors: int  # at the busiest router
-    shares_ends: bool = False  # colors suffice only if streams of one color cross the regions of others
+    shares_ends: bool = False  # whether streams cross end regions of other streams of their color
 
 
 @dataclass(frozen=True)
 class _Attempt:
-    """All nets routed with streams of one fraction of a link."""
+    """The routes and colors of all nets for one fraction of a link's rate."""
 
     routes: list[_Route]
     router: Router
-    given: dict[int, int]  # first color of a route by its position; others have the host's
+    given: dict[int, int]  # first color of a route by its position; other routes have the host's colors
     colors: int
     shares_ends: bool
 
 
 @dataclass(frozen=True)
 class _Route:
-    """A net with the stages at its ends; HOST represents the host machines at the edge of the wafer."""
+    """A net with the names of the stages at its ends; HOST represents the host machines at the edge of the
+    wafer.
+    """
 
     net: Net
     tensor: str
@@ -70,11 +74,11 @@ class _Route:
 def route_streams(
     sizer: Sizer, stages: tuple[Stage, ...], pace_cycles: float, mode: str
 ) -> Routed | Infeasible:
-    """Route every tensor of every replica at the pace of the slowest stage; `mode` appears in messages about
-    what does not fit.
+    """Route every tensor of every replica at the pace of the slowest stage.
 
-    Wide streams spread load but cross more other streams; if their colors do not suffice, all are rerouted
-    with fewer links each.
+    Wide streams spread their load but cross more other streams. If there are too few colors, all streams are
+    routed again with fewer links each. Returns :class:`Infeasible` if the colors never suffice; `mode`
+    appears in its message.
     """
     graph, wafer = sizer.graph, sizer.wafer
     more = max(group.lay.more_colors for group in sizer.groups)
@@ -91,7 +95,7 @@ def route_streams(
     inner: list[Stream] = []
     host: list[Stream] = []
     for i, route in enumerate(best.routes):
-        # Host copy has the last colors for itself: one inward, one outward.
+        # The host copy uses two of the last colors: one inward, one outward.
         color = best.given.get(i, wafer.colors - HOST_COLORS + int(route.producer != HOST))
         (host if route.is_host else inner).extend(_streams_of(route, color, room))
     by_name = {stage.name: stage for stage in stages}
@@ -104,6 +108,7 @@ def route_streams(
 def _attempt(
     sizer: Sizer, stages: tuple[Stage, ...], pace_cycles: float, fraction: float, limit: int
 ) -> _Attempt:
+    """Route and color all nets with streams that use `fraction` of a link's rate."""
     graph, wafer = sizer.graph, sizer.wafer
     loads = np.zeros((wafer.rows, wafer.cols, 4), np.float64)
     _add_inner_loads(graph, sizer, stages, loads)
@@ -127,10 +132,10 @@ def _attempt(
 
 
 def _meeting(routes: Sequence[_Route], wafer: Wafer) -> list[_Route]:
-    """Return host streams of one copy that share a router with an earlier one of the same direction.
+    """Return the host streams of one replica that share a router with an earlier one of the same direction.
 
-    The host copy has one color per direction, and a router passes a color on one route. The later ones use
-    colors of the streams between kernels.
+    The host copy has one color per direction, and a router passes a color on one route. So the later streams
+    use colors of the streams between kernels.
     """
     out = []
     for inward in (True, False):
@@ -146,6 +151,7 @@ def _meeting(routes: Sequence[_Route], wafer: Wafer) -> list[_Route]:
 
 
 def _too_many_colors(sizer: Sizer, attempt: _Attempt, limit: int, mode: str) -> Infeasible:
+    """Return the answer for streams that need more colors than a router has, with the most crowded router."""
     for route in attempt.routes:
         if route.is_host:
             attempt.router.add(route.net, -1)
@@ -164,6 +170,7 @@ def _too_many_colors(sizer: Sizer, attempt: _Attempt, limit: int, mode: str) -> 
 
 
 def _streams_of(route: _Route, color: int, room: Mapping[tuple[str, str], int]) -> list[Stream]:
+    """Return one stream per consumer of a route."""
     net = route.net
     out = []
     for consumer, sink in route.consumers:
@@ -179,7 +186,7 @@ def _streams_of(route: _Route, color: int, room: Mapping[tuple[str, str], int]) 
                 hops=hops_of(path),
                 width=net.width,
                 color=color,
-                # What the host sends or takes waits there.
+                # What the host sends or receives waits on the host.
                 capacity_samples=room.get((plain_name(route.producer), plain_name(consumer)), 2),
             )
         )
@@ -189,10 +196,10 @@ def _streams_of(route: _Route, color: int, room: Mapping[tuple[str, str], int]) 
 def with_way(stream: Stream, stages: Mapping[str, Stage], pace_cycles: float, wafer: Wafer) -> Stream:
     """Return the stream with room for its samples in flight, ``ceil((fill + travel) / T)`` of them.
 
-    They are in the producer's rectangle and in the queues of routers, not in the reader's SRAM, so they are
-    limited to what those hold: w links pass w words per cycle while the rectangle fills, and on a route of h
-    cycles hold 2 w h words. Without this, the two samples of buffer space would throttle models that keep the
-    pace of their slowest region on the whole fabric.
+    These samples are in the producer's rectangle and in the queues of routers, not in the reader's SRAM, so
+    their number is limited by what those hold: w links pass w words per cycle while the rectangle fills, and
+    hold 2 w h words on a route of h cycles. Without this room, the two samples of buffer space would throttle
+    models that keep the pace of their slowest region on the whole fabric.
     """
     fill = stages[stream.producer].latency_cycles
     if stream.backward_bytes_per_sample:
@@ -210,12 +217,12 @@ def with_way(stream: Stream, stages: Mapping[str, Stage], pace_cycles: float, wa
 
 
 def copy_name(name: str, replica: int) -> str:
-    """Name of a stage in a replica; the first keeps the kernel's name."""
+    """Return the name of a stage in a replica; in the first replica it is the kernel's name."""
     return f"{name}@{replica}" if replica else name
 
 
 def plain_name(name: str) -> str:
-    """Return the name of a stage without its replica."""
+    """Return the name of a stage without the number of its replica."""
     head, mark, tail = name.rpartition("@")
     return head if mark and tail.isdigit() else name
 
@@ -223,7 +230,9 @@ def plain_name(name: str) -> str:
 def _routes(
     sizer: Sizer, stages: Sequence[Stage], pace_cycles: float, fraction: float, fed: set[Point]
 ) -> list[_Route]:
-    """The nets of one replica, in dataflow order: between stages, from the host, to the host."""
+    """Return the nets of one replica: those between stages in dataflow order, then those from and to the
+    host.
+    """
     graph, wafer = sizer.graph, sizer.wafer
     by_group = {group.name: stage for group, stage in zip(sizer.groups, stages, strict=True)}
     lays = {group.name: group.lay for group in sizer.groups}
@@ -250,16 +259,18 @@ def _routes(
 
 
 def _limited(links: int, lays: Sequence[Lay]) -> int:
-    """Return the parallel links that kernels at both ends can use."""
+    """Return the number of parallel links that the kernels at all ends can use, at most `links`."""
     return min(links, *(lay.most_links or links for lay in lays))
 
 
 def _host_routes(
     sizer: Sizer, by_group: dict[str, Stage], pace_cycles: float, fraction: float, fed: set[Point]
 ) -> list[_Route]:
-    """Input tensors from the edge to their readers, tensors that no kernel reads from their makers to the edge.
+    """Return the nets of input tensors from the edge to their readers, and of results that no kernel reads to
+    the edge.
 
-    Every reader of an input has its own channel; those that feed one are noted in `fed`.
+    Every reader of an input has a separate I/O channel while the edge has free ones; channels that feed a
+    reader are added to `fed`.
     """
     graph, wafer = sizer.graph, sizer.wafer
     read = {name for kernel in graph.kernels for name in kernel.inputs}
@@ -293,13 +304,13 @@ def _host_routes(
 def _add_inner_loads(
     graph: KernelGraph, sizer: Sizer, stages: Sequence[Stage], loads: NDArray[np.float64]
 ) -> None:
-    """Traffic of the kernels inside their regions.
+    """Add the traffic of the kernels inside their regions to `loads`.
 
-    Products multicast operands along one axis and add up fp32 sums along the other.  Other kernels deal
-    operands out and collect results along one axis: the link at share x of a line carries
-    ``in (1 - x) + out x``, at most the larger of both.
+    Products multicast operands along one axis and add up fp32 sums along the other. Other kernels distribute
+    operands and collect results along one axis: the link at fraction x of a line carries ``in (1 - x) + out
+    x``, at most the larger of the two.
     """
-    passes = 2.0 if graph.training else 1.0  # gradients run through a region as activations do
+    passes = 2.0 if graph.training else 1.0  # gradients cross a region as activations do
     for group, stage in zip(sizer.copies, stages, strict=True):
         kernel = group.forward
         size_in = sum(graph.tensors[name].bytes for name in kernel.inputs if graph.tensors[name].per_sample)

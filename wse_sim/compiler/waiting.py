@@ -1,24 +1,25 @@
 """Samples buffered on the wafer: between the two passes of a stage, and in the streams between stages.
 
-Let every stage pass n rows per sample at the pace T, and let s be the start of a single sample::
+Every stage passes n rows per sample at the pace T. Let s be the time at which a single sample starts::
 
     s(v) = max over streams u -> v of  s(u) + T / n(u)  to the first row, or to the last one if v is a barrier
 
 In steady state v starts sample j at ``s(v) + j T``. The producer starts its sample i at ``s(u) + i T``, and
-never waits for room if the reader has started sample ``i - c`` by then. So the stream u -> v needs room for::
+it never waits for room if the reader has started sample ``i - c`` by then. So the stream u -> v needs room
+for::
 
     c = 1 + floor((s(v) - s(u)) / T)
 
-samples: one for rows that continue at once, two into a barrier, which gathers one while it works on another,
-and in a skip around a barrier as many as the barrier holds. Gradients obey the same on the reversed graph; c
-is the larger of both. Activations are stored with their reader, gradients, which use the stream backwards,
-with its producer::
+samples: one for rows that continue at once; two into a barrier, which gathers one sample while it works on
+another; and, in a skip connection around a barrier, as many as the barrier holds. Gradients obey the same
+rule on the reversed graph; c is the larger of both numbers. Activations are stored with their reader.
+Gradients use the stream backwards and are stored with its producer, so, with S bytes per sample::
 
-    bytes of stage k = sum over streams into k of c S + sum over streams out of k that bring gradients of c S
+    bytes of stage k = sum over streams into k of c S + sum over streams out of k that carry gradients of c S
 
-A tensor that a stage reads twice arrives, and is buffered, once. For an output of a training graph two
-samples of its gradient are buffered as well, because a loss may follow it. All cores of the region share
-these bytes.
+A tensor that a stage reads twice arrives, and is buffered, once. For an output of a training graph, two
+samples of its gradient are buffered as well, because a loss may follow it. The bytes are spread over all
+cores of the region.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from wse_sim.graph import Kernel, KernelGraph, TensorKind
 from wse_sim.kernels.contract.family import Flow
 
 Edges = Sequence[tuple[str, str]]
-"""(producer, consumer), names of stages."""
+"""Pairs (producer, consumer) of stage names."""
 
 
 class Group(Protocol):
-    """Properties of a stage's kernels that this module reads (:class:`wse_sim.compiler.sizing.Group`)."""
+    """The properties of a stage's kernels that this module reads (:class:`wse_sim.compiler.sizing.Group`)."""
 
     name: str
     forward: Kernel
@@ -53,16 +54,16 @@ class Group(Protocol):
 
     @property
     def is_barrier(self) -> bool:
-        """Whether the first row leaves only after the last has arrived."""
+        """Whether the first row leaves only after the last one has arrived."""
         ...
 
 
 def samples_in_flight(groups: Sequence[Group], edges: Edges, training: bool) -> dict[str, int]:
-    """Return the samples whose activations a stage stores: those between its forward and its backward pass.
+    """Return the number of samples whose activations each stage stores; 2 in inference.
 
-    At the steady pace a sample needs about one period at every barrier and ``1 / rows`` of one at the other
-    stages, forward and again backward, so stage i stores ``2 d_i + 2`` samples, d_i the longest such path
-    from i to the end.
+    In training these are the samples between their forward and their backward pass. At the steady pace a
+    sample takes about one period at every barrier and ``1 / rows`` of one at other stages, forward and again
+    backward. So stage i stores ``2 d_i + 2`` samples, where d_i is the longest such path from i to the end.
     """
     if not training:
         return {group.name: 2 for group in groups}
@@ -79,7 +80,7 @@ def samples_in_flight(groups: Sequence[Group], edges: Edges, training: bool) -> 
 
 
 def stream_depth(groups: Sequence[Group], edges: Edges, training: bool) -> dict[tuple[str, str], int]:
-    """Return the samples c that wait in the stream of each edge; samples in flight are not included."""
+    """Return the number of samples c that wait in the stream of each edge, samples in flight not included."""
     begin = _starts(groups, edges)
     delays = {(a, b): begin[b] - begin[a] for a, b in edges}
     if training:
@@ -89,7 +90,7 @@ def stream_depth(groups: Sequence[Group], edges: Edges, training: bool) -> dict[
 
 
 def _starts(groups: Sequence[Group], edges: Edges) -> dict[str, float]:
-    """When a lone sample starts at each stage, in samples; `groups` are in the order of the edges."""
+    """Return when a single sample starts at each stage, in periods; `groups` are in dataflow order."""
     readers: dict[str, list[str]] = {group.name: [] for group in groups}
     for producer, consumer in edges:
         readers[producer].append(consumer)
@@ -107,7 +108,9 @@ def _starts(groups: Sequence[Group], edges: Edges) -> dict[str, float]:
 
 
 def readers_of(graph: KernelGraph, groups: Sequence[Group]) -> dict[tuple[str, str], list[str]]:
-    """Return the stages that read each tensor of a stage, by (producer, tensor): every reader has a stream of it."""
+    """Return the stages that read each tensor of a stage, by (producer, tensor); each reader has a stream of
+    the tensor.
+    """
     names = {group.name for group in groups}
     readers: dict[tuple[str, str], list[str]] = {}
     for producer, consumer, tensor in graph.edges():
@@ -119,12 +122,12 @@ def readers_of(graph: KernelGraph, groups: Sequence[Group]) -> dict[tuple[str, s
 
 
 def comes_back(graph: KernelGraph, tensor: str) -> bool:
-    """Whether the gradient of a tensor takes its streams backwards."""
+    """Return whether the gradient of a tensor takes its streams backwards."""
     return graph.training and graph.tensors[tensor].kind is TensorKind.ACTIVATION
 
 
 def stream_bytes(graph: KernelGraph, groups: Sequence[Group], edges: Edges) -> dict[str, float]:
-    """Bytes that wait with each stage; `graph` is stated for one sample."""
+    """Return the bytes that wait with each stage; the sizes in `graph` are those of one sample."""
     room = stream_depth(groups, edges, graph.training)
     held = {group.name: 0.0 for group in groups}
     for (producer, tensor), consumers in readers_of(graph, groups).items():
@@ -147,11 +150,12 @@ def stream_bytes(graph: KernelGraph, groups: Sequence[Group], edges: Edges) -> d
 def bytes_at_cut(
     graph: KernelGraph, groups: Sequence[Group], edges: Edges, inside: frozenset[str]
 ) -> dict[str, float]:
-    """Return the bytes that wait with each of the stages `inside` for the line to another wafer, in addition
+    """Return the bytes that wait with each of the stages `inside` for the link to another wafer, in addition
     to :func:`stream_bytes`.
 
-    Data from the far side of a line waits with its reader; before the line activations wait with their
-    producer, gradients with their reader. Data that only passes through a wafer is not stored on it.
+    Data from the other wafer waits with its reader. Data for the other wafer waits with the stage that makes
+    it: activations with their producer, gradients with the reader of the tensor. Data that only passes
+    through a wafer is not stored on it.
     """
     room = stream_depth(groups, edges, graph.training)
     held = dict.fromkeys(inside, 0.0)

@@ -1,1 +1,1 @@
-"""The search for a placement: the problem, its curves, trees, windows, and the algorithms of the placers."""
+"""Algorithms of the placers, and their parts: problem, shape curves, slicing trees, annealing and windows."""

@@ -1,14 +1,14 @@
-"""Simulated annealing over slicing trees with shape curves and the level as a move.
+"""Simulated annealing over slicing trees with shape curves, in which a move may also change the level.
 
     energy = time_weight * T + wire_weight * wire + lambda * overflow
 
-``overflow`` is how far the tree is wider than the fabric.  The temperature falls geometrically with
-the fraction of the work done; work is counted in deterministic units (curve additions, transpositions,
-cells), not in seconds, so that a seed gives the same result on any machine.
+``overflow`` is the number of columns by which the tree is wider than the fabric. The temperature decreases
+geometrically with the fraction of the work done. Work is counted in deterministic units (curve additions,
+transpositions, cells) and not in seconds, so that a seed gives the same result on any machine.
 """
 
 # mypy: disable-error-code="arg-type,return-value,assignment"
-# numba types these, and NumPy's integer stubs are not int
+# numba infers these types; in the stubs of NumPy its integers are not int
 from __future__ import annotations
 
 import time
@@ -35,18 +35,20 @@ from wse_sim.compiler.placement.slicing import (
 )
 from wse_sim.jit import helper_kernel, kernel
 
-LEVEL_EVERY = 1000  # moves between two tries of another level
-HEIGHT_EVERY = 150  # moves between two tries of another height of the whole tree
-CHECK_EVERY = 500_000  # work units between two looks at the clock, about 0.04 s
-HOPELESS = 0.75  # a single move does not cut the wire by more than a quarter: skip its geometry
+LEVEL_EVERY = 1000  # moves between two attempts to change the level
+HEIGHT_EVERY = 150  # moves between two attempts to change the height of the whole tree
+CHECK_EVERY = 500_000  # work units between two checks of the clock, about 0.04 s
+HOPELESS = 0.75  # moves that would have to cut the wire by over a quarter are rejected without a layout
 
 
 class Annealing(NamedTuple):
-    """What one annealing works on: levels with their curves, edges, neighbours, weights and the fabric.
+    """The constant inputs of one annealing: the fabric, levels with their curves, edges, neighbours and
+    parameters.
 
-    ``levels`` (L,) times, ``curve_of`` (L, n) the curve of every block at each.  ``ea``, ``eb``, ``ew`` (E,) are the ends and
-    weights of edges, ``adj_ptr`` and ``adj`` the neighbours of every block in compressed rows.  ``params`` (6,): weights of time
-    and wire, temperature at the start and at the end, lambda at the start and at the end.
+    ``levels`` (L,) are times, ``curve_of`` (L, n) the curve of every block at each of them. ``ea``, ``eb``,
+    ``ew`` (E,) are the ends and weights of edges. ``adj_ptr`` and ``adj`` are the neighbours of every block
+    in compressed rows. ``params`` (6,) are the weights of time and wire, the temperature at the start and at
+    the end, and lambda at the start and at the end.
     """
 
     fabric_w: int
@@ -62,7 +64,7 @@ class Annealing(NamedTuple):
 
 
 def new_cells(n: int) -> Cells:
-    """Cells of a tree of `n` blocks that is not laid out yet."""
+    """Return the cells of a tree of `n` blocks that is not laid out yet."""
     big_n = 2 * n - 1
     return Cells(
         np.zeros((big_n, 5), dtype=np.int32),
@@ -75,14 +77,14 @@ def new_cells(n: int) -> Cells:
 
 @helper_kernel
 def draw_level(level: int, count: int, rng: np.ndarray) -> int:
-    """A level one to three steps from `level`, which may lie outside the `count` levels."""
+    """Return a random level index one to three steps from `level`, possibly outside the `count` levels."""
     step = 1 + draw_below(rng, 3)
     return level + (step if draw_below(rng, 2) else -step)
 
 
 @helper_kernel
 def move_height(s: Slicing, fabric_h: int, rng: np.ndarray, log: np.ndarray) -> None:
-    """Change the height that the root may use, by a number of rows of any magnitude."""
+    """Change the height that the root may use by a random number of rows of any magnitude."""
     at = 4 * (2 * s.n - 1) + 1
     reach = max(1, fabric_h >> (1 + draw_below(rng, 8)))
     height = s.tree[at] + draw_below(rng, 2 * reach + 1) - reach
@@ -91,7 +93,7 @@ def move_height(s: Slicing, fabric_h: int, rng: np.ndarray, log: np.ndarray) -> 
 
 @helper_kernel
 def update_paths(s: Slicing, first: int, second: int) -> None:
-    """Recompute the curves from two nodes up to the root; -1 is no node."""
+    """Recompute the curves from two nodes up to the root; -1 represents no node."""
     parent = 2 * (2 * s.n - 1)
     if second >= 0 and first >= 0:
         # nodes above `second` are marked negative so that the path of `first` stops there
@@ -111,7 +113,9 @@ def update_paths(s: Slicing, first: int, second: int) -> None:
 
 @helper_kernel
 def settle_cells(s: Slicing, c: Cells, held: Cells, count: int, accept: bool) -> None:
-    """Keep the `count` cells that a move changed in `held`, or take them back from there."""
+    """Copy the `count` cells that a move changed to `held` if it is accepted, otherwise restore them from
+    there.
+    """
     kept, into = (c, held) if accept else (held, c)
     for i in range(count):
         node = c.moved[i]
@@ -133,10 +137,10 @@ def anneal_kernel(
     rng: np.ndarray,
     budget: int,
 ) -> None:
-    """Anneal the tree of `s` until `budget` work units are used.
+    """Anneal the tree of `s` until `budget` work units are used; the best tree is written to `best_tree`.
 
-    `state` (6,) float64: level index, best cost, best level index, work done, work in total, and the
-    moves made before.  `held` are the cells of the tree as it was accepted last.
+    `state` (6,) float64 holds the level index, the best cost, the best level index, the work done, the total
+    work and the number of moves made so far. `held` are the cells of the tree that was accepted last.
     """
     tree, pool, work, levels, params = s.tree, s.pool, s.work, search.levels, search.params
     log = np.zeros((4096, 2), dtype=np.int64)
@@ -225,7 +229,9 @@ def anneal_kernel(
 
 
 def make_pool(bank: CurveBank, n: int) -> tuple[np.ndarray, int]:
-    """Pool of rows for a tree of `n` leaves and the first row after the leaves' curves."""
+    """Return an array for the curves of a tree of `n` leaves, filled with the leaves' curves, and its first
+    free row.
+    """
     base = 2 * bank.curves.shape[0]
     pool = np.full((base + 8 * n, bank.span), 1 << 13, dtype=np.int16)
     pool[:base] = bank.curves.reshape(base, bank.span)
@@ -233,7 +239,7 @@ def make_pool(bank: CurveBank, n: int) -> tuple[np.ndarray, int]:
 
 
 def adjacency(n: int, ea: np.ndarray, eb: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Neighbours of every block in compressed rows: pointers (n + 1,), neighbours (2e,)."""
+    """Return the neighbours of every block in compressed rows: pointers (n + 1,) and neighbours (2e,)."""
     source = np.concatenate([ea, eb])
     other = np.concatenate([eb, ea])
     order = np.argsort(source, kind="stable")
@@ -243,10 +249,10 @@ def adjacency(n: int, ea: np.ndarray, eb: np.ndarray) -> tuple[np.ndarray, np.nd
 
 @dataclass
 class AnnealResult:
-    """Best tree found: its flat array, level index into the bank, cost; the moves, work units and seconds
-    used.
+    """The best tree found as a flat array, with its level index in the bank and its cost, and the effort
+    spent.
 
-    ``cut`` tells that the time limit shortened the schedule.
+    ``cut`` states whether the time limit shortened the schedule.
     """
 
     tree: np.ndarray
@@ -259,7 +265,7 @@ class AnnealResult:
 
 
 class Annealer:
-    """Annealing of one problem on one bank of curves."""
+    """Annealing of one placement problem with one bank of curves."""
 
     def __init__(self, problem: PlacementProblem, bank: CurveBank) -> None:
         self.problem = problem
@@ -270,13 +276,13 @@ class Annealer:
         self.pool, self.base = make_pool(bank, self.n)
 
     def layout(self, tree: np.ndarray, level: int) -> tuple[np.ndarray, int]:
-        """Rectangles (n, 4) and total width of a tree at level index `level`."""
+        """Return the rectangles (n, 4) and the total width of a tree at level index `level`."""
         cell = np.zeros((2 * self.n - 1, 4), dtype=np.int32)
         width = layout_kernel(self.n, tree, self.bank.curve_of[level], self.pool, self.base, cell)
         return cell[: self.n].astype(np.int64), int(width)
 
     def cost(self, tree: np.ndarray, level: int) -> float:
-        """Cost of a tree at a level, inf where it is wider than the fabric."""
+        """Return the cost of a tree at level index `level`, infinite if it is wider than the fabric."""
         rects, width = self.layout(tree, level)
         if width > self.problem.width:
             return float("inf")
@@ -286,7 +292,11 @@ class Annealer:
     def turn_groups(
         self, tree: np.ndarray, level: int, spine: np.ndarray, group: np.ndarray, kinds: np.ndarray
     ) -> float:
-        """Rotate the groups of a peeled tree in place for the least wire; return the cost or inf."""
+        """Choose the sides and directions of a peeled tree's groups in place for the least wire; return the
+        cost.
+
+        The cost is infinite if the tree is wider than the fabric.
+        """
         wire = turn_kernel(
             self.n,
             tree,
@@ -314,10 +324,11 @@ class Annealer:
         lambdas: tuple[float, float],
         deadline: float = float("inf"),
     ) -> AnnealResult:
-        """Anneal for `work` units from `tree`, or fewer where they would end after `deadline`.
+        """Anneal from `tree` for `work` units, or fewer if they would end after `deadline`.
 
-        `deadline` is in seconds of ``time.monotonic()``.  In the second half of the time left the
-        schedule is shortened to what can still be done, so that the cooling ends by then.
+        `temperatures` and `lambdas` are (start, end). `deadline` is in seconds of ``time.monotonic()``. After
+        half of the time until then, the schedule is shortened to the work that can still be done, so that the
+        cooling ends by the deadline.
         """
         tree = tree.copy()
         best = tree.copy()
@@ -336,7 +347,7 @@ class Annealer:
             self.adj,
             params,
         )
-        for _ in range(16):  # neighbouring seeds start from related states: mix them first
+        for _ in range(16):  # consecutive seeds start from related states: mix them first
             draw_bits(rng)
         cut = False
         started = time.monotonic()

@@ -1,10 +1,10 @@
-"""Compaction by linear programs with a fixed relative order (HiGHS in SciPy).
+"""Compaction by linear programs that keep the relative order of rectangles (HiGHS in SciPy).
 
-For one axis, positions ``p_i`` and sizes ``s_i`` of rectangles that overlap across the axis keep
-their order, ``p_j >= p_i + s_i``; minimise ``sum w_e d_e`` with ``d_e >= |c_a - c_b|`` between
-centres.  The constraint matrix is that of differences, so with integer breakpoints the vertices are
-integer: where the centres of an edge can only differ by half-integers, ``d_e >= 1/2`` is added,
-which is the integer hull of the absolute value.
+Along one axis, rectangles with positions ``p_i`` and sizes ``s_i`` that overlap across the axis keep their
+order, ``p_j >= p_i + s_i``. The program minimizes ``sum w_e d_e`` with ``d_e >= |c_a - c_b|`` between
+centres. Its constraint matrix is that of differences, so with integer breakpoints the vertices are integer:
+where the centres of an edge can differ only by half-integers, ``d_e >= 1/2`` is added, which is the integer
+hull of the absolute value.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from scipy.sparse import coo_matrix
 
 from wse_sim.compiler.placement.problem import PlacementProblem, first_illegality, wire_length
 
-DENSE_LIMIT = 250  # blocks up to which every ordered pair is a constraint; above, only near ones
-NEAREST = 12
+DENSE_LIMIT = 250  # most blocks for which every ordered pair is a constraint
+NEAREST = 12  # with more blocks, hidden followers are dropped if a block has more followers than this
 
 
 def _ordered_pairs(
     low: np.ndarray, high: np.ndarray, across_low: np.ndarray, across_high: np.ndarray
 ) -> np.ndarray:
-    """Pairs (p, 2) whose first ends before the second starts and that overlap across the axis."""
+    """Return the pairs (p, 2) of rectangles that overlap across the axis, the first ending before the second
+    starts.
+    """
     n = low.size
     pairs: list[np.ndarray] = []
     for i in range(n):
@@ -45,7 +47,9 @@ def _visible(
     across_low: np.ndarray,
     across_high: np.ndarray,
 ) -> np.ndarray:
-    """Return followers of `i` that no other follower covers completely: chains of constraints imply the rest."""
+    """Return those followers of `i` that are not hidden behind another one; chains of constraints imply the
+    others.
+    """
     order = found[np.argsort(low[found], kind="stable")]
     kept: list[int] = []
     for j in order.tolist():
@@ -67,7 +71,7 @@ def _compact_axis(
     edges: tuple[np.ndarray, np.ndarray, np.ndarray],
     limit_s: float,
 ) -> np.ndarray:
-    """New integer positions (n,) along one axis, or the old ones where the program fails."""
+    """Return new integer positions (n,) along one axis, or the old ones if the program is not solved."""
     n = position.size
     a, b, weight = edges
     m = a.size
@@ -109,14 +113,15 @@ def _compact_axis(
 def compact(
     problem: PlacementProblem, rects: np.ndarray, rounds: int = 6, deadline: float = float("inf")
 ) -> np.ndarray:
-    """Rectangles (n, 4) of x, y, w, h with no more wire, same sizes and still legal.
+    """Move rectangles (n, 4) of x, y, w, h to shorten the wire; sizes and relative order are kept.
 
-    No program starts after `deadline`, in seconds of ``time.monotonic()``.
+    Returns legal rectangles with at most the wire of those given, and the given ones if cores are blocked or
+    the problem has no edges. No program starts after `deadline`, in seconds of ``time.monotonic()``.
     """
     edges = problem.edge_arrays()
     rects = np.array(rects, dtype=np.int64)
     if problem.blocked or edges[0].size == 0:
-        return rects  # dead cores are not in the program's order
+        return rects  # dead cores are not in the linear program
     names = [block.name for block in problem.blocks]
     best = wire_length(problem, *rects.T)
     stuck = 0

@@ -1,14 +1,14 @@
 """Performance functions of the ISPD 2020 kernels and their Pareto sets of shapes.
 
-Formal arguments of one convolution: H, W (outputs), R, S (filter), C, K (channels), T (stride).
-Execution arguments: h, w, c, k, each the number of parts its dimension is cut into.
+Formal arguments of one convolution: H, W (outputs), R, S (filter), C, K (channels), T (stride). Execution
+arguments h, w, c, k: the number of parts that each dimension is divided into.
 
     height = h * w * (c + 1)            width = 3 * k
     time   = ceil(H/h) * ceil(W/w) * ceil(C/c) * ceil(K/k) * R * S / T / T
     memory = C/c * K/k * R * S + (W + S - 1)/w * (H + R - 1)/h * K/k
 
-A ``dblock`` is three and a ``cblock`` four convolutions that share h and w; the block's height,
-time and memory are the largest and its width is the sum over its convolutions.
+A ``dblock`` is three and a ``cblock`` four convolutions with common h and w. The height, time and memory of a
+block are the largest of its convolutions; its width is the sum of theirs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ H_, W_, R_, S_, C_, K_, T_ = range(7)
 
 
 def inner_convolutions(kind: str, formal: tuple[float, ...]) -> np.ndarray:
-    """Convolutions of a kernel, (m, 7) of H, W, R, S, C, K, T.
+    """Return the convolutions of a kernel, (m, 7) of H, W, R, S, C, K, T.
 
     `formal` is (H, W, R, S, C, K, T) for ``conv`` and (H, W, F) for ``dblock`` and ``cblock``.
     """
@@ -47,7 +47,9 @@ def inner_convolutions(kind: str, formal: tuple[float, ...]) -> np.ndarray:
 def evaluate_kernel(
     convs: np.ndarray, h: int, w: int, c: tuple[int, ...], k: tuple[int, ...]
 ) -> tuple[int, int, float, float]:
-    """Height and width in tiles, time and memory of a kernel with execution arguments h, w, c, k."""
+    """Return the height and width in tiles, the time and the memory of a kernel with execution arguments h,
+    w, c, k.
+    """
     height = width = 0
     time = memory = 0.0
     for (H, W, R, S, C, K, T), ci, ki in zip(convs.tolist(), c, k, strict=True):
@@ -69,7 +71,11 @@ def _front_kernel(
     best_t: np.ndarray,
     arg: np.ndarray,
 ) -> None:
-    """Least width and its (h, w, c) per height, arrays (span + 1,), (span + 1, 3)."""
+    """Write the least width for each height to `best_w` (span + 1,), with its time and (h, w, c).
+
+    `best_t` (span + 1,) and `arg` (span + 1, 3) receive these. Heights without a shape get a width above
+    `span`.
+    """
     m = convs.shape[0]
     best_w[:] = 3 * span + 3
     best_t[:] = 0.0
@@ -124,7 +130,7 @@ def _front_kernel(
 
 
 class ContestShapes:
-    """Shapes of one contest kernel within `span` tiles under `memlimit` words per tile."""
+    """Shapes of one contest kernel with sides up to `span` tiles and at most `memlimit` words per tile."""
 
     def __init__(self, kind: str, formal: tuple[float, ...], memlimit: float, span: int) -> None:
         self.convs = inner_convolutions(kind, formal)
@@ -134,10 +140,13 @@ class ContestShapes:
         self._cache: dict[float, tuple[Front, np.ndarray]] = {}
 
     def key(self) -> Hashable:
-        """Kind, formal arguments, memory limit and span."""
+        """Return the kind, the formal arguments, the memory limit and the span."""
         return self._key
 
     def _solve(self, level: float) -> tuple[Front, np.ndarray]:
+        """Return the Pareto set of shapes at a level and the arguments (h, w, c) of each shape; results are
+        cached.
+        """
         hit = self._cache.get(level)
         if hit is not None:
             return hit
@@ -148,19 +157,21 @@ class ContestShapes:
         before = np.concatenate(([self.span + 1], np.minimum.accumulate(best_w)[:-1]))
         heights = np.flatnonzero((best_w < before) & (best_w <= self.span))
         found = Front(best_w[heights], heights, best_t[heights]), arg[heights]
-        if len(self._cache) > 64:  # bounded: a sweep over levels asks for thousands of them
+        if len(self._cache) > 64:  # bounded: a search uses thousands of levels
             self._cache.clear()
         self._cache[level] = found
         return found
 
     def front(self, level: float) -> Front:
-        """Pareto set of (width, height) with time <= `level` and memory respected."""
+        """Return the Pareto set of (width, height) with time <= `level` within the memory limit."""
         return self._solve(level)[0]
 
     def arguments(
         self, width: int, height: int, level: float
     ) -> tuple[int, int, tuple[int, ...], tuple[int, ...]] | None:
-        """Execution arguments h, w, c, k of the front's shape `width` x `height`, or None."""
+        """Return the execution arguments h, w, c, k of the front's shape `width` x `height`; None if it is
+        not in the front.
+        """
         front, arg = self._solve(level)
         where = np.flatnonzero((front.widths == width) & (front.heights == height))
         if where.size == 0:
@@ -178,11 +189,13 @@ class ContestShapes:
         return h, w, tuple(cs), tuple(ks)
 
     def fit(self, size: tuple[int, int], level: float) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
-        """Execution arguments of the fastest shape within `size` (width, height) at `level`."""
+        """Return the execution arguments of the fastest shape in the front at `level` within `size` (width,
+        height).
+        """
         front = self.front(level)
         inside = np.flatnonzero((front.widths <= size[0]) & (front.heights <= size[1]))
         best = int(inside[np.argmin(front.times[inside])])
         found = self.arguments(int(front.widths[best]), int(front.heights[best]), level)
-        if found is None:  # the shape was taken from this very front
+        if found is None:  # cannot occur: the shape is from the same front
             raise AssertionError("a shape of the front has no arguments")
         return found

@@ -1,8 +1,8 @@
-"""Worker processes of the portfolio: each holds the problem and the curves of the bank in use.
+"""Worker processes of the portfolio. Each one holds the problem and the bank of curves in use.
 
-A task is a pure function of its arguments, so that the result does not depend on which process ran
-it.  Clocks are only a stop: a task that would run past the wall seconds allotted to it cuts its
-schedule short, and its outcome says so.
+A task is a pure function of its arguments, so that the result does not depend on the process that runs it.
+The clock only stops tasks: one that would exceed the wall seconds allotted to it shortens its schedule, and
+its outcome states this.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from wse_sim.compiler.placement.problem import Block, ListedShapes, PlacementPro
 from wse_sim.compiler.placement.windows import solve_window
 from wse_sim.copies import Copies
 
-COMPACT_LIMIT = 1500  # blocks; 1000 take 0.3 s a round
+COMPACT_LIMIT = 1500  # most blocks that are compacted; 1000 take 0.3 s per round
 
 
 @dataclass(frozen=True)
 class SeedTask:
-    """Peel DP for one order of blocks at one level index of the bank `levels`."""
+    """A run of the peel dynamic program for one order of blocks, at one level index of the bank `levels`."""
 
     levels: tuple[float, ...]
     order: tuple[int, ...]
@@ -36,12 +36,12 @@ class SeedTask:
     longest: int
     room: tuple[int, int]
     thrift: float = 0.3
-    deadline: float = float("inf")  # time.monotonic(): no start after it
+    deadline: float = float("inf")  # the task does not start after it, by time.monotonic()
 
 
 @dataclass(frozen=True)
 class AnnealTask:
-    """Annealing of one tree for `work` units, then compaction."""
+    """An annealing of one tree for `work` units, followed by compaction."""
 
     levels: tuple[float, ...]
     tree: tuple[int, ...]
@@ -56,12 +56,14 @@ class AnnealTask:
 
 @dataclass(frozen=True)
 class WindowTask:
-    """The blocks `free` of the rectangles (x, y, w, h each) placed again by constraint programming."""
+    """A window: the blocks `free` of the rectangles (x, y, w, h each) are placed again by constraint
+    programming.
+    """
 
     rects: tuple[tuple[int, ...], ...]
     level: float
     free: tuple[int, ...]
-    seconds: float  # of the solver's deterministic clock
+    seconds: float  # limit by the solver's deterministic clock
     deadline: float = float("inf")
 
 
@@ -70,7 +72,10 @@ Task = SeedTask | AnnealTask | WindowTask
 
 @dataclass(frozen=True)
 class TaskOutcome:
-    """Trees found (best first, levels by value), the compacted rectangles and the work used."""
+    """The trees found (best first, with level values), the compacted rectangles, and the work used.
+
+    `stopped` states whether the clock stopped or shortened the task.
+    """
 
     seeds: tuple[tuple[float, float, tuple[int, ...]], ...]
     rects: np.ndarray | None
@@ -78,11 +83,11 @@ class TaskOutcome:
     cost: float
     work: float
     stopped: bool
-    seconds: float = 0.0  # wall, of annealing
+    seconds: float = 0.0  # wall seconds of the annealing
 
 
 class Worker:
-    """Problem, bank of curves and annealer, kept between tasks of one process."""
+    """The problem, the bank of curves and the annealer, which a process keeps between tasks."""
 
     def __init__(self, problem: PlacementProblem) -> None:
         self.problem = problem
@@ -90,14 +95,14 @@ class Worker:
         self.annealer: Annealer | None = None
 
     def on(self, levels: tuple[float, ...]) -> Annealer:
-        """The annealer on the bank of `levels`."""
+        """Return the annealer with the bank of `levels`."""
         if self.annealer is None or levels != self.levels:
             self.levels = levels
             self.annealer = Annealer(self.problem, build_curves(self.problem, np.array(levels)))
         return self.annealer
 
     def seed(self, task: SeedTask) -> TaskOutcome:
-        """Run the peel DP."""
+        """Run the peel dynamic program of a task."""
         if time.monotonic() > task.deadline:
             return TaskOutcome((), None, 0.0, float("inf"), 0.0, True)
         annealer = self.on(task.levels)
@@ -108,7 +113,7 @@ class Worker:
         return self._outcome(annealer, found, float(peeler.work[0]), False)
 
     def anneal(self, task: AnnealTask) -> TaskOutcome:
-        """Run the annealing."""
+        """Run the annealing of a task."""
         start = time.monotonic()
         if start > task.deadline:
             return TaskOutcome((), None, 0.0, float("inf"), 0.0, True)
@@ -127,7 +132,7 @@ class Worker:
         return replace(outcome, seconds=result.seconds)
 
     def window(self, task: WindowTask) -> TaskOutcome:
-        """Solve the window; the work of the outcome is in processor seconds."""
+        """Solve the window of a task; the work of the outcome is in processor seconds."""
         wall_s = task.deadline - time.monotonic()
         if wall_s <= 0:
             return TaskOutcome((), None, 0.0, float("inf"), 0.0, True)
@@ -140,7 +145,7 @@ class Worker:
         return TaskOutcome((), found.rects, task.level, cost, found.seconds, found.cut)
 
     def run(self, task: Task) -> TaskOutcome:
-        """Run any task."""
+        """Run a task of any kind."""
         if isinstance(task, SeedTask):
             return self.seed(task)
         return self.window(task) if isinstance(task, WindowTask) else self.anneal(task)
@@ -153,6 +158,9 @@ class Worker:
         stopped: bool,
         compact_until: float | None = None,
     ) -> TaskOutcome:
+        """Return the outcome of a task for the trees `found`, compacting the best one until time
+        `compact_until`.
+        """
         levels = annealer.bank.levels
         if not found or not np.isfinite(found[0].cost):
             return TaskOutcome((), None, 0.0, float("inf"), work, stopped)
@@ -172,15 +180,17 @@ _bench: list[Worker] = []
 
 
 def _start(problem: PlacementProblem) -> None:
+    """Create the worker of this process."""
     _bench[:] = [Worker(problem)]
 
 
 def _work(task: Task) -> TaskOutcome:
+    """Run a task in the worker of this process."""
     return _bench[0].run(task)
 
 
 def warm_up() -> None:
-    """Compile or load every kernel once, so that forked workers have them and clocks start after."""
+    """Compile or load every kernel once, so that forked workers have them and clocks start afterwards."""
     blocks = tuple(Block(str(i), ListedShapes([(2, 3, 1.0), (3, 2, 1.0)])) for i in range(3))
     problem = PlacementProblem(8, 8, blocks, ((0, 1, 1.0), (1, 2, 1.0)))
     bench = Worker(problem)
@@ -190,7 +200,7 @@ def warm_up() -> None:
 
 
 class Crew:
-    """Runs tasks in `processes` workers, or in this process when that is 1."""
+    """A group of `processes` worker processes for tasks; with one process, tasks run in the caller's."""
 
     def __init__(self, problem: PlacementProblem, processes: int) -> None:
         self.bench = Worker(problem)
@@ -198,7 +208,9 @@ class Crew:
         self.copies = Copies(processes, _start, problem) if processes > 1 else None
 
     def run(self, tasks: Sequence[Task], done: Callable[[TaskOutcome], None]) -> list[TaskOutcome]:
-        """Outcomes in the order of `tasks`; `done` sees each as soon as it is there."""
+        """Return the outcomes in the order of `tasks`; `done` is called with each one as soon as it is
+        complete.
+        """
         results: list[TaskOutcome | None] = [None] * len(tasks)
         for index, outcome in self._finished(tasks):
             results[index] = outcome
@@ -206,6 +218,7 @@ class Crew:
         return [r for r in results if r is not None]
 
     def _finished(self, tasks: Sequence[Task]) -> Iterator[tuple[int, TaskOutcome]]:
+        """Yield the index and the outcome of each task as soon as it is complete."""
         if self.copies is None:
             for index, task in enumerate(tasks):
                 yield index, self.bench.run(task)
@@ -217,6 +230,6 @@ class Crew:
             yield futures[future], future.result()
 
     def close(self, abort: bool) -> None:
-        """Let the workers go; `abort` does not wait for their tasks."""
+        """Stop the workers; with `abort`, do not wait for their tasks."""
         if self.copies is not None:
             self.copies.close(abort=abort)

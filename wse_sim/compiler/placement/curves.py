@@ -1,7 +1,7 @@
-"""Levels and shape curves of a problem, and the area bound.
+"""Levels and shape curves of a placement problem, and the area bound.
 
-The curve of a block at level ``T`` is its least width within each height, ``(S,)`` int16 with
-``CAP`` where nothing fits; the transposed curve is its least height within each width.
+The curve of a block at level ``T`` gives its least width within each height, ``(S,)`` int16, with ``CAP``
+where no shape fits. The transposed curve gives its least height within each width.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from wse_sim.compiler.placement.problem import Front, PlacementProblem, ShapeFam
 from wse_sim.errors import PlacementError
 
 CAP = 16000  # twice the cap still fits int16, so adding two curves cannot wrap
-LEVEL_STEP = 1e-7  # relative step below a level that excludes it, far above rounding
+LEVEL_STEP = 1e-7  # relative step to just below a level, far above rounding
 
 
 def families(problem: PlacementProblem) -> tuple[list[ShapeFamily], np.ndarray]:
-    """Distinct shape families and the family (n,) int32 of each block."""
+    """Return the distinct shape families, and the index (n,) int32 of each block's family."""
     index: dict[object, int] = {}
     kinds: list[ShapeFamily] = []
     of = np.zeros(len(problem.blocks), dtype=np.int32)
@@ -34,7 +34,7 @@ def families(problem: PlacementProblem) -> tuple[list[ShapeFamily], np.ndarray]:
 
 
 def fitting(problem: PlacementProblem, front: Front) -> np.ndarray:
-    """Mask (m,) of the shapes of `front` that fit the fabric in some orientation."""
+    """Return a mask (m,) of the shapes of `front` that fit on the fabric in an allowed orientation."""
     upright = (front.widths <= problem.width) & (front.heights <= problem.height)
     if not problem.rotate:
         return upright
@@ -42,7 +42,7 @@ def fitting(problem: PlacementProblem, front: Front) -> np.ndarray:
 
 
 def _least_areas(problem: PlacementProblem, kinds: list[ShapeFamily], level: float) -> np.ndarray:
-    """Area (f,) of the smallest shape of each family at `level`, inf where none fits."""
+    """Return the area (f,) of the smallest fitting shape of each family at `level`, infinite if none fits."""
     areas = np.full(len(kinds), np.inf)
     for f, shapes in enumerate(kinds):
         front = shapes.front(level)
@@ -53,12 +53,12 @@ def _least_areas(problem: PlacementProblem, kinds: list[ShapeFamily], level: flo
 
 
 def free_area(problem: PlacementProblem) -> int:
-    """Cores of the fabric that are not blocked."""
+    """Return the number of cores of the fabric that are not blocked."""
     return problem.width * problem.height - int(blocked_map(problem).sum())
 
 
 def blocked_map(problem: PlacementProblem) -> np.ndarray:
-    """Map (height, width) bool of dead cores."""
+    """Return a map (height, width) bool of the dead cores."""
     dead = np.zeros((problem.height, problem.width), dtype=bool)
     for x, y, w, h in problem.blocked:
         dead[y : y + h, x : x + w] = True
@@ -66,11 +66,17 @@ def blocked_map(problem: PlacementProblem) -> np.ndarray:
 
 
 BOUND_S = 20.0
-"""Seconds that the bound of a result may take."""
+"""Seconds that the computation of a result's lower bound may take."""
 
 
 def check_time(problem: PlacementProblem, last: float) -> None:
-    """Raise an error after time `last` (of ``time.monotonic``) if nothing is placed yet."""
+    """Check that time `last` (of ``time.monotonic``) has not passed, as long as there is no placement.
+
+    Raises
+    ------
+    PlacementError
+        If it has passed.
+    """
     if time.monotonic() > last:
         raise PlacementError(
             f"{len(problem.blocks):,} blocks on {problem.width} x {problem.height} cores are not placed within the time "
@@ -79,12 +85,12 @@ def check_time(problem: PlacementProblem, last: float) -> None:
 
 
 def area_bound(problem: PlacementProblem, last: float = math.inf) -> float:
-    """Least T at which every block fits and the least areas sum to the free cores or less.
+    """Return the least T at which every block fits and the smallest areas sum to at most the free cores.
 
     Raises
     ------
     PlacementError
-        If there is none, or it is not found until `last` (of ``time.monotonic``).
+        If there is no such T, or it is not found by time `last` (of ``time.monotonic``).
     """
     kinds, of = families(problem)
     counts = np.bincount(of, minlength=len(kinds))
@@ -117,8 +123,8 @@ def area_bound(problem: PlacementProblem, last: float = math.inf) -> float:
                 f"kernel {lost!r} has no shape within the fabric {problem.width} x {problem.height} and its "
                 "memory limit; use a larger fabric"
             )
-    # every bound is a time that some kernel takes: `high` is lowered to the largest in use; in a narrow
-    # bracket what lies just below it decides
+    # every bound is a time that some block takes: `high` is lowered to the largest one in use; in a narrow
+    # bracket, the level just below it decides
     low = 0.0
     high = min(high, in_use(high))
     while high * (1 - LEVEL_STEP) > low:
@@ -134,12 +140,15 @@ def area_bound(problem: PlacementProblem, last: float = math.inf) -> float:
 
 
 def last_level(problem: PlacementProblem) -> float:
-    """Level above which no block gets smaller: memory or the least tiling sets its shapes."""
+    """Return the level above which no block becomes smaller, because memory or the smallest tiling sets its
+    shapes.
+    """
     kinds, _ = families(problem)
     return max(_slowest(problem, shapes.front(1e30)) for shapes in kinds)
 
 
 def _slowest(problem: PlacementProblem, front: Front) -> float:
+    """Return the longest time of the shapes of a front that fit on the fabric; 0 if none fits."""
     keep = fitting(problem, front)
     return float(front.times[keep].max()) if keep.any() else 0.0
 
@@ -147,7 +156,10 @@ def _slowest(problem: PlacementProblem, front: Front) -> float:
 def breakpoints(
     problem: PlacementProblem, shapes: ShapeFamily, low: float, high: float, most: int
 ) -> list[float]:
-    """Times in [low, high] at which the family's front changes, from high to low, at most `most`."""
+    """Return at most `most` times in [low, high] at which a family's front changes, in descending order.
+
+    If `most` is small for the range, some are skipped, so that they cover all of it.
+    """
     found: list[float] = []
     level = high
     least_gap = (high / low) ** (1.0 / most) if low > 0 else 1.0
@@ -162,10 +174,10 @@ def breakpoints(
 
 @dataclass(frozen=True)
 class CurveBank:
-    """Curves of every block at every level.
+    """The curves of all blocks at all levels.
 
-    ``levels`` (L,) ascending; ``curve_of`` (L, n) int32 index into ``curves`` (u, 2, S) int16, where
-    ``[:, 0]`` is least width within height and ``[:, 1]`` least height within width.
+    ``levels`` (L,) are ascending. ``curve_of`` (L, n) int32 are indices into ``curves`` (u, 2, S) int16,
+    where ``[:, 0]`` is the least width within each height and ``[:, 1]`` the least height within each width.
     """
 
     levels: np.ndarray
@@ -175,12 +187,14 @@ class CurveBank:
 
 
 def curve_span(problem: PlacementProblem) -> int:
-    """Entries per curve: the longer side and a tenth of slack, so that overflow can be measured."""
+    """Return the entries per curve: the longer side plus at least a tenth, so that overflow can be
+    measured.
+    """
     return (int(max(problem.width, problem.height) * 1.1) // 64 + 1) * 64
 
 
 def build_curves(problem: PlacementProblem, levels: np.ndarray) -> CurveBank:
-    """Curves at `levels` (L,) ascending, equal curves shared."""
+    """Return the curves of all blocks at `levels` (L,), which are ascending; equal curves are stored once."""
     kinds, of = families(problem)
     span = curve_span(problem)
     index: dict[bytes, int] = {}
@@ -206,7 +220,7 @@ def build_curves(problem: PlacementProblem, levels: np.ndarray) -> CurveBank:
 
 
 def _curve_pair(problem: PlacementProblem, front: Front, span: int) -> np.ndarray:
-    """Least width within height and least height within width, (2, span) int16."""
+    """Return the least width within each height and the least height within each width, (2, span) int16."""
     widths, heights = front.widths, front.heights
     if problem.rotate:
         widths, heights = np.concatenate([widths, heights]), np.concatenate([heights, widths])
@@ -219,7 +233,9 @@ def _curve_pair(problem: PlacementProblem, front: Front, span: int) -> np.ndarra
 
 
 def level_grid(problem: PlacementProblem, low: float, high: float, most: int) -> np.ndarray:
-    """Return about `most` levels in [low, high], ascending, at which some curve changes."""
+    """Return about `most` levels in [low, high], ascending, at which some curve changes; `high` if there are
+    none.
+    """
     kinds, _ = families(problem)
     per_family = max(4, 4 * most // max(1, len(kinds))) if len(kinds) > 16 else most
     found: set[float] = set()
@@ -235,10 +251,11 @@ def level_grid(problem: PlacementProblem, low: float, high: float, most: int) ->
 
 
 def time_first(problem: PlacementProblem, fraction: float = 1e-3) -> PlacementProblem:
-    """The problem with wire worth at most `share` of the time at the area bound.
+    """Return the problem with weights that make wire worth at most about `fraction` of the time at the area
+    bound.
 
-    Wire is measured against every edge crossing half the fabric, so that the exchange rate does not
-    depend on the number of edges.
+    The reference is the wire of a placement in which every edge crosses half the fabric, so the exchange rate
+    does not depend on the number of edges.
     """
     total = sum(abs(weight) for _a, _b, weight in problem.edges)
     reach = max(total * (problem.width + problem.height) / 2.0, 1.0)

@@ -1,8 +1,8 @@
 """Constraint programming (CP-SAT of OR-tools) for small problems: an optimum with a proof.
 
-Per block one shape of its alternatives is chosen; positions are integers; rectangles do not
-overlap; ``max_time`` and the wire are bounded by the choices.  The best of the shelf placer is the
-hint, so an answer is there whatever the limit.  Costs are rounded to 1/1000 inside the solver.
+The program chooses one shape per block among its alternatives and integer positions, so that rectangles do
+not overlap, and minimizes the cost. The result of the placer ``snake`` is the hint, so that there is an
+answer for any time limit. Costs are rounded to 1/1000 inside the solver.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 MOST_BLOCKS = 24
 MOST_LEVELS = 60
 SCALE = 1000
-WORK_RATE = 0.5  # deterministic units of the solver per second allowed: below one, so the clock is not first
+WORK_RATE = 0.5  # deterministic solver units per second of the limit: so low that the clock rarely ends first
 
 
 class ExactPlacer:
-    """CP-SAT on the whole problem; proves the optimum over the sampled levels when it can."""
+    """CP-SAT on the whole problem; it proves the optimum over the sampled levels if time allows."""
 
     def place(
         self,
@@ -36,7 +36,15 @@ class ExactPlacer:
         time_limit_s: float = 60.0,
         progress: Progress | None = None,
     ) -> Placement:
-        """Return the best placement found; a note states whether it was proved optimal."""
+        """Return the best placement found; a note states whether it was proved optimal.
+
+        Raises
+        ------
+        ConfigError
+            If OR-tools is not installed or the problem has more than `MOST_BLOCKS` blocks.
+        PlacementError
+            If the placer ``snake`` finds no placement.
+        """
         try:
             from ortools.sat.python import cp_model
         except ImportError:
@@ -74,7 +82,9 @@ class ExactPlacer:
 
 
 def _alternatives(problem: PlacementProblem, start: Placement) -> list[list[tuple[int, int, float]]]:
-    """(width, height, time) per block, turned ones included, at levels that could still win."""
+    """Return (width, height, time) of the shapes of each block at levels that could still win, rotated ones
+    included.
+    """
     bound = area_bound(problem)
     weight = problem.time_weight
     high = max(start.level, start.max_time, start.cost / weight if weight > 0 else 0.0)
@@ -100,7 +110,9 @@ def _alternatives(problem: PlacementProblem, start: Placement) -> list[list[tupl
 def _build(
     model: CpModel, problem: PlacementProblem, shapes: list[list[tuple[int, int, float]]], start: Placement
 ) -> list[list[IntVar]]:
-    """Variables x, y, w, h per block, the constraints, the objective and the hint."""
+    """Add the constraints, the objective and the hint to the model; return the variables x, y, w, h of each
+    block.
+    """
     W, H = problem.width, problem.height
     top = int(np.ceil(max(t for row in shapes for _, _, t in row) * SCALE))
     longest = model.new_int_var(0, top, "longest")
@@ -128,7 +140,7 @@ def _build(
             difference = 2 * rows[a][axis] + rows[a][2 + axis] - 2 * rows[b][axis] - rows[b][2 + axis]
             model.add_abs_equality(apart, difference)
             terms.append((round(problem.wire_weight * weight * SCALE / 2), apart))
-    # the time variable is already in 1/SCALE: its factor is the weight itself, in 1/SCALE too
+    # both factors are weights in units of 1/SCALE; times are in 1/SCALE as well, so distances are multiplied
     model.minimize(
         round(problem.time_weight * SCALE) * longest + sum(SCALE * factor * apart for factor, apart in terms)
     )

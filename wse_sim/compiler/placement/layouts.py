@@ -1,7 +1,7 @@
-"""Layout of complete slicing trees: cells of a tree, and rotations of a peeled tree's groups."""
+"""Layout of complete slicing trees, and the orientation of the groups of a peeled tree."""
 
 # mypy: disable-error-code="arg-type,return-value,assignment"
-# numba types these, and NumPy's integer stubs are not int
+# numba infers these types; in the stubs of NumPy its integers are not int
 from __future__ import annotations
 
 import numpy as np
@@ -15,7 +15,10 @@ from wse_sim.jit import kernel
 def layout_kernel(
     n: int, tree: np.ndarray, leaf: np.ndarray, pool: np.ndarray, base: int, cell: np.ndarray
 ) -> int:
-    """Cells (N, 4) of the tree with the leaves' curves `leaf` (n,); returns the root width."""
+    """Write the cells (N, 4) of a tree whose leaves have the curves `leaf` (n,); return the root width.
+
+    If the root width reaches the length of a curve, the cells are not written.
+    """
     s = new_slicing(n, tree, pool, leaf, base)
     width = root_width(s)
     if width < pool.shape[1]:
@@ -38,10 +41,12 @@ def turn_kernel(
     eb: np.ndarray,
     ew: np.ndarray,
 ) -> float:
-    """Best side and direction of every group of a peeled tree, in place; returns the wire or inf.
+    """Choose the side and direction of every group of a peeled tree in place; return the wire, infinite if
+    too wide.
 
-    ``spine`` (g,) is the inner node that joins group and rest (-1: none), ``group`` (g,) the group's
-    top node, ``kinds`` (g,) its cut.  Turning changes no curve, only the order of children.
+    ``spine`` (g,) is the inner node that joins the group and the rest (-1 for none), ``group`` (g,) the
+    group's top node, ``kinds`` (g,) its cut. Groups change sides and are mirrored one after the other while
+    that shortens the wire. Only the order of children changes, so curves stay valid.
     """
     big_n = 2 * n - 1
     s = new_slicing(n, tree, pool, leaf, base)

@@ -1,11 +1,11 @@
-"""Moves of the annealing over slicing trees; each logs what it changed so it can be undone.
+"""Moves of the annealing over slicing trees. Each one logs its writes, so that it can be undone.
 
-Every move returns the two inner nodes from which curves must be recomputed up to the root (-1 for
-none), or ``(-2, -2)`` when it does not apply.
+A move returns the two inner nodes from which curves must be recomputed up to the root (-1 for none), or
+``(-2, -2)`` if it does not apply.
 """
 
 # mypy: disable-error-code="arg-type,return-value,assignment"
-# numba types these, and NumPy's integer stubs are not int
+# numba infers these types; in the stubs of NumPy its integers are not int
 from __future__ import annotations
 
 import numpy as np
@@ -15,7 +15,7 @@ from wse_sim.jit import helper_kernel, kernel
 
 @kernel
 def draw_bits(rng: np.ndarray) -> int:
-    """Next 31 random bits of the xorshift generator `rng` (1,) uint64."""
+    """Return the next 31 random bits of the xorshift generator `rng` (1,) uint64."""
     s = rng[0]
     s ^= s << np.uint64(13)
     s ^= s >> np.uint64(7)
@@ -26,13 +26,15 @@ def draw_bits(rng: np.ndarray) -> int:
 
 @helper_kernel
 def draw_below(rng: np.ndarray, top: int) -> int:
-    """Random integer in [0, top)."""
+    """Return a random integer in [0, top)."""
     return (draw_bits(rng) * top) >> 31
 
 
 @helper_kernel
 def put(tree: np.ndarray, at: int, value: int, log: np.ndarray) -> None:
-    """Write one entry and log its old value; `log` (4096, 2) with the count in its first row."""
+    """Write one entry of `tree` and log its old value; `log` (entries, 2) has the number of writes in its
+    first row.
+    """
     count = log[0, 0] + 1
     log[count, 0] = at
     log[count, 1] = tree[at]
@@ -42,7 +44,7 @@ def put(tree: np.ndarray, at: int, value: int, log: np.ndarray) -> None:
 
 @helper_kernel
 def undo(tree: np.ndarray, log: np.ndarray) -> None:
-    """Take back every logged write, last first."""
+    """Undo all logged writes, the last one first, and clear the log."""
     for i in range(log[0, 0], 0, -1):
         tree[log[i, 0]] = log[i, 1]
     log[0, 0] = 0
@@ -50,7 +52,7 @@ def undo(tree: np.ndarray, log: np.ndarray) -> None:
 
 @helper_kernel
 def replace_child(tree: np.ndarray, big_n: int, parent: int, old: int, new: int, log: np.ndarray) -> None:
-    """Hang `new` where `old` hung under `parent` (-1: as the root)."""
+    """Replace the child `old` of `parent` by `new`; if `parent` is -1, make `new` the root."""
     if parent < 0:
         put(tree, 4 * big_n, new, log)
     elif tree[parent] == old:
@@ -62,7 +64,7 @@ def replace_child(tree: np.ndarray, big_n: int, parent: int, old: int, new: int,
 
 @helper_kernel
 def is_within(tree: np.ndarray, big_n: int, node: int, ancestor: int) -> bool:
-    """Whether `ancestor` is `node` or above it."""
+    """Return whether `node` is `ancestor` or below it."""
     while node >= 0:
         if node == ancestor:
             return True
@@ -74,7 +76,11 @@ def is_within(tree: np.ndarray, big_n: int, node: int, ancestor: int) -> bool:
 def regraft(
     n: int, tree: np.ndarray, adj_ptr: np.ndarray, adj: np.ndarray, rng: np.ndarray, log: np.ndarray
 ) -> tuple[int, int]:
-    """Prune a leaf (sometimes a subtree) and graft it next to a graph neighbour or anywhere."""
+    """Detach a leaf, or sometimes a subtree, and insert it at another place in the tree.
+
+    The place is next to a neighbour in the graph, or next to a node above that neighbour, or next to a random
+    node.
+    """
     big_n = 2 * n - 1
     root = tree[4 * big_n]
     choice = draw_below(rng, 16)
@@ -119,7 +125,7 @@ def regraft(
 def swap_nodes(
     n: int, tree: np.ndarray, adj_ptr: np.ndarray, adj: np.ndarray, rng: np.ndarray, log: np.ndarray
 ) -> tuple[int, int]:
-    """Exchange two leaves, or two disjoint subtrees."""
+    """Exchange two nodes, mostly leaves. The move does not apply if one is below the other."""
     big_n = 2 * n - 1
     choice = draw_below(rng, 8)
     if choice < 5:
@@ -147,7 +153,7 @@ def swap_nodes(
 
 @helper_kernel
 def swap_children(tree: np.ndarray, big_n: int, node: int, log: np.ndarray) -> None:
-    """Swap the left and right subtree of `node`; curves do not change."""
+    """Swap the left and the right subtree of `node`; curves do not change."""
     left = tree[node]
     put(tree, node, tree[big_n + node], log)
     put(tree, big_n + node, left, log)
@@ -155,7 +161,10 @@ def swap_children(tree: np.ndarray, big_n: int, node: int, log: np.ndarray) -> N
 
 @helper_kernel
 def mirror(n: int, tree: np.ndarray, node: int, kind: int, stack: np.ndarray, log: np.ndarray) -> None:
-    """Mirror the subtree along the axis of cut `kind`; curves do not change."""
+    """Mirror a subtree: swap the children of its nodes whose cut is `kind`. Curves do not change.
+
+    Stops swapping when the log is full.
+    """
     big_n = 2 * n - 1
     top = 1
     stack[0] = node
@@ -172,7 +181,10 @@ def mirror(n: int, tree: np.ndarray, node: int, kind: int, stack: np.ndarray, lo
 
 @helper_kernel
 def rotate(n: int, tree: np.ndarray, rng: np.ndarray, log: np.ndarray) -> tuple[int, int]:
-    """Rotate an inner node with its inner child: ((a b) c) becomes (a (b c)) or the reverse."""
+    """Apply a tree rotation to an inner node and its inner child: ((a b) c) becomes (a (b c)) or the reverse.
+
+    Half of the time the two nodes also exchange their cuts.
+    """
     big_n = 2 * n - 1
     p = n + draw_below(rng, n - 1)
     take_left = draw_below(rng, 2)
@@ -204,7 +216,7 @@ def propose(
     stack: np.ndarray,
     log: np.ndarray,
 ) -> tuple[int, int]:
-    """Draw and apply one move; needs n >= 2."""
+    """Draw a random move and apply it; the tree needs at least two leaves."""
     big_n = 2 * n - 1
     dice = draw_below(rng, 100)
     if dice < 40:

@@ -1,21 +1,22 @@
-"""Peel dynamic program: seeds for the annealing, and a fast placer of its own.
+"""Peel dynamic program: start trees for the annealing, and a fast placer by itself.
 
-Blocks are taken in dataflow order.  A state is (blocks placed ``i``, remaining width ``W``,
-remaining height ``H``); a transition peels blocks ``i..j-1`` off the remaining rectangle as one of
+Blocks are taken in dataflow order. A state is (number of blocks placed ``i``, remaining width ``W``,
+remaining height ``H``). A transition peels a group, the blocks ``i..j-1``, off the remaining rectangle as one
+of
 
-    0 row across      side by side, as low as their widths within W allow
+    0 row across      next to each other, as low as their widths within W allow
     1 row upright     stacked, as narrow as their heights within H allow
     2 stack across    each spans the whole width W
     3 stack upright   each spans the whole height H
 
-The wire of a group is estimated: exact along the group inside it, the rest of the group plus half
-its other side for an edge that leaves, the way from the group's start for an edge that enters.
-Per ``i`` the best states by estimated cost and waste are kept; end states become slicing trees whose
-shelves are then turned and moved to either side by exact evaluation.
+The wire of a group is estimated. Along the group, an edge inside it counts exactly. An edge that leaves
+counts the rest of the group plus half its other side. An edge that enters counts the distance from the
+group's start. For each ``i`` the best states by estimated wire and waste are kept. End states become slicing
+trees, whose groups are then mirrored and moved to either side by exact evaluation.
 """
 
 # mypy: disable-error-code="arg-type,return-value,assignment"
-# numba types these, and NumPy's integer stubs are not int
+# numba infers these types; in the stubs of NumPy its integers are not int
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ HASH = 1 << 14
 
 @helper_kernel
 def _least_thickness(prefix: np.ndarray, i: int, j: int, room: int, top: int) -> int:
-    """Least s <= top with prefix[j, s] - prefix[i, s] <= room, or -1."""
+    """Return the least s <= top with prefix[j, s] - prefix[i, s] <= room, or -1 if there is none."""
     if prefix[j, top] - prefix[i, top] > room:
         return -1
     low, high = 0, top
@@ -57,7 +58,9 @@ def _group_wire(
     into: np.ndarray,
     in_w: np.ndarray,
 ) -> float:
-    """Return the estimated wire of the group i..j-1 along prefix[:, at], leaving across `half`."""
+    """Return the estimated wire of the group i..j-1, placed along prefix[:, at] with half of its other side
+    `half`.
+    """
     total = 0.0
     start, end = prefix[i, at], prefix[j, at]
     for a in range(i, j):
@@ -76,7 +79,7 @@ def _group_wire(
 
 @kernel
 def _prune(rows: np.ndarray, count: int, keep: int, table: np.ndarray) -> int:
-    """Keep the `keep` best rows by score (column 3), one per (W, H); returns how many remain."""
+    """Keep the `keep` rows with the lowest scores (column 3), one per (W, H); return their number."""
     order = np.argsort(rows[:count, 3])
     kept = np.empty((min(keep, count), rows.shape[1]))
     table[:] = -1
@@ -120,9 +123,9 @@ def peel_kernel(
 ) -> None:
     """Fill `states` (n + 1, cap, 8): W, H, wire, score, blocks before, state before, kind, thickness.
 
-    `across` (n + 1, S) are prefix sums of widths within height, `upright` those of heights within
-    width, `areas` (n + 1,) those of least areas.  `counts` (n + 1,) are the states per number of
-    blocks placed.  `longest` bounds the blocks of a group.
+    `across` (n + 1, S) are prefix sums of the least widths within each height, `upright` those of the least
+    heights within each width, `areas` (n + 1,) those of the least areas. `counts` (n + 1,) are the states per
+    number of blocks placed. A group has at most `longest` blocks.
     """
     n = areas.shape[0] - 1
     cap = states.shape[1]
@@ -156,7 +159,7 @@ def peel_kernel(
                     if thick < 0 or thick > (H if kind % 2 == 0 else W):
                         break
                     if kind < 2 and j == i + 1:
-                        continue  # a row of one is a stack of one
+                        continue  # a row of one block equals a stack of one block
                     new_w = W if kind % 2 == 0 else W - thick
                     new_h = H - thick if kind % 2 == 0 else H
                     rest = areas[n] - areas[j]
@@ -203,7 +206,10 @@ def peel_kernel(
 
 
 def dataflow_orders(n: int, ea: np.ndarray, eb: np.ndarray) -> list[np.ndarray]:
-    """Depth-first topological order and breadth-first one where it differs; cycles are cut."""
+    """Return a depth-first topological order of the blocks, and a breadth-first one if it differs.
+
+    In a cycle, the block with the fewest missing inputs comes first.
+    """
     orders: list[np.ndarray] = []
     for depth_first in (True, False):
         missing = np.bincount(eb, minlength=n)
@@ -233,7 +239,7 @@ def dataflow_orders(n: int, ea: np.ndarray, eb: np.ndarray) -> list[np.ndarray]:
 
 @dataclass
 class Seed:
-    """A slicing tree, the level index it was made for and its exact cost there."""
+    """A slicing tree, the level index that it was made for, and its exact cost there."""
 
     tree: np.ndarray
     level: int
@@ -241,7 +247,7 @@ class Seed:
 
 
 class Peeler:
-    """Peel DP on the bank of an annealer, for one order of the blocks."""
+    """The peel dynamic program with the bank of an annealer, for one order of the blocks."""
 
     def __init__(self, annealer: Annealer, order: np.ndarray) -> None:
         self.annealer = annealer
@@ -265,10 +271,11 @@ class Peeler:
         longest: int = 10**6,
         thrift: float = 0.3,
     ) -> list[Seed]:
-        """Best trees at level index `level` inside `room` (width, height), best first.
+        """Return up to `take` trees at level index `level` inside `room` (width, height), the cheapest first.
 
-        `thrift` weighs wasted area against wire in the choice of states: at 1 a wasted core costs
-        what it adds to the time if the work of all blocks were spread over the fabric.
+        `keep` states are kept per number of blocks; a group has at most `longest` blocks. `thrift` weighs
+        wasted area against wire in the choice of states: at 1, a wasted core costs as much as it adds to the
+        time if the work of all blocks were spread over the fabric.
         """
         an = self.annealer
         bank = an.bank
@@ -314,7 +321,9 @@ class Peeler:
         return sorted(found, key=lambda seed: seed.cost)
 
     def _groups(self, states: np.ndarray, n: int, s: int) -> list[tuple[int, int, int]]:
-        """(first, end, kind) of every group of the end state `s`, in peeling order."""
+        """Return the groups that lead to the end state `s` as (first block, end, kind), in the order of
+        peeling.
+        """
         groups = []
         j = n
         while j > 0:
@@ -325,7 +334,7 @@ class Peeler:
         return groups[::-1]
 
     def _tree(self, groups: list[tuple[int, int, int]], level: int, height: int) -> Seed:
-        """Build the tree of the groups, each with the rotation and side that give the least wire."""
+        """Return the tree of the groups, each with the side and direction that give the least wire."""
         builder = TreeBuilder(self.annealer.n)
         spine, tops, kinds = [], [], []
         rest = -1
@@ -349,7 +358,7 @@ class Peeler:
 
 
 class TreeBuilder:
-    """Flat array of a slicing tree, built from the leaves up."""
+    """The flat array of a slicing tree, built from the leaves upwards."""
 
     def __init__(self, n: int) -> None:
         self.n = n
@@ -358,7 +367,7 @@ class TreeBuilder:
         self.next = n
 
     def join(self, a: int, b: int, cut: int) -> int:
-        """Inner node over `a` and `b`."""
+        """Add an inner node over `a` and `b` and return it."""
         node = self.next
         self.next += 1
         t, size = self.tree, self.size
@@ -367,14 +376,16 @@ class TreeBuilder:
         return node
 
     def comb(self, members: list[int], cut: int) -> int:
-        """Balanced subtree of one cut: the same geometry as a comb with shorter paths."""
+        """Add a balanced subtree of one cut over `members` and return its top; a comb has the same
+        geometry.
+        """
         while len(members) > 1:
             pairs = [self.join(members[i], members[i + 1], cut) for i in range(0, len(members) - 1, 2)]
             members = pairs + members[len(pairs) * 2 :]
         return members[0]
 
     def finish(self, root: int, height: int) -> np.ndarray:
-        """Set root and its height and return the array."""
+        """Set the root and its height, and return the array."""
         self.tree[4 * self.size] = root
         self.tree[4 * self.size + 1] = height
         return self.tree
@@ -383,7 +394,7 @@ class TreeBuilder:
 def _rows(
     n: int, source: np.ndarray, other: np.ndarray, weight: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Edges in compressed row format by `source`: pointers (n + 1,), ends (e,), weights (e,)."""
+    """Return edges in compressed row format by `source`: pointers (n + 1,), ends (e,), weights (e,)."""
     order = np.argsort(source, kind="stable")
     pointer = np.concatenate(([0], np.cumsum(np.bincount(source, minlength=n))))
     return pointer.astype(np.int64), other[order].astype(np.int64), weight[order]

@@ -20,7 +20,11 @@ def draw_rectangles(
     title: str,
     blocked: Sequence[tuple[int, int, int, int]] = (),
 ) -> None:
-    """Write a picture of `rects` (n, 4) of x, y, w, h on `fabric` (width, height) cores to `path`."""
+    """Write a picture of `rects` (n, 4) of x, y, w, h on a `fabric` of (width, height) cores to `path`.
+
+    Rectangles are shaded by their depth in the dataflow; `edges` are lines between centres and `blocked`
+    rectangles are black.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.collections import LineCollection, PatchCollection
     from matplotlib.figure import Figure
@@ -56,7 +60,9 @@ def draw_rectangles(
 
 
 def dataflow_depth(n: int, edges: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Return the longest distance (n,) in edges from a source; cycles stop growing after n rounds."""
+    """Return the longest distance (n,) of each node from a source, in edges; in cycles it grows to at
+    most n.
+    """
     depth = np.zeros(n)
     for _ in range(n):
         before = depth.copy()

@@ -1,4 +1,4 @@
-"""Last phase of the portfolio: local windows over the best placement, solved side by side."""
+"""Last phase of the portfolio: local windows of the best placement, solved in parallel."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from wse_sim.compiler.placement import windows
 from wse_sim.compiler.placement.crew import WindowTask
 from wse_sim.compiler.placement.search import TreeSearch
 
-WINDOW_SIZES = (5, 6, 7)  # blocks; the price of a window grows by about 3 with each
-WINDOW_BATCH = 4  # windows solved side by side, whatever the number of processes
-WINDOW_SECONDS = 4.0  # most for one window, by the solver's deterministic clock
+WINDOW_SIZES = (5, 6, 7)  # blocks; the cost of a window grows about threefold with each block
+WINDOW_BATCH = 4  # windows per batch, whatever the number of processes
+WINDOW_SECONDS = 4.0  # limit for one window, by the solver's deterministic clock
 
 
 def polish(search: TreeSearch, rng: np.random.Generator) -> None:
-    """Local windows over the best placement, larger ones once none of a size helps."""
+    """Improve the best placement by local windows, larger ones once none of a size helps."""
     problem, clock = search.problem, search.clock
     edges = windows.Edges.of(problem)
     ends = np.unique(np.concatenate([edges.source, edges.destination]))
@@ -53,7 +53,7 @@ def _window_batch(
     rng: np.random.Generator,
     seconds: float,
 ) -> tuple[list[WindowTask], list[int]]:
-    """Windows without a block in common around the first of `waiting`, and those still waiting."""
+    """Return windows without common blocks around the first of `waiting`, and the blocks that still wait."""
     rects = search.rects
     if rects is None:
         return [], waiting

@@ -1,13 +1,12 @@
 """Portfolio: peel seeds over orders and levels, annealing from different seeds, restarts, compaction.
 
-The budget is counted in work units (see :mod:`anneal`) from the time limit by a fixed rate, so that
-the result depends on (problem, seed, time limit) alone.  A free machine needs about two thirds of the
-limit for it.  The limit also holds on the clock: every task has its fraction of the seconds left, and
-where a busy or slow machine does less work in them than planned, schedules are shortened, and the
-result's notes state this.
+The budget is counted in work units (see :mod:`anneal`), by a fixed rate from the time limit, so that the
+result depends only on the problem, the seed and the time limit. A free machine needs about two thirds of the
+limit for it. The limit also holds on the clock: every task has its part of the seconds left. If a busy or
+slow machine does less work in them than planned, schedules are shortened, and the result's notes state this.
 
-The window of levels needs no tuning to the weights: a level ``T`` can only win while
-``time_weight * T < best cost``, so the best seed bounds the window from above.
+The range of levels needs no tuning to the weights: a level ``T`` can win only while ``time_weight * T`` is
+below the best cost, so the best seed bounds the range from above.
 """
 
 from __future__ import annotations
@@ -26,31 +25,30 @@ from wse_sim.compiler.placement.search import Clock, TreeSearch
 from wse_sim.compiler.placement.snake import FIRST_S, SnakePlacer
 from wse_sim.compiler.placement.windows import is_available
 
-WORK_PER_S = 8_000_000  # annealing units per second and process: three quarters of what 2.5 GHz cores reach
-WORK_SPAN = 704  # entries per curve to which the rate belongs; with longer curves a unit takes longer
-PEEL_UNITS = 8.0  # peel units per annealing unit of time
+WORK_PER_S = 8_000_000  # annealing units per second and process: three quarters of the rate at 2.5 GHz
+WORK_SPAN = 704  # entries per curve at which this rate holds; with longer curves a unit takes longer
+PEEL_UNITS = 8.0  # peel units that take as long as one annealing unit
 USED_FRACTION = 0.85  # of the time limit; the rest is for starting, levels and compaction
 SEED_FRACTION = 0.2
-SEED_BATCH = 8  # seed tasks between two looks at the budget
-SEED_SECONDS = 0.4  # of the time limit: when the clock ends the seeds
-FINISH_SECONDS = 0.05  # of the time limit, kept for the last compaction and the answer
-START_S = 3.0  # allowed beyond the limit: processes, levels and curves, which short limits cannot pay
-# (temperature at the start as a fraction of the wire cost, penalty of overflow at the start and end in
-# units of one column's fraction of the time).  A low temperature with a high penalty improves a seed
-# locally.  A high temperature with a low penalty explores away from it; which of these wins differs
-# between instances, so all are run.
+SEED_BATCH = 8  # seed tasks between two checks of the budget
+SEED_SECONDS = 0.4  # fraction of the time limit after which the clock ends the seeds
+FINISH_SECONDS = 0.05  # fraction of the time limit kept for the last compaction and the answer
+START_S = 3.0  # seconds beyond the limit for processes, levels and curves, which short limits cannot contain
+# (temperature at the start as a fraction of the wire cost; penalty of overflow at the start and at the end in
+# units of one column's fraction of the time). A low temperature with a high penalty improves a seed locally.
+# A high temperature with a low penalty explores placements far from it. Which one wins depends on the
+# instance, so all are run.
 SETTLE = (0.02, 2.0, 4.0)
 EXPLORE = [(0.04, 0.2, 1.0), (0.05, 2.0, 4.0), (0.08, 0.3, 1.5), (0.1, 1.0, 3.0)]
-# work units per block below which an annealing is too short to be worth its start: then fewer are run,
-# but never fewer than two
+# work units per block below which an annealing is too short: then fewer are run, but at least two
 LEAST_SETTLE = 30_000
 LEAST_EXPLORE = 100_000
 WINDOW_FRACTION = 0.12  # of the time limit, for local windows solved by constraint programming
-SETTLE_FRACTION = 0.12  # of the annealing, for SETTLED seeds; more where bands of levels add to them
+SETTLE_FRACTION = 0.12  # of the annealing, for SETTLED seeds; more if bands of levels add seeds
 SETTLED = 12
 BAND = 1.05
 MOST_BANDS = 8
-LEAST_SPREAD, MOST_SPREAD = 0.04, 0.2  # of the level, to both sides, in which exploring may shift it
+LEAST_SPREAD, MOST_SPREAD = 0.04, 0.2  # fractions of the level by which exploring may change it, up or down
 MAX_LEVELS = 200
 FINE_LEVELS = 160
 COARSE_RATIO = 1.12
@@ -62,12 +60,17 @@ CUT = "the clock cut the search short: another run with this seed may differ; ra
 
 
 class PortfolioPlacer:
-    """Peel seeds, annealing over slicing trees and linear-program compaction in two processes."""
+    """Placer by peel seeds, annealing over slicing trees and compaction by linear programs, in several
+    processes.
+    """
 
     anneals = True
 
     def __init__(self, processes: int = 2, watch_clock: bool = True) -> None:
-        """Search in `processes`; without `watch_clock` the planned work is done however long it takes."""
+        """Create a placer that searches in `processes` processes.
+
+        Without `watch_clock` it does all planned work, however long that takes.
+        """
         self.processes = processes
         self.watch_clock = watch_clock
 
@@ -79,11 +82,19 @@ class PortfolioPlacer:
         time_limit_s: float = 60.0,
         progress: Progress | None = None,
     ) -> Placement:
-        """Return the best placement found within the time budget; after an interrupt, the best so far."""
+        """Return the best placement found within the time limit; after an interrupt, the best one until then.
+
+        On fabrics with dead cores, or if the search finds none, it is that of :class:`SnakePlacer`.
+
+        Raises
+        ------
+        PlacementError
+            If there is no placement.
+        """
         if problem.blocked:
             return SnakePlacer().place(problem, seed=seed, time_limit_s=time_limit_s, progress=progress)
         clock = self._clock(time_limit_s, curve_span(problem))
-        # time without weight: the smallest blocks are the best, and the search starts there
+        # if time has no weight, the smallest blocks are the best, and the search starts with them
         last = time.monotonic() + time_limit_s + FIRST_S
         bound = area_bound(problem, last) if problem.time_weight > 0 else last_level(problem)
         crew = Crew(problem, self.processes)
@@ -108,7 +119,10 @@ class PortfolioPlacer:
         return finish(problem, search.rects, search.level, tuple(notes))
 
     def _clock(self, limit_s: float, span: int) -> Clock:
-        """The budget; the limit runs from here, but compiling the kernels (once) takes half at most."""
+        """Return the budget of a search whose time limit starts now.
+
+        The search gets at least half of the limit, however long it takes to compile the kernels.
+        """
         start = time.monotonic()
         warm_up()
         slower = max(1.0, 0.3 + 0.7 * span / WORK_SPAN)  # moves and wire do not depend on the span
@@ -123,20 +137,24 @@ class PortfolioPlacer:
 
 
 class PeelPlacer(PortfolioPlacer):
-    """The portfolio's seeds alone: peel dynamic program over levels and orders, seconds."""
+    """Placer by the portfolio's seeds alone: the peel dynamic program over levels and orders, within
+    seconds.
+    """
 
     anneals = False
 
 
 def _search_all(search: TreeSearch, bound: float, seed: int, anneals: bool) -> None:
-    """Coarse seeds, seeds on the window, annealing, restarts on a narrow window."""
+    """Run all phases: coarse seeds, seeds in the range of levels, annealing, and restarts in narrower
+    ranges.
+    """
     problem, clock = search.problem, search.clock
     n = len(problem.blocks)
     rng = np.random.default_rng(seed)
     orders = _orders(problem, rng)
     used = _coarse_seeds(search, bound, orders[:1], n)
     if not search.trees:
-        return  # the caller falls back to shelves
+        return  # the caller falls back to the placer snake
     if search.cost <= problem.time_weight * bound * (1 + 1e-9):
         return  # no placement is cheaper
     high = _window_top(search, bound)
@@ -173,32 +191,38 @@ def _search_all(search: TreeSearch, bound: float, seed: int, anneals: bool) -> N
 
 
 def _affordable(search: TreeSearch, work: float, most: int, least: int) -> int:
-    """Return how many annealings of at least `least` units per block the remaining work allows."""
+    """Return how many annealings of at least `least` units per block the remaining work allows, from 2 to
+    `most`.
+    """
     many = int(search.clock.able(work) / (least * len(search.problem.blocks)))
     return min(most, max(many, 2))
 
 
 def _orders(problem: PlacementProblem, rng: np.random.Generator) -> list[np.ndarray]:
-    """Dataflow orders and their reverses."""
+    """Return the dataflow orders of the blocks and their reverses."""
     ea, eb, _ = problem.edge_arrays()
     found = dataflow_orders(len(problem.blocks), ea, eb)
     return [o for order in found for o in (order, order[::-1].copy())]
 
 
 def _window_top(search: TreeSearch, bound: float) -> float:
-    """Highest level that could still win."""
+    """Return the highest level that can still win, at most the highest level of a tree."""
     weight = search.problem.time_weight
     worst = max(t[1] for t in search.trees)
     return max(min(search.cost / weight, worst) if weight > 0 else worst, bound)
 
 
 def _peel_effort(n: int) -> tuple[int, int]:
-    """States kept per block count and blocks per group, falling with the number of blocks."""
+    """Return the states kept per number of blocks, and the most blocks per group; both decrease for large
+    `n`.
+    """
     return int(np.clip(20000 // n, 12, 400)), n if n <= 250 else int(4 * np.sqrt(n))
 
 
 def _thrifts(n: int) -> tuple[float, ...]:
-    """Return the weights of wasted area in seeds; if few states are kept, also the highest of them."""
+    """Return the weights of wasted area in seeds; a second, high one if there are many blocks and few states
+    are kept.
+    """
     return (0.3,) if n <= 150 else (0.3, 3.0)
 
 
@@ -216,6 +240,7 @@ def _rooms(search: TreeSearch, areas: float) -> list[tuple[int, int]]:
 
 
 def _least_area(problem: PlacementProblem, level: float) -> float:
+    """Return the sum of the smallest areas of all blocks at a level."""
     total = 0.0
     cache: dict[object, float] = {}
     for block in problem.blocks:
@@ -228,9 +253,10 @@ def _least_area(problem: PlacementProblem, level: float) -> float:
 
 
 def _coarse_seeds(search: TreeSearch, bound: float, orders: list[np.ndarray], n: int) -> float:
-    """Seeds on a geometric ladder of levels until raising the level cannot help.
+    """Make seeds on a geometric sequence of levels until a higher level cannot help; return the work used.
 
-    Where some levels in turn did not help the steps are wider: wire may still win far above.
+    After four levels in a row without a better cost, the steps are wider: short wire may still win at a much
+    higher level.
     """
     problem = search.problem
     last, most = last_level(problem), 0.5 * SEED_FRACTION * search.clock.total_work
@@ -267,7 +293,9 @@ def _coarse_seeds(search: TreeSearch, bound: float, orders: list[np.ndarray], n:
 def _window_seeds(
     search: TreeSearch, levels: np.ndarray, orders: list[np.ndarray], n: int, used: float
 ) -> float:
-    """Seeds at levels in an order that halves the gaps, until the fraction of the budget is used."""
+    """Make seeds at levels in an order that halves the gaps, within a fraction of the budget; return the work
+    used.
+    """
     problem = search.problem
     keep, longest = _peel_effort(n)
     starts = [(tuple(o.tolist()), thrift) for o in orders for thrift in _thrifts(n)]
@@ -293,7 +321,9 @@ def _window_seeds(
 
 
 def _halving(count: int) -> list[int]:
-    """Order indices 0..count-1 so that each one falls into one of the largest gaps between those before."""
+    """Return the indices 0..count-1 in an order in which each one is in one of the largest gaps between those
+    before.
+    """
     bits = max(count - 1, 1).bit_length()
     reverse = [int(format(i, f"0{bits}b")[::-1], 2) for i in range(1 << bits)]
     return [i for i in reverse if i < count]
@@ -302,7 +332,7 @@ def _halving(count: int) -> list[int]:
 def _pick(
     trees: list[tuple[float, float, tuple[int, ...]]], many: int
 ) -> list[tuple[float, float, tuple[int, ...]]]:
-    """The best trees, no two of equal cost and at most two of one level, filled up if too few."""
+    """Return up to `many` of the best trees, no two of equal cost and at most two of one level."""
     chosen: list[tuple[float, float, tuple[int, ...]]] = []
     costs: set[float] = set()
     per_level: dict[float, int] = {}
@@ -320,10 +350,10 @@ def _pick(
 def _best_per_band(
     trees: list[tuple[float, float, tuple[int, ...]]], most: int
 ) -> list[tuple[float, float, tuple[int, ...]]]:
-    """The best tree of each of at most `most` bands of levels, none narrower than ``BAND``.
+    """Return the best tree of each of at most `most` bands of levels, none narrower than ``BAND``.
 
-    Seeds of looser time targets have unused area.  Only annealing turns it into shorter wires, so where
-    the window is wide their present cost predicts little.
+    Seeds at higher levels have unused area. Only annealing turns it into shorter wire, so over a wide range
+    of levels their present cost predicts little.
     """
     low, high = min(t[1] for t in trees), max(t[1] for t in trees)
     many = min(most, int(np.log(high / low) / np.log(BAND)))
@@ -346,7 +376,7 @@ def _mixed(
 
 
 def _with_levels(levels: np.ndarray, more: list[float]) -> np.ndarray:
-    """Ascending union of levels."""
+    """Return the union of levels, in ascending order."""
     return np.unique(np.concatenate([levels, np.array(more)]))
 
 
@@ -358,7 +388,7 @@ def _anneal_tasks(
     rng: np.random.Generator,
     settings: list[tuple[float, float, float]],
 ) -> list[AnnealTask]:
-    """Return one task per tree with its part of `work`, cycling through the settings."""
+    """Return one annealing task per tree with an equal part of `work`, cycling through the `settings`."""
     problem = search.problem
     names = tuple(levels.tolist())
     tasks = []

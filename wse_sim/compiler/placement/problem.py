@@ -1,12 +1,12 @@
-"""Problem and result of placing rectangles, common to all algorithms.
+"""The placement problem and its result, common to all algorithms.
 
-Symbols: ``n`` blocks, fabric ``W x H`` in cores (width = columns, height = rows); x is a column and y a row,
-counted from the north-west corner, level ``T`` = the largest time any block may take. For a level ``T``, a
-block offers its Pareto set of (width, height); a larger ``T`` never makes a block larger.
+Symbols: ``n`` blocks; a fabric of ``W x H`` cores (width = columns, height = rows); x is a column and y a
+row, counted from the north-west corner; the level ``T`` is the largest time that any block may take. For a
+level ``T``, a block offers its Pareto set of (width, height); a larger ``T`` never makes a block larger.
 
     cost = time_weight * max_time + wire_weight * sum over edges of weight * (|dx| + |dy|)
 
-with ``dx, dy`` between the exact centres of the rectangles (half-integers occur).
+where ``dx, dy`` are distances between the exact centres of the rectangles (half-integers occur).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from wse_sim.errors import ConfigError, PlacementError
 
 @dataclass(frozen=True)
 class Front:
-    """Pareto set of unrotated shapes: ``widths``, ``heights`` (m,) in cores, ``times`` (m,)."""
+    """Pareto set of shapes that are not rotated: ``widths`` and ``heights`` (m,) in cores, ``times`` (m,)."""
 
     widths: np.ndarray
     heights: np.ndarray
@@ -33,16 +33,22 @@ class ShapeFamily(Protocol):
     """The shapes of one block as a function of the level."""
 
     def front(self, level: float) -> Front:
-        """Pareto set of the shapes with time <= `level`, empty where none exists."""
+        """Return the Pareto set of the shapes with time <= `level`; empty if there are none."""
         ...
 
     def key(self) -> Hashable:
-        """Equal keys mean equal shapes: blocks with one key share their curves."""
+        """Return a key; blocks with equal keys have equal shapes and share their curves."""
         ...
 
 
 class ListedShapes:
-    """Shapes given as a list of (rows, cols, time) alternatives."""
+    """Shapes given as a list of (rows, cols, time) alternatives.
+
+    Raises
+    ------
+    ConfigError
+        If there are no alternatives, or one has less than one row or column or an infinite time.
+    """
 
     def __init__(self, alternatives: list[tuple[int, int, float]]) -> None:
         if not alternatives:
@@ -64,7 +70,7 @@ class ListedShapes:
         return self._key
 
     def front(self, level: float) -> Front:
-        """Pareto set of the alternatives with time <= `level`."""
+        """Return the Pareto set of the alternatives with time <= `level`."""
         keep = self._times <= level
         heights, widths, times = self._heights[keep], self._widths[keep], self._times[keep]
         order = np.lexsort((times, widths, heights))
@@ -86,10 +92,16 @@ class Block:
 
 @dataclass(frozen=True)
 class PlacementProblem:
-    """Rectangles, the fabric, the edges between them and the weights of the cost.
+    """A placement problem: rectangles, the fabric, the edges between rectangles and the weights of the cost.
 
-    ``edges`` are (source, destination, weight) by block index; ``blocked`` are dead rectangles
-    (x, y, width, height) that no block may touch.
+    ``edges`` are (source, destination, weight) by block index. ``blocked`` are dead rectangles (x, y, width,
+    height) that no block may touch. With ``rotate``, blocks may be rotated by 90 degrees.
+
+    Raises
+    ------
+    ConfigError
+        If a side of the fabric is not in 1..8000, there are no blocks, an edge names an unknown block, a
+        blocked rectangle exceeds the fabric, or a weight is negative.
     """
 
     width: int
@@ -102,7 +114,7 @@ class PlacementProblem:
     blocked: tuple[tuple[int, int, int, int], ...] = ()
 
     def __post_init__(self) -> None:
-        """Raise an error for problems that no placer supports."""
+        """Check the sizes, edges, blocked rectangles and weights."""
         if not 1 <= self.width <= 8000 or not 1 <= self.height <= 8000:
             raise ConfigError(
                 f"the fabric is {self.width} x {self.height} cores; placers take 1 to 8000 on each side"
@@ -126,7 +138,9 @@ class PlacementProblem:
             )
 
     def edge_arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Sources (e,), destinations (e,) int32 and weights (e,) float64; self edges dropped."""
+        """Return the edges as sources (e,) and destinations (e,) int32 and weights (e,) float64, without self
+        edges.
+        """
         kept = [(a, b, w) for a, b, w in self.edges if a != b]
         return (
             np.array([e[0] for e in kept], dtype=np.int32),
@@ -139,8 +153,8 @@ class PlacementProblem:
 class Placement:
     """Rectangles on the fabric: arrays (n,) int64 in cores, north-west corner and size.
 
-    ``rotated`` tells that width and height are those of the shape rotated by 90 degrees; ``level`` is the
-    chosen T, ``max_time`` the time of the slowest block.
+    ``rotated`` states which rectangles have a shape rotated by 90 degrees. ``level`` is the chosen T,
+    ``max_time`` the time of the slowest block.
     """
 
     x: np.ndarray
@@ -156,7 +170,7 @@ class Placement:
 
     @property
     def area_cores(self) -> int:
-        """Cores inside the rectangles."""
+        """Number of cores inside the rectangles."""
         return int(np.sum(self.width * self.height))
 
 
@@ -166,7 +180,7 @@ Progress = Callable[[str, float], None]
 def wire_length(
     problem: PlacementProblem, x: np.ndarray, y: np.ndarray, w: np.ndarray, h: np.ndarray
 ) -> float:
-    """Weighted L1 between centres for corners `x`, `y` and sizes `w`, `h`, each (n,)."""
+    """Return the weighted L1 distance between centres, for corners `x`, `y` and sizes `w`, `h`, each (n,)."""
     a, b, weight = problem.edge_arrays()
     if a.size == 0:
         return 0.0
@@ -181,7 +195,11 @@ def first_illegality(
     rects: np.ndarray,
     blocked: tuple[tuple[int, int, int, int], ...] = (),
 ) -> str | None:
-    """Sentence on the first illegal rectangle, or None; `rects` is (n, 4) of x, y, w, h."""
+    """Return a sentence on the first illegal rectangle, or None if all are legal.
+
+    `rects` (n, 4) are x, y, w, h. A rectangle is illegal if it exceeds the fabric, covers a dead core or
+    overlaps another one.
+    """
     for name, (x, y, w, h) in zip(names, rects.tolist(), strict=True):
         if x < 0 or y < 0 or x + w > width or y + h > height:
             return (
@@ -205,10 +223,15 @@ def first_illegality(
 def finish(
     problem: PlacementProblem, rects: np.ndarray, level: float, notes: tuple[str, ...] = ()
 ) -> Placement:
-    """Build the checked placement of `rects` (n, 4) of x, y, w, h whose shapes obey `level`.
+    """Return the placement of `rects` (n, 4) of x, y, w, h whose shapes obey `level`.
 
-    The time reported is the one of the fastest shape that fits each rectangle, so it may be
+    The time of a block is that of the fastest shape that fits in its rectangle, so the reported time may be
     below the level.
+
+    Raises
+    ------
+    PlacementError
+        If a rectangle is illegal or too small for every shape of its block.
     """
     rects = np.asarray(rects, dtype=np.int64)
     wrong = first_illegality(

@@ -14,7 +14,10 @@ from wse_sim.compiler.placement.problem import PlacementProblem, Progress, wire_
 
 @dataclass
 class Clock:
-    """Work planned in annealing units, seconds for windows, and ends of phases (``time.monotonic()``)."""
+    """The budget of a search: work in annealing units, seconds for windows, and the ends of its phases.
+
+    Ends are in seconds of ``time.monotonic()``.
+    """
 
     total_work: float
     window_s: float
@@ -25,7 +28,7 @@ class Clock:
     rate: float = float("inf")  # annealing units per second, as measured last
 
     def seeds_over(self, found: bool) -> bool:
-        """Whether the clock ends the seeds; while none is `found` they may take all of the time."""
+        """Return whether the time for seeds is over; until a tree is `found`, they may use the whole time."""
         return time.monotonic() > (self.seeds_end if found else self.end)
 
     def able(self, work: float) -> float:
@@ -36,7 +39,9 @@ class Clock:
         return min(work, self.rate * left_s * min(1.0, work / max(self.left_work, 1.0)))
 
     def share_s(self, work: float, tasks: int, processes: int) -> float:
-        """Return the wall seconds for each of `tasks` tasks that share `work` units of the remaining work."""
+        """Return the wall seconds for each of `tasks` tasks that together do `work` units of the remaining
+        work.
+        """
         left_s = max(0.0, self.anneal_end - time.monotonic())
         turns = -(-tasks // processes)
         return left_s * min(1.0, work / max(self.left_work, 1.0)) / turns
@@ -59,11 +64,11 @@ class TreeSearch:
     reported: float = float("inf")
 
     def take(self, outcome: TaskOutcome) -> None:
-        """Keep the outcome's best and report it."""
+        """Keep the rectangles of an outcome if they are better, and report a lower cost."""
         self.stopped |= outcome.stopped
         if outcome.rects is None:
             return
-        # outcomes arrive in any order: equal costs are told apart by the rectangles themselves
+        # outcomes arrive in any order; if costs are equal, the bytes of the rectangles decide
         old = b"" if self.rects is None else self.rects.tobytes()
         if (round(outcome.cost, 6), outcome.rects.tobytes()) < (round(self.cost, 6), old):
             self.rects, self.level, self.cost = outcome.rects, outcome.level, outcome.cost
@@ -72,24 +77,24 @@ class TreeSearch:
                 self.progress(self.phase, self.cost)
 
     def note(self, outcome: TaskOutcome) -> None:
-        """Note only whether the outcome was cut short."""
+        """Record only whether an outcome was cut short."""
         self.stopped |= outcome.stopped
 
     def keep(self, rects: np.ndarray) -> None:
-        """Keep better rectangles of the present level."""
+        """Keep rectangles at the present level if they are better."""
         wire = wire_length(self.problem, *rects.T)
         cost = self.problem.time_weight * self.level + self.problem.wire_weight * wire
         self.take(TaskOutcome((), rects, self.level, cost, 0.0, False))
 
     def run(self, tasks: Sequence[Task]) -> list[TaskOutcome]:
-        """Run tasks and pool their trees in the order of the tasks."""
+        """Run tasks and add their trees to the pool, in the order of the tasks."""
         outcomes = self.crew.run(tasks, self.take)
         for outcome in outcomes:
             self.trees.extend(outcome.seeds)
         return outcomes
 
     def anneal(self, tasks: list[AnnealTask]) -> None:
-        """Run annealing tasks, each in its fraction of the seconds left."""
+        """Run annealing tasks, each within an equal part of the seconds left for their work."""
         work = float(sum(task.work for task in tasks))
         clock, processes = self.clock, self.crew.processes
         allotted_s = clock.share_s(work, len(tasks), processes)

@@ -1,18 +1,17 @@
 """Slicing trees with shape curves, as arrays for numba.
 
-A tree over ``n`` leaves has ``N = 2n - 1`` nodes; node ``i < n`` is block ``i``.  It lives in one
-int32 array ``tree`` (4N + 2,): left, right, parent and cut of every node, then the root and the
-height ``hr`` the root may use.  Cut 0 sets children side by side, cut 1 stacks them.
+A tree over ``n`` leaves has ``N = 2n - 1`` nodes; node ``i < n`` is block ``i``. It is stored in one int32
+array ``tree`` (4N + 2,): left child, right child, parent and cut of every node, then the root and the height
+that the root may use. Cut 0 puts the children next to each other, cut 1 stacks them.
 
-``pool`` (rows, S) int16 holds curves.  A curve of kind 0 is the least width within each height, of
-kind 1 the least height within each width.  Rows ``2u + kind`` are the leaves' curves; after them
-come two buffers per inner node (a rejected move flips back to the old buffer), each with both
-kinds.  A node combines its children's curves of its own cut's kind by adding them; its parent may
-ask for the other kind, which is the transposed curve, made on demand.
+``pool`` (rows, S) int16 holds curves. A curve of kind 0 gives the least width within each height, one of kind
+1 the least height within each width. Rows ``2u + kind`` are the leaves' curves. After them come two buffers
+per inner node, each with both kinds; a rejected move returns to the old buffer. A node adds its children's
+curves of the kind of its cut. If its parent needs the other kind, the curve is transposed on demand.
 """
 
 # mypy: disable-error-code="arg-type,return-value,assignment"
-# numba types these, and NumPy's integer stubs are not int
+# numba infers these types; in the stubs of NumPy its integers are not int
 from __future__ import annotations
 
 from typing import NamedTuple
@@ -25,12 +24,14 @@ CAP16 = np.int16(16000)
 
 
 class Slicing(NamedTuple):
-    """A slicing tree with its curves, and scratch for its walks.
+    """A slicing tree with its curves, and scratch arrays for traversals.
 
-    ``tree`` (4N + 2,) and ``pool`` (rows, S) are those of the module's text; ``leaf`` (n,) is the curve of every block, ``base``
-    the first row after the leaves' curves.  ``cur`` (N,) is the buffer of a node that holds, ``turned`` (2N,) whether it has its
-    transposed curve, ``stamp`` (N,) the move that changed it last.  ``touched`` lists the nodes whose buffer this move flipped.
-    ``order`` and ``stack`` (N + 2,) are of walks.  ``work`` (4,): units of work done, this move's number, nodes touched.
+    ``tree`` (4N + 2,) and ``pool`` (rows, S) are described in the module's docstring. ``leaf`` (n,) is the
+    curve of every block, ``base`` the first row after the leaves' curves. ``cur`` (N,) is the valid buffer of
+    a node, ``turned`` (2N,) states whether a buffer has its transposed curve, and ``stamp`` (N,) is the last
+    move that changed a node. ``touched`` lists the nodes whose buffer this move switched. ``order`` and
+    ``stack`` (N + 2,) are scratch. ``work`` (4,) holds the units of work done, the number of this move and
+    the number of touched nodes.
     """
 
     n: int
@@ -48,11 +49,11 @@ class Slicing(NamedTuple):
 
 
 class Cells(NamedTuple):
-    """Where the nodes of a tree are, as far as a move changes it.
+    """The positions of the nodes of a tree, updated only where a move changes them.
 
-    ``cell`` (N, 5) int32 holds x, y, w, h and the cut above of every node's cell, ``centre`` (n, 2) twice the centres of the
-    blocks; ``fresh`` (N, 5) is scratch.  ``changed`` (N,) is the last move that changed the node or one below, ``moved`` (N,)
-    lists the nodes that this move moved.
+    ``cell`` (N, 5) int32 holds x, y, w, h of every node's cell and the cut of its parent; ``centre`` (n, 2)
+    is twice the centres of the blocks; ``fresh`` (N, 5) is scratch. ``changed`` (N,) is the last move that
+    changed the node or one below it. ``moved`` (N,) lists the nodes whose cells this move changed.
     """
 
     cell: np.ndarray
@@ -64,7 +65,7 @@ class Cells(NamedTuple):
 
 @kernel
 def new_slicing(n: int, tree: np.ndarray, pool: np.ndarray, leaf: np.ndarray, base: int) -> Slicing:
-    """The slicing of a tree, with every curve computed."""
+    """Return the slicing of a tree with all curves computed."""
     big_n = 2 * n - 1
     s = Slicing(
         n,
@@ -87,7 +88,7 @@ def new_slicing(n: int, tree: np.ndarray, pool: np.ndarray, leaf: np.ndarray, ba
 
 @helper_kernel
 def add_curves(pool: np.ndarray, a: int, b: int, out: int) -> None:
-    """Sum of the curves in rows a and b, capped, into row `out`."""
+    """Write the sum of the curves in rows `a` and `b`, capped, to row `out`."""
     row_a = pool[a]
     row_b = pool[b]
     row_o = pool[out]
@@ -98,7 +99,7 @@ def add_curves(pool: np.ndarray, a: int, b: int, out: int) -> None:
 
 @helper_kernel
 def first_at_most(row: np.ndarray, most: int) -> int:
-    """Least index whose entry of the non-increasing `row` is at most `most`; the last one must be."""
+    """Return the least index at which the non-increasing `row` is at most `most`; its last entry must be."""
     low, high = -1, row.shape[0] - 1
     while high - low > 1:
         middle = (low + high) >> 1
@@ -111,9 +112,9 @@ def first_at_most(row: np.ndarray, most: int) -> int:
 
 @helper_kernel
 def transpose_curve(pool: np.ndarray, source: int, out: int) -> None:
-    """Transposed curve of the non-increasing row `source` into row `out`.
+    """Write the transpose of the non-increasing curve in row `source` to row `out`.
 
-    Only the heights at which the width still falls are walked.
+    Only the heights at which the width still decreases are visited.
     """
     span = pool.shape[1]
     row_s = pool[source]
@@ -140,7 +141,7 @@ def form_row(
     kind: int,
     s: Slicing,
 ) -> int:
-    """Row of the node's curve of `kind`, transposing first where needed."""
+    """Return the row of the node's curve of `kind`, which is transposed first if needed."""
     n = s.n
     if node < n:
         return 2 * s.leaf[node] + kind
@@ -159,7 +160,10 @@ def update_node(
     node: int,
     s: Slicing,
 ) -> None:
-    """Recompute the node's own curve in its other buffer (once per move), listing it as touched."""
+    """Recompute the node's curve of its cut's kind in its other buffer.
+
+    The buffer is switched once per move, and the node is then listed as touched.
+    """
     n, tree, work, cur, stamp = s.n, s.tree, s.work, s.cur, s.stamp
     big_n = 2 * n - 1
     kind = tree[3 * big_n + node]
@@ -178,7 +182,7 @@ def update_node(
 
 @helper_kernel
 def preorder(s: Slicing) -> int:
-    """Inner nodes, parents first, into `order`; returns how many."""
+    """Write the inner nodes to `order`, parents first; return their number."""
     n, tree, order, stack = s.n, s.tree, s.order, s.stack
     big_n = 2 * n - 1
     top = 1
@@ -200,7 +204,7 @@ def preorder(s: Slicing) -> int:
 def rebuild(
     s: Slicing,
 ) -> None:
-    """Recompute every inner node, children first."""
+    """Recompute the curves of all inner nodes, children first."""
     for i in range(preorder(s) - 1, -1, -1):
         update_node(s.order[i], s)
 
@@ -209,7 +213,7 @@ def rebuild(
 def root_width(
     s: Slicing,
 ) -> int:
-    """Least width of the whole tree within the root's height."""
+    """Return the least width of the whole tree within the root's height."""
     root = 4 * (2 * s.n - 1)
     return s.pool[form_row(s.tree[root], 0, s), s.tree[root + 1]]
 
@@ -220,7 +224,10 @@ def cut_cell(
     node: int,
     s: Slicing,
 ) -> None:
-    """Set x, y, w, h of the two children of an inner `node` in `cell`, centred across the cut."""
+    """Set x, y, w, h of the two children of an inner `node` in `cell`.
+
+    Together they are centred along the direction in which they follow each other.
+    """
     tree, pool, big_n = s.tree, s.pool, 2 * s.n - 1
     kind, a, b = tree[3 * big_n + node], tree[node], tree[big_n + node]
     x, y, w, h = cell[node, 0], cell[node, 1], cell[node, 2], cell[node, 3]
@@ -243,10 +250,10 @@ def realise(
     s: Slicing,
     cell: np.ndarray,
 ) -> None:
-    """Corners and sizes of all cells, `cell` (N, 4) int32 of x, y, w, h; leaves get their block's.
+    """Compute x, y, w, h of all cells into `cell` (N, 4) int32; leaves get the size of their block.
 
-    The root width must be below the cap.  Slack across a cut is halved: neighbours that are
-    centred in a common strip have no wire across it.
+    The root width must be below the cap. Unused space is divided equally between both sides, because
+    neighbours that are centred in a common strip have no wire across it.
     """
     n, tree, pool, leaf, stack = s.n, s.tree, s.pool, s.leaf, s.stack
     big_n = 2 * n - 1
@@ -284,7 +291,7 @@ def realise(
 
 @kernel
 def wire_of(cell: np.ndarray, ea: np.ndarray, eb: np.ndarray, ew: np.ndarray) -> float:
-    """Weighted L1 between the centres of the cells of the edges' ends."""
+    """Return the weighted L1 distance between the centres of the cells at the edges' ends."""
     total = 0.0
     for e in range(ea.shape[0]):
         a = ea[e]
@@ -297,7 +304,7 @@ def wire_of(cell: np.ndarray, ea: np.ndarray, eb: np.ndarray, ew: np.ndarray) ->
 
 @helper_kernel
 def mark_changed(tree: np.ndarray, big_n: int, log: np.ndarray, changed: np.ndarray, stamp: int) -> None:
-    """Stamp in `changed` (N,) every node that the logged writes touched, and all nodes above."""
+    """Stamp in `changed` (N,) every node that the logged writes touched, and all nodes above it."""
     for i in range(1, log[0, 0] + 1):
         at = log[i, 0]
         if at >= 4 * big_n:
@@ -313,11 +320,10 @@ def realise_changes(
     s: Slicing,
     c: Cells,
 ) -> int:
-    """Update the layout of :func:`realise` where it differs from `cell`; return the number of nodes in
-    `moved`.
+    """Update the layout of :func:`realise` after a move, and list the nodes whose cells changed in `moved`.
 
-    A subtree that is not stamped in `changed` with this move and keeps its size keeps
-    its inner layout: it is shifted, or left alone where it stays in place.
+    A subtree that the move did not touch (its stamp in `changed` is older) and whose size is unchanged keeps
+    its inner layout: it is shifted, or skipped if it stays in place. Returns the number of nodes in `moved`.
     """
     n, tree, pool, leaf, stack = s.n, s.tree, s.pool, s.leaf, s.stack
     cell, centre, fresh, changed, moved, stamp = c.cell, c.centre, c.fresh, c.changed, c.moved, s.work[1]
@@ -390,7 +396,7 @@ def realise_changes(
 
 @helper_kernel
 def wire_between(centre: np.ndarray, ea: np.ndarray, eb: np.ndarray, ew: np.ndarray) -> float:
-    """Weighted L1 between the centres (n, 2), given twofold, of the edges' ends."""
+    """Return the weighted L1 distance between the edges' ends; `centre` (n, 2) holds twice the centres."""
     total = 0.0
     for e in range(ea.shape[0]):
         a = ea[e]

@@ -1,15 +1,15 @@
-"""Shelf dynamic program in dataflow order, around dead cores: always legal, and fast.
+"""Shelf dynamic program in dataflow order that avoids dead cores: always legal, and fast.
 
-``best[i, d]`` is the least height used by the first ``i`` blocks when the next shelf runs in
-direction ``d`` (shelves alternate: a snake).  A transition opens a shelf of height ``s`` at that
-height, or a little above it where dead rows begin or end, and fills it with the blocks ``i..j-1``,
-each as narrow as ``s`` allows and moved along past columns that hold a dead core inside the shelf.
-The level is bisected; then some higher levels are tried for less wire.  The same is done for the
-transposed fabric and for the reversed order.
+``best[i, d]`` is the least height that the first ``i`` blocks use if the next shelf runs in direction ``d``
+(shelves alternate, like a snake). A transition opens a shelf of height ``s`` at that height, or at one of the
+next rows where dead cores begin or end. It fills the shelf with the blocks ``i..j-1``. Each one is as narrow
+as ``s`` allows and moves past columns that contain a dead core inside the shelf. The level is bisected; then
+some higher levels are tried for less wire. The same is done for the transposed fabric and for the reversed
+order.
 """
 
 # mypy: disable-error-code="arg-type,return-value,assignment"
-# numba types these, and NumPy's integer stubs are not int
+# numba infers these types; in the stubs of NumPy its integers are not int
 from __future__ import annotations
 
 import math
@@ -27,7 +27,10 @@ from wse_sim.jit import kernel
 
 MOST_STARTS = 3
 FIRST_S = 20.0
-"""Seconds beyond the limit in which a first placement must be found: less would refuse small problems on busy machines."""
+"""Seconds beyond the limit in which a first placement must be found.
+
+With fewer, small problems would be refused on busy machines.
+"""
 
 
 @kernel
@@ -41,16 +44,17 @@ def shelf_kernel(
     best: np.ndarray,
     trace: np.ndarray,
 ) -> None:
-    """Fill ``best`` (n + 1, 2) and ``trace`` (n + 1, 2, 3) of blocks before, start and height.
+    """Fill ``best`` (n + 1, 2), and ``trace`` (n + 1, 2, 3) with the blocks before the last shelf, its start
+    and height.
 
-    `curves` (n, S) are least widths within height, `dead` (height + 1, width) counts of dead cores
-    below each row, `events` rows at which dead cores begin or end, `heights` the shelves to try.
+    `curves` (n, S) are least widths within each height, `dead` (height + 1, width) the number of dead cores
+    before each row, `events` the rows at which dead cores begin or end, `heights` the shelf heights to try.
     """
     n = curves.shape[0]
     best[:] = height + 1
     best[0, 0] = 0
     has_dead = dead[height].max() > 0
-    free = np.arange(width, -1, -1)  # without dead cores; with them it is counted for every shelf
+    free = np.arange(width, -1, -1)  # for shelves without dead cores; otherwise it is computed per shelf
     for i in range(n):
         for d in range(2):
             floor = best[i, d]
@@ -91,7 +95,7 @@ def shelf_kernel(
 
 @dataclass(frozen=True)
 class _View:
-    """The fabric upright or transposed, with one order of the blocks."""
+    """The fabric, as it is or transposed, with one order of the blocks."""
 
     width: int
     height: int
@@ -101,7 +105,7 @@ class _View:
 
 
 class SnakePlacer:
-    """Shelves in snake order around dead cores."""
+    """Placer on shelves in snake order that avoids dead cores."""
 
     def place(
         self,
@@ -111,7 +115,13 @@ class SnakePlacer:
         time_limit_s: float = 60.0,
         progress: Progress | None = None,
     ) -> Placement:
-        """Return the best shelf placement; `seed` is unused because the search is deterministic."""
+        """Return the best shelf placement; `seed` is unused, because the search is deterministic.
+
+        Raises
+        ------
+        PlacementError
+            If the blocks do not fit, or no placement is found within `FIRST_S` seconds after the time limit.
+        """
         started = time.monotonic()
         end = started + time_limit_s
         last = end + FIRST_S
@@ -151,6 +161,7 @@ class SnakePlacer:
 
 
 def _views(problem: PlacementProblem) -> list[_View]:
+    """Return the fabric and its transpose with each dataflow order and its reverse."""
     ea, eb, _ = problem.edge_arrays()
     dead = blocked_map(problem)
     views = []
@@ -162,7 +173,9 @@ def _views(problem: PlacementProblem) -> list[_View]:
 
 
 def _shelf_heights(height: int) -> np.ndarray:
-    """Every height up to 160, then steps of 1/80: enough to fill the fabric to about a percent."""
+    """Return every height up to 160, then heights in steps of 1/80: enough to fill the fabric to about a
+    percent.
+    """
     heights = [1]
     while heights[-1] < height:
         heights.append(min(height, heights[-1] + max(1, heights[-1] // 80)))
@@ -172,7 +185,10 @@ def _shelf_heights(height: int) -> np.ndarray:
 def _best_at(
     problem: PlacementProblem, views: list[_View], level: float, last: float = math.inf
 ) -> tuple[float, np.ndarray] | None:
-    """Cost and rectangles of the best view at `level`, or None where no view fits; `last` as for :func:`area_bound`."""
+    """Return the cost and the rectangles of the best view at `level`, or None if no view fits.
+
+    `last` is that of :func:`area_bound`.
+    """
     check_time(problem, last)
     bank = build_curves(problem, np.array([level]))
     pairs = bank.curves[bank.curve_of[0]]
@@ -192,7 +208,7 @@ def _best_at(
 
 
 def _place_view(view: _View, pairs: np.ndarray) -> np.ndarray | None:
-    """Rectangles (n, 4) of one view in the problem's axes, or None."""
+    """Return the rectangles (n, 4) of one view in the problem's axes, or None if the blocks do not fit."""
     n = len(view.order)
     own = 1 if view.transposed else 0
     curves = pairs[view.order, own].astype(np.int64)
@@ -202,7 +218,7 @@ def _place_view(view: _View, pairs: np.ndarray) -> np.ndarray | None:
     rows = view.dead.astype(np.int8)
     events = np.flatnonzero((np.diff(rows, axis=0) != 0).any(axis=1)) + 1
     heights = _shelf_heights(view.height)
-    if events.size:  # the dead map costs a sweep over the columns per shelf: try fewer heights
+    if events.size:  # with dead cores every shelf needs a pass over the columns: try fewer heights
         heights = heights[:: max(1, len(heights) // 120)]
     best = np.zeros((n + 1, 2), dtype=np.int64)
     trace = np.zeros((n + 1, 2, 3), dtype=np.int64)
@@ -234,7 +250,7 @@ def _fill_shelf(
     other: np.ndarray,
     dead: np.ndarray,
 ) -> None:
-    """Positions of blocks i..j-1 in the shelf, as the dynamic program placed them."""
+    """Write the rectangles of blocks i..j-1 in a shelf to `rects`, as the dynamic program placed them."""
     blocked = dead[start + s] > dead[start]
     if d == 1:
         blocked = blocked[::-1]

@@ -1,9 +1,9 @@
-"""Local windows: a few neighbouring blocks are placed and shaped again, all others stay (CP-SAT).
+"""Local windows: a few neighbouring blocks are placed and shaped again while all others stay (CP-SAT).
 
-A window is a small set of blocks that touch each other or share edges.  Inside the box around them,
-a little widened, their positions and shapes at the level are free; blocks outside are obstacles and
-ends of edges.  The program minimises the wire of the window's edges, so a window never makes the
-placement worse, and its placements need not be slicing trees.
+A window is a small set of blocks that are close to each other or share edges. Inside the box around them,
+which is widened a little, their positions and their shapes at the level are free. Blocks outside are
+obstacles and ends of edges. The program minimizes the wire of the window's edges, so a window never makes the
+placement worse. Its placements need not be slicing trees.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from wse_sim.compiler.placement.problem import PlacementProblem, first_illegalit
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpModel, IntVar, LinearExpr
 
-MARGIN = 0.02  # of the fabric's longer side, by which the box exceeds the window's blocks
-SCALE = 1000  # of edge weights that are not integers
+MARGIN = 0.02  # fraction of the fabric's longer side by which the box exceeds the window's blocks
+SCALE = 1000  # factor of edge weights that are not integers
 START_COST_S = 0.1  # processor seconds to build and presolve a window, measured with 5 to 7 blocks
 SECONDS_PER_UNIT = 4.0  # processor seconds per deterministic unit of the solver, measured: 2 to 5
 
 
 @dataclass(frozen=True)
 class Edges:
-    """Edges of a problem: sources, destinations (e,) int32 and whole-number weights (e,) int64."""
+    """Edges of a problem: sources and destinations (e,) int32, and integer weights (e,) int64."""
 
     source: np.ndarray
     destination: np.ndarray
@@ -35,7 +35,7 @@ class Edges:
 
     @classmethod
     def of(cls, problem: PlacementProblem) -> Edges:
-        """Edges of `problem`, their weights scaled to integers where they are not."""
+        """Return the edges of `problem`; weights that are not integers are scaled and rounded."""
         a, b, weight = problem.edge_arrays()
         whole = np.array_equal(weight, np.rint(weight))
         return cls(a, b, np.rint(weight if whole else weight * SCALE).astype(np.int64))
@@ -44,7 +44,7 @@ class Edges:
 def choose_window(
     rects: np.ndarray, edges: Edges, seed: int, size: int, rng: np.random.Generator
 ) -> list[int]:
-    """Choose blocks around block `seed`: near ones first, with preference for shared edges."""
+    """Choose up to `size` blocks around block `seed`: near ones first, with preference for shared edges."""
     n = len(rects)
     low, high = rects[:, :2], rects[:, :2] + rects[:, 2:]
     thickness = float(np.median(rects[:, 2:].min(axis=1)))
@@ -68,7 +68,7 @@ def choose_window(
 class WindowResult:
     """Rectangles (n, 4) with less wire, or None; processor seconds by the solver's deterministic clock.
 
-    ``cut`` tells that the wall clock ended the search, which need not happen in another run.
+    ``cut`` states that the wall clock ended the search, so another run may find something else.
     """
 
     rects: np.ndarray | None
@@ -77,7 +77,7 @@ class WindowResult:
 
 
 def is_available() -> bool:
-    """Whether OR-tools is installed."""
+    """Return whether OR-tools is installed."""
     return importlib.util.find_spec("ortools") is not None
 
 
@@ -89,7 +89,9 @@ def solve_window(
     seconds: float,
     wall_s: float = float("inf"),
 ) -> WindowResult:
-    """Place the blocks `free` again within `seconds` of the deterministic clock and `wall_s` of the wall."""
+    """Place the blocks `free` again, within `seconds` of the deterministic clock and `wall_s` of the wall
+    clock.
+    """
     from ortools.sat.python import cp_model
 
     edges = Edges.of(problem)
@@ -104,7 +106,7 @@ def solve_window(
     model.minimize(total)
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
-    solver.parameters.catch_sigint_signal = False  # an interrupt is the caller's
+    solver.parameters.catch_sigint_signal = False  # the caller handles interrupts
     units = seconds / SECONDS_PER_UNIT
     solver.parameters.max_deterministic_time = units
     if np.isfinite(wall_s):
@@ -124,9 +126,10 @@ def solve_window(
 def merge(
     problem: PlacementProblem, rects: np.ndarray, windows: list[tuple[list[int], np.ndarray]]
 ) -> np.ndarray:
-    """Take over, in turn, every window (its blocks, its rectangles) that still shortens the wire.
+    """Return the rectangles with every window (its blocks, its rectangles) that still shortens the wire.
 
-    Windows are solved side by side, each as if the others stayed; together they may overlap.
+    Windows are solved in parallel, each as if the others stayed, so together they may overlap. They are
+    therefore applied one after the other, and illegal ones are skipped.
     """
     names = [block.name for block in problem.blocks]
     wire = wire_length(problem, *rects.T)
@@ -140,7 +143,7 @@ def merge(
 
 
 def _box(problem: PlacementProblem, rects: np.ndarray, free: list[int]) -> tuple[int, int, int, int]:
-    """Corners x0, y0, x1, y1 of the box in which the window's blocks may move."""
+    """Return the corners x0, y0, x1, y1 of the box in which the window's blocks may move."""
     margin = int(np.ceil(MARGIN * max(problem.width, problem.height)))
     low = rects[free, :2].min(axis=0) - margin
     high = (rects[free, :2] + rects[free, 2:]).max(axis=0) + margin
@@ -156,7 +159,9 @@ def _blocks(
     free: list[int],
     box: tuple[int, int, int, int],
 ) -> dict[int, tuple[IntVar, IntVar, IntVar, IntVar]]:
-    """Create variables x, y, w, h of every free block, without overlap among them and with the rest."""
+    """Return variables x, y, w, h of every free block, which overlap neither each other nor the other
+    blocks.
+    """
     from ortools.sat.python import cp_model
 
     x0, y0, x1, y1 = box
@@ -187,7 +192,7 @@ def _blocks(
 def _shapes(
     problem: PlacementProblem, block: int, rect: np.ndarray, level: float, room: tuple[int, int]
 ) -> list[tuple[int, int]]:
-    """(width, height) of the block's shapes at `level` within `room`, its present one included."""
+    """Return (width, height) of the block's shapes at `level` within `room`, its present shape included."""
     front = problem.blocks[block].shapes.front(level)
     found = {(int(rect[2]), int(rect[3]))}
     for w, h in zip(front.widths.tolist(), front.heights.tolist(), strict=True):
@@ -200,7 +205,7 @@ def _shapes(
 def _wire(
     model: CpModel, edges: Edges, rects: np.ndarray, parts: dict[int, tuple[IntVar, IntVar, IntVar, IntVar]]
 ) -> list[tuple[int, IntVar]]:
-    """Return weight and doubled distance per axis of every edge that ends in the window."""
+    """Return the weight and the doubled distance per axis of every edge that ends in the window."""
 
     def centre(i: int, axis: int) -> LinearExpr | int:
         if i in parts:
@@ -224,7 +229,7 @@ def _wire(
 
 
 def _wire_of(edges: Edges, rects: np.ndarray, free: list[int]) -> int:
-    """Return the doubled wire of the edges that end in the window, as in the model."""
+    """Return the doubled wire of the edges that end in the window, as the model computes it."""
     ends = np.isin(edges.source, free) | np.isin(edges.destination, free)
     middle = 2 * rects[:, :2] + rects[:, 2:]
     apart = np.abs(middle[edges.source[ends]] - middle[edges.destination[ends]]).sum(axis=1)

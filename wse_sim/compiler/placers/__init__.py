@@ -1,12 +1,14 @@
-"""Placers: ways to place rectangles, one file each.
+"""Placers: algorithms that place rectangles, one file each.
 
-A placer is a file of this folder that names an object ``PLACER`` (or several, ``PLACERS``) of a class below; no other
-file lists it.  ``package.module:NAME`` takes one from anywhere else.  Two sorts answer different questions:
+A placer is a file of this folder that defines an object ``PLACER`` (or several, ``PLACERS``) of a class
+below; no other file lists it. ``package.module:NAME`` names a placer outside this folder. There are two
+kinds:
 
-:class:`RectanglePlacer`   rectangles of a :class:`PlacementProblem`: instances of the contest, and stages by their shapes
-:class:`StagePlacer`       the stages of a pipeline, by what they cost on any rectangle
+:class:`RectanglePlacer`   places the rectangles of a :class:`PlacementProblem`, made from the contest or from stages
+:class:`StagePlacer`       places the stages of a pipeline, by their cost on any rectangle
 
-The algorithms are in :mod:`wse_sim.compiler.placement`; a placer's file loads its own when it is used.
+The algorithms are in :mod:`wse_sim.compiler.placement`; the file of a placer imports its algorithm when it is
+used.
 """
 
 from wse_sim.compiler.placers.base import Placer, RectanglePlacer, StagePlacer

@@ -1,4 +1,4 @@
-"""The interface of a placer: a name, one sentence about it, and one method."""
+"""The interface of a placer: a name, a short description and one method."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-if TYPE_CHECKING:  # names of types alone: the command line reads the list of placers at every start
+if TYPE_CHECKING:  # for types only: the command line reads the list of placers at every start
     from wse_sim.compiler.placement.problem import Placement, PlacementProblem, Progress
     from wse_sim.compiler.shelves import Box
     from wse_sim.compiler.sizing import Sizer
 
 
 class Placer(ABC):
-    """A placement algorithm; deterministic for equal problem, seed and time limit.
+    """A placement algorithm; deterministic for an equal problem, seed and time limit.
 
     Example
     -------
@@ -25,15 +25,15 @@ class Placer(ABC):
 
     name: str
     about: str
-    """One sentence for lists."""
+    """Short description for lists."""
     limit_s: float | None = None
-    """Time limit in seconds, for placers whose name specifies an effort."""
+    """Time limit in seconds, for placers whose name includes an effort."""
     contest: ClassVar[bool] = False
-    """Whether it takes rectangles that are no stages: instances of the contest."""
+    """Whether the placer takes rectangles that are not stages, as in contest instances."""
 
 
 class Engine(Protocol):
-    """A search for places of rectangles.
+    """The search of a placer of rectangles.
 
     Example
     -------
@@ -53,7 +53,7 @@ class Engine(Protocol):
 
 
 class RectanglePlacer(Placer):
-    """Places the rectangles of a problem, without knowledge of the stages beyond their shapes.
+    """A placer of rectangles, which knows only the shapes of stages and not their costs.
 
     Example
     -------
@@ -79,15 +79,20 @@ class RectanglePlacer(Placer):
     ) -> Placement:
         """Return the best legal placement found.
 
+        `time_limit_s` is in seconds. `progress` is called with the name of a phase and the cost of a better
+        placement.
+
         Raises
         ------
         PlacementError
-            If none was found.
+            If no placement was found.
         """
 
 
 class Searching(RectanglePlacer):
-    """A placer whose search is imported when it is requested: the list of placers is read at every start.
+    """A placer of rectangles whose search is imported only when it is used.
+
+    The list of placers is read at every start of the command line, so it must load quickly.
 
     Example
     -------
@@ -98,7 +103,7 @@ class Searching(RectanglePlacer):
 
     @abstractmethod
     def engine(self) -> Engine:
-        """The search algorithm."""
+        """Import and return the search algorithm."""
 
     def place(
         self,
@@ -108,12 +113,12 @@ class Searching(RectanglePlacer):
         time_limit_s: float = 60.0,
         progress: Progress | None = None,
     ) -> Placement:
-        """The placement that the engine finds."""
+        """Return the placement that the engine finds."""
         return self.engine().place(problem, seed=seed, time_limit_s=time_limit_s, progress=progress)
 
 
 class StagePlacer(Placer):
-    """Places the stages of a pipeline and knows their costs.
+    """A placer of a pipeline's stages, which knows their costs.
 
     Example
     -------
@@ -124,8 +129,8 @@ class StagePlacer(Placer):
 
     @abstractmethod
     def placements(self, sizer: Sizer, objective: str) -> Iterator[tuple[float, list[Box]]]:
-        """Slowest time (cycles per sample) and boxes of all stages of all replicas.
+        """Yield placements: the slowest time (cycles per sample) and the boxes of all stages of all replicas.
 
-        The best comes first, then others whose streams are easier to route; none if the stages do not fit.
-        `objective` is one of :data:`wse_sim.compiler.objectives.OBJECTIVES`.
+        The best comes first, then others whose streams are easier to route; there are none if the stages do
+        not fit. `objective` is one of :data:`wse_sim.compiler.objectives.OBJECTIVES`.
         """

@@ -6,13 +6,13 @@ from wse_sim.compiler.placers.base import Engine, Searching
 
 
 class Exact(Searching):
-    """Constraint programming; needs OR-tools."""
+    """Placer by constraint programming; it needs OR-tools."""
 
     name = "exact"
-    about = "proofs for a few kernels"
+    about = "constraint programming with a proof of the optimum, for a few kernels"
 
     def engine(self) -> Engine:
-        """See :class:`wse_sim.compiler.placement.exact.ExactPlacer`."""
+        """Return a :class:`wse_sim.compiler.placement.exact.ExactPlacer`."""
         from wse_sim.compiler.placement.exact import ExactPlacer
 
         return ExactPlacer()

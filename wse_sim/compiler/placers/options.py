@@ -1,4 +1,4 @@
-"""Options of a placement; help and choices are generated from the list of placers."""
+"""Options of a placement; help texts and choices are generated from the list of placers."""
 
 from __future__ import annotations
 
@@ -26,21 +26,24 @@ OWN = "your own package.module:NAME"
 
 
 def listed(text: str) -> list[str]:
-    """The names between the commas of a text, each once."""
+    """Return the comma-separated names in a text, each once."""
     return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
 def _contest_placer(name: str) -> str:
+    """Return the name of a placer of rectangles, after a check that it exists."""
     return rectangle_placer(name).name
 
 
 def _model_placers(text: str) -> str:
+    """Return the names of placers in a text, after a check that they exist."""
     if not listed(text):
         raise ConfigError(f"--placers names no placer; use some of {', '.join(placer_names())}")
     return ",".join(placer_named(name).name for name in listed(text))
 
 
 def _objectives(text: str) -> str:
+    """Return the objectives in a text, after a check that they exist."""
     for name in listed(text) or [text]:
         if name not in OBJECTIVES:
             raise ConfigError(f"objective '{name}' is unknown; use some of {', '.join(OBJECTIVES)}")
@@ -48,7 +51,7 @@ def _objectives(text: str) -> str:
 
 
 class PlaceOptions(Declared):
-    """Options of a placement: of a contest instance, or of a model by several placers.
+    """Options of a placement: of a contest instance by one placer, or of a model by several.
 
     Example
     -------

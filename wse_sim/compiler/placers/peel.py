@@ -6,13 +6,13 @@ from wse_sim.compiler.placers.base import Engine, Searching
 
 
 class Peel(Searching):
-    """The seeds of the portfolio alone."""
+    """Placer by the start trees of the portfolio alone."""
 
     name = "peel"
-    about = "peel dynamic program over rows and stacks"
+    about = "dynamic program that peels rows and stacks off the free rectangle; the start of the portfolio"
 
     def engine(self) -> Engine:
-        """See :class:`wse_sim.compiler.placement.portfolio.PeelPlacer`."""
+        """Return a :class:`wse_sim.compiler.placement.portfolio.PeelPlacer`."""
         from wse_sim.compiler.placement.portfolio import PeelPlacer
 
         return PeelPlacer()

@@ -6,7 +6,9 @@ from wse_sim.compiler.placers.base import Engine, Searching
 
 
 class Portfolio(Searching):
-    """Seeds, annealing, compaction and windows; `limit_s` seconds by default."""
+    """Placer by start trees, annealing, compaction and windows, with a default time limit of `limit_s`
+    seconds.
+    """
 
     name = "portfolio"
     about = "peel seeds, annealing over slicing trees, compaction by linear programs, local windows by CP-SAT"
@@ -17,7 +19,7 @@ class Portfolio(Searching):
             self.about = f"the portfolio for {limit_s:g} seconds"
 
     def engine(self) -> Engine:
-        """See :class:`wse_sim.compiler.placement.portfolio.PortfolioPlacer`."""
+        """Return a :class:`wse_sim.compiler.placement.portfolio.PortfolioPlacer`."""
         from wse_sim.compiler.placement.portfolio import PortfolioPlacer
 
         return PortfolioPlacer()

@@ -1,4 +1,4 @@
-"""The list of placers: every file of this folder, and those that users register."""
+"""The list of placers: those of this folder, and those that users register."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from wse_sim.errors import ConfigError
 from wse_sim.foreign import loaded
 
 CONTRACT = ("base", "options", "registry")
-"""Files of this folder that are no placers."""
+"""Files of this folder that are not placers."""
 _known: dict[str, Placer] = {}
 
 
 def placers() -> tuple[Placer, ...]:
-    """All placers, by name.
+    """Return all placers, sorted by name.
 
     Example
     -------
@@ -33,7 +33,8 @@ def placers() -> tuple[Placer, ...]:
 
 
 def placer_names(*, contest: bool = False) -> list[str]:
-    """Names of the placers in alphabetical order; with `contest` of those that take its instances.
+    """Return the names of the placers in alphabetical order; with `contest`, only of those that take contest
+    instances.
 
     Example
     -------
@@ -44,7 +45,7 @@ def placer_names(*, contest: bool = False) -> list[str]:
 
 
 def register_placer(placer: Placer) -> None:
-    """Add your own placer; one of the same name is replaced.
+    """Add a placer to the list; it replaces one of the same name.
 
     Example
     -------
@@ -57,7 +58,7 @@ def register_placer(placer: Placer) -> None:
 
 
 def forget_placer(name: str) -> None:
-    """Take a placer out of the list.
+    """Remove a placer from the list, if it is there.
 
     Example
     -------
@@ -72,8 +73,9 @@ def forget_placer(name: str) -> None:
 
 
 def placer_named(name: str) -> Placer:
-    """Return the placer with a name; ``package.module:NAME`` or ``FILE.py:NAME`` registers and returns your
-    own placer.
+    """Return the placer with a name.
+
+    A name ``package.module:NAME`` or ``FILE.py:NAME`` imports and registers your own placer.
 
     Example
     -------
@@ -83,7 +85,7 @@ def placer_named(name: str) -> Placer:
     Raises
     ------
     ConfigError
-        If there is none.
+        If there is no such placer, or the name refers to an object that is not a placer.
     """
     if ":" in name:
         made = loaded(name, "a placer", ConfigError)
@@ -99,7 +101,7 @@ def placer_named(name: str) -> Placer:
 
 
 def rectangle_placer(name: str) -> RectanglePlacer:
-    """The placer of that name, which must take any rectangles.
+    """Return the placer with a name, which must be a placer of rectangles.
 
     Example
     -------
@@ -111,7 +113,7 @@ def rectangle_placer(name: str) -> RectanglePlacer:
     Raises
     ------
     ConfigError
-        If there is none, or if it places the stages of a model alone.
+        If there is no such placer, or it places only the stages of a model.
     """
     placer = placer_named(name)
     if not isinstance(placer, RectanglePlacer):

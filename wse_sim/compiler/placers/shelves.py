@@ -1,4 +1,4 @@
-"""The placer ``shelves``: the compiler's own, quick, and the default."""
+"""The placer ``shelves``, which is quick and the default for plans."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 class Shelves(StagePlacer):
-    """Dynamic program over shelves across the wafer."""
+    """Placer of stages by a dynamic program over shelves across the wafer."""
 
     name = "shelves"
-    about = "dynamic program over shelves in dataflow order, snake-wise; the default, seconds"
+    about = "dynamic program over shelves in dataflow order, like a snake; the default, takes seconds"
 
     def placements(self, sizer: Sizer, objective: str) -> Iterator[tuple[float, list[Box]]]:
-        """See :func:`wse_sim.compiler.shelves.shelf_placements`."""
+        """Yield the placements of :func:`wse_sim.compiler.shelves.shelf_placements`."""
         from wse_sim.compiler.shelves import shelf_placements
 
         return shelf_placements(sizer, objective)

@@ -6,13 +6,13 @@ from wse_sim.compiler.placers.base import Engine, Searching
 
 
 class Snake(Searching):
-    """Shelves in snake order, for rectangles of any use."""
+    """Placer of any rectangles on shelves in snake order."""
 
     name = "snake"
-    about = "shelves of rectangles in snake order: wire counted, around dead cores"
+    about = "dynamic program over shelves of rectangles in snake order; considers wire, avoids dead cores"
 
     def engine(self) -> Engine:
-        """See :class:`wse_sim.compiler.placement.snake.SnakePlacer`."""
+        """Return a :class:`wse_sim.compiler.placement.snake.SnakePlacer`."""
         from wse_sim.compiler.placement.snake import SnakePlacer
 
         return SnakePlacer()
