@@ -62,8 +62,8 @@ RULES = (
         "subject and verb first",
         20,
     ),
-    Rule("of which", r"\bof which\b", "whose, or two sentences", 22),
-    Rule("of its own", r"\bof (?:its|their|your|one's|the user's) own\b", "its own X, a separate X", 37),
+    Rule("of which", r"\bof which\b", "whose, or two sentences", 20),
+    Rule("of its own", r"\bof (?:its|their|your|one's|the user's) own\b", "its own X, a separate X", 35),
     Rule("work out", r"\bwork(?:s|ed|ing)? out\b", "compute", 0),
     Rule(
         "next to a time",
@@ -87,13 +87,13 @@ RULES = (
     Rule("of all", r"\bof all (?:kernels|cores|stages|regions) together\b", "total", 0),
     Rule("stands for", r"\bstands? for\b", "represents, is", 17),
     Rule("was asked", r"\b(?:is|are|was|were) asked\b(?! for)", "requested", 0),
-    Rule("the way from", r"\bthe way (?:from|to|around|back|home)\b", "the route, the path, the link", 2),
+    Rule("the way from", r"\bthe way (?:from|to|around|back|home)\b", "the route, the path, the link", 1),
     Rule("what no", r"\b[Ww]hat (?:no|neither|nobody)\b", "parts without, others", 3),
     Rule("docstring Of", r"\A\s*(?-i:Of|As) (?!a result|long|soon)[^.]{3,}", "subject and verb first", 3),
-    Rule("docstring What", r"\A\s*(?-i:What) [a-z]", "a noun: the cycles that, the options of", 13),
-    Rule("side by side", r"\bside by side\b", "in parallel, next to each other", 14),
+    Rule("docstring What", r"\A\s*(?-i:What) [a-z]", "a noun: the cycles that, the options of", 12),
+    Rule("side by side", r"\bside by side\b", "in parallel, next to each other", 8),
     Rule("in turn", r"\bin turn\b", "one after the other, round-robin", 7),
-    Rule("at rest", r"\bat rest\b", "resident, stationary", 7),
+    Rule("at rest", r"\bat rest\b", "resident, stationary", 6),
     Rule(
         "cycles a word",
         r"\b(?:cycles?|words?|bytes|rows|wavelets|seconds) a (?:sample|cycle|word|row|core|token|step|second)\b",
@@ -266,7 +266,7 @@ def places(rule: Rule) -> list[tuple[str, int, str]]:
     ]
 
 
-SHORT_LEFT = 116
+SHORT_LEFT = 108
 LONG_LEFT = 2
 
 

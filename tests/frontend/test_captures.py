@@ -530,7 +530,7 @@ class Unregistered(torch.nn.Module):
         return self.last(torch.relu(self.layers[0](x)))
 
 
-def test_weights_that_no_optimizer_sees_are_constants_and_a_note_says_so():
+def test_weights_that_no_optimizer_sees_are_constants_and_a_note_names_them():
     graph = api.lower(Unregistered(), (torch.zeros(1, 8),), training=True, optimizer="sgd")
     assert [kernel.name for kernel in graph.kernels if kernel.phase is Phase.UPDATE] == ["last.update"]
     assert [note for note in graph.notes if note.startswith("weights: 72 weights of the modules in 'layers'")]
