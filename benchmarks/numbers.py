@@ -64,7 +64,10 @@ DECODERS = {
 }
 AGREEMENT_POINTS = 240
 QUICK_EVERY = 6  # one agreement point in that many is stepped by the quick check
-PLACERS = {"snake": 900.0, "peel": 900.0}  # deterministic ones, and a time limit that does not bind on a busy machine either
+PLACERS = {
+    "snake": 900.0,
+    "peel": 900.0,
+}  # deterministic ones, and a time limit that does not bind on a busy machine either
 
 
 @dataclass(frozen=True)

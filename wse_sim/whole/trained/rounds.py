@@ -45,7 +45,7 @@ def in_rounds(plan: PipelinedPlan, samples: int, regions: Sequence[TrainedKind])
 def in_program_rounds(plan: PipelinedPlan) -> PipelinedPlan:
     """Return the plan with rounds of the largest divisor of a replica's batch that all cores can store.
 
-    Kernels without a program store no less than the plan says, so they do not count.
+    Kernels without a program store no less than the plan gives them, so they do not count.
 
     Raises
     ------
