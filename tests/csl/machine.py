@@ -35,14 +35,20 @@ TYPES |= {
 
 
 def compile_text(
-    folder: Path, text: str, layout: str = LAYOUT, arch: str = "wse2", **files: str
+    folder: Path,
+    text: str,
+    layout: str = LAYOUT,
+    arch: str = "wse2",
+    *,
+    memcpy: bool = False,
+    **files: str,
 ) -> CompiledProgram:
     """Compile a program of one core given as text; `files` are further ones by name without extension."""
     (folder / "layout.csl").write_text(layout)
     (folder / "pe.csl").write_text(text)
     for name, other in files.items():
         (folder / f"{name}.csl").write_text(other)
-    return compile_program(folder / "layout.csl", arch=arch)
+    return compile_program(folder / "layout.csl", arch=arch, memcpy=memcpy)
 
 
 class Machine:

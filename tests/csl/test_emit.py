@@ -9,11 +9,13 @@ import sys
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from wse_sim.bench.command import find, run_kernel
 from wse_sim.bench.emit import stamp_difference, write_csl
 from wse_sim.csl.host.commands import cs_python, cslc
+from wse_sim.csl.judge import judge
 from wse_sim.errors import KernelError
 from wse_sim.hardware import load_wafer
 
@@ -150,3 +152,30 @@ def test_what_cannot_be_written(name: str, given: dict[str, object], words: str,
     with pytest.raises(KernelError, match=words):
         write_csl(name, given, case, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_the_host_may_shorten_the_vectors(arch: str, tmp_path: Path) -> None:
+    """A broadcast of 64 words whose descriptors the host sets to 16: 16 words move, and 48 take no time."""
+    given, words, fewer = {"cores": CORES, "words": 64}, 64, 16
+    wafer = load_wafer(arch)
+    write_csl("broadcast", given, find("broadcast").build(given, wafer), tmp_path)
+    values = np.arange(CORES * words, dtype=np.float32).reshape(1, CORES, words)
+    runs = {}
+    for length in (words, fewer):
+        answer = judge(
+            {
+                "folder": str(tmp_path),
+                "arch": arch,
+                "inputs": {"x": values, "lengths": [length]},
+                "calls": ["set_lengths", "run"],
+                "outputs": ["x"],
+            }
+        )
+        assert answer.passed, answer.message
+        runs[length] = answer
+    got = np.array(runs[fewer].outputs["x"])
+    assert (got[..., :fewer] == np.array(runs[words].outputs["x"])[..., :fewer]).all()
+    assert (got[..., fewer:words] == values[..., fewer:]).all()
+    saved = runs[words].cycles[1] - runs[fewer].cycles[1]
+    assert saved == pytest.approx((words - fewer) * wafer.wavelet_cycles, abs=1)

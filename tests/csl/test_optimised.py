@@ -111,6 +111,85 @@ comptime { @export_symbol(line); @export_symbol(shape); @export_symbol(strided);
     assert machine.call("moved_shape", 1) - machine.call("moved_line", 1) == 4 * register
 
 
+UNCHANGED = """
+var a = @zeros([8]f32);
+const fixed = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{8} -> a[i] });
+var read = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{8} -> a[i] });
+var shorter = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{8} -> a[i] });
+var pointed = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{8} -> a[i] });
+var named = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{8} -> a[i] });
+export var shared = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{8} -> a[i] });
+const pointer = &pointed;
+var sum: u32 = 0;
+var constant: u32 = 0xfffffff0;
+var changed: u32 = 0xfffffff0;
+var negative: i64 = -5000000000;
+var low_part: i16 = 0;
+var half: f16 = -1.5;
+var truth: bool = true;
+var twice: f32 = 0.0;
+fn typed() void {
+  if (truth and negative < -4999999999) { twice = @as(f32, half) * 2.0; }
+  const part = @ptrcast(*i16, &word);
+  low_part = part.*;
+}
+var word: u32 = 0x12348765;
+fn add_constant() void { sum = 7 + constant; }
+fn add_changed() void { sum = 7 + changed; }
+fn change() void { changed = 1; }
+fn with_fixed() void { @fadds(fixed, fixed, 1.0); }
+fn with_read() void { @fadds(read, read, 1.0); }
+fn with_shorter() void { @fadds(shorter, shorter, 1.0); }
+fn with_pointed() void { @fadds(pointed, pointed, 1.0); }
+fn with_named() void { @fadds(named, named, 1.0); }
+fn with_shared() void { @fadds(shared, shared, 1.0); }
+fn shorten() void { shorter = @set_dsd_length(shorter, 4); }
+fn replace() void { pointer.* = @set_dsd_length(pointer.*, 2); }
+comptime {
+  @export_symbol(with_fixed); @export_symbol(with_read); @export_symbol(with_shorter); @export_symbol(with_pointed);
+  @export_symbol(with_named); @export_symbol(with_shared); @export_symbol(shorten); @export_symbol(replace); @export_symbol(named);
+  @export_symbol(typed); @export_symbol(twice); @export_symbol(low_part);
+  @export_symbol(a); @export_symbol(add_constant); @export_symbol(add_changed); @export_symbol(change); @export_symbol(sum);
+}
+"""
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_a_descriptor_that_is_only_read_is_a_constant(tmp_path: Path, arch: str) -> None:
+    """One that is assigned, pointed to or exported is loaded with its operation, as is every one if the host reaches all variables."""
+    wafer = load_wafer(arch)
+    more = wafer.scalar_vector_load_cycles - wafer.scalar_vector_start_cycles
+    machine = Machine(compile_text(tmp_path, UNCHANGED, arch=arch, memcpy=True))
+    known = machine.call("with_fixed")
+    assert machine.call("with_read") == known
+    for other in ("shorter", "pointed", "named", "shared"):
+        assert machine.call(f"with_{other}") == known + more
+    assert machine.read("a").tolist() == [6] * 8
+    machine.call("shorten")
+    machine.call("replace")
+    machine.call("with_shorter")
+    machine.call("with_pointed")
+    assert machine.read("a").tolist() == [8, 8, 7, 7, 6, 6, 6, 6]
+    machine = Machine(compile_text(tmp_path, UNCHANGED, arch=arch))
+    assert machine.call("with_read") == machine.call("with_fixed") + more
+
+
+def test_a_number_that_is_only_read_is_a_constant(tmp_path: Path) -> None:
+    """Its load and the wait for it are gone, and the sum is the same; another function's assignment keeps the load."""
+    wafer = load_wafer("wse2")
+    machine = Machine(compile_text(tmp_path, UNCHANGED, memcpy=True))
+    cycles = machine.call("add_constant")
+    assert machine.read("sum")[0] == 0xFFFFFFF7
+    assert machine.call("add_changed") == cycles + wafer.scalar_load32_cycles + wafer.scalar_load_use_cycles
+    assert machine.read("sum")[0] == 0xFFFFFFF7
+    machine.call("change")
+    machine.call("add_changed")
+    assert machine.read("sum")[0] == 8
+    machine.call("typed")
+    assert machine.read("twice")[0] == -3.0
+    assert machine.read("low_part")[0] == 0x8765 - 0x10000
+
+
 CALLS = """
 const State = enum(i16) { FIRST, NEXT, LAST };
 var x = @zeros([16]i16);

@@ -17,6 +17,7 @@ from wse_sim.fabric.vm.opcodes import COST_CLASSES, Op
 if TYPE_CHECKING:
     from wse_sim.csl.modules import Scope
 
+INT32 = range(-(1 << 31), 1 << 31)
 COST = {name: i for i, name in enumerate(COST_CLASSES)}
 JUMPS = frozenset(
     int(o)
@@ -157,6 +158,7 @@ class Code:
     )  # first row of an unrolled loop -> rows that its further rounds add
     plain: set[int] = field(default_factory=set)  # rows that call without arguments and results
     known: set[int] = field(default_factory=set)  # rows that call with arguments known at compile time
+    direct: set[int] = field(default_factory=set)  # rows with an address that only the next row uses
     cyclic: bool = False  # calls itself, perhaps through others
     done: bool = False
     entry: int = -1

@@ -11,7 +11,7 @@ Equal functions of different classes share their code.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from wse_sim.csl.evaluate import Evaluator
 from wse_sim.csl.layout import EvaluatedUnit
 from wse_sim.csl.lower import ProgramCode
 from wse_sim.csl.modules import ExportedSymbol, ProgramState
-from wse_sim.csl.optimised import fold_calls, inline_calls, keep_scalars
+from wse_sim.csl.optimised import fold_calls, inline_calls, keep_scalars, read_only_variables
 from wse_sim.csl.storage import check_defined
 from wse_sim.csl.unit import Compiler
 from wse_sim.csl.values import Cell, Function, Global, Ref, Value
@@ -177,6 +177,8 @@ class ClassLinker:
             if key not in self.unit.assigned:
                 self.evaluator.check_element(Value(g.type, g.data), wanted, name, at)
         order = self.order(roots)
+        if self.unit.options.memcpy:  # without it the host reads and writes every variable by its name
+            read_only_variables(order, self.reached(used))
         fold_calls(order, roots)
         inline_calls(order, roots)
         self.place_frames(order)
@@ -239,6 +241,15 @@ class ClassLinker:
     @property
     def evaluator(self) -> Evaluator:
         return self.unit.evaluator
+
+    def reached(self, used: Mapping[int, Cell]) -> set[int]:
+        """Return variables that the host or a pointer in another variable reaches, by identity."""
+        state = self.unit.program
+        assert state is not None
+        found = {id(s.target.root) for s in state.symbols.values() if isinstance(s.target, Ref)}
+        found |= {id(g) for g in self.unit.shared.exported_variables()}
+        found |= {id(f.buffer.root) for f in self.unit.fifos}
+        return found | {id(inner) for root in used.values() for inner in roots_of(root.data)}
 
     def blocked(self, state: ProgramState) -> tuple[list[int], list[int]]:
         """Return the ids that are blocked at the start: (tasks, microthreads); a blocked color or queue

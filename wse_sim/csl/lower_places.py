@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING
 
 from wse_sim.csl import tree
 from wse_sim.csl import types as ty
-from wse_sim.csl.code import Agg, Code, FrameCell, Local, Mem, Run
+from wse_sim.csl.code import INT32, Agg, Code, FrameCell, Local, Mem, Run
 from wse_sim.csl.diagnostics import CslError
 from wse_sim.csl.evaluate import Evaluator, Scope
 from wse_sim.csl.layout import EvaluatedUnit
 from wse_sim.csl.lower_bits import load_bits, store_packed
 from wse_sim.csl.values import Cell, Dsd, Entry, Fifo, Global, Operand, Ref, Value, is_zero, register_form
 from wse_sim.fabric.vm.opcodes import Op
-
-INT32 = range(-(1 << 31), 1 << 31)
 
 
 def width(t: ty.Type) -> str:
@@ -239,6 +237,7 @@ class PlaceLowerer(Evaluator):
             code.emit(Op.LDI, base, 0, mem.offset, "free", at)
             if mem.root is not None:
                 code.fix("address", mem.root)
+                code.direct.add(len(code.rows) - 1)
             code.emit(Op[op.format("")], reg, base, 0, cost, at)
             return Run(t, reg, at)
         code.emit(Op[op.format("")], reg, mem.base, mem.offset, cost, at)

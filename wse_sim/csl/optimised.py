@@ -11,6 +11,9 @@ The rows remain, so values are those of the unoptimized code. Free are
   instructions: it is unrolled;
 * a load of a scalar variable that is in a register: loaded or stored before in the same basic block, with no
   store, call or vector operation in between that could access the variable.
+
+A variable of one value that the program only reads is the constant that it begins with
+(:func:`read_only_variables`).
 """
 
 from __future__ import annotations
@@ -19,7 +22,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 
 from wse_sim.csl import types as ty
-from wse_sim.csl.code import COST, JUMPS, NO_RESULT, Code
+from wse_sim.csl.code import COST, INT32, JUMPS, NO_RESULT, Code
+from wse_sim.csl.data_words import roots_of
+from wse_sim.csl.values import Dsd, Global, to_bits
 from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm.opcodes import Form, Op
 
@@ -29,6 +34,18 @@ UNROLLED_INSTRUCTIONS = 150
 SIZES = {COST["free"]: 0, COST["alu32"]: 2, COST["dsd_add"]: 5, COST["dsd_change"]: 2}
 """Number of instructions of a row by its cost class, if it is not one."""
 LOADS = frozenset(int(op) for op in (Op.LD_I16, Op.LD_U16, Op.LD_I32, Op.LD_U32))
+READS = {
+    int(op): how
+    for op, how in (
+        (Op.LD_I16, (1, True)),
+        (Op.LD_U16, (1, False)),
+        (Op.LD_I32, (2, True)),
+        (Op.LD_U32, (2, False)),
+        (Op.LD_64, (4, True)),
+    )
+}
+"""Loads: words, and whether the number is signed."""
+LOWEST_64 = (1 << 64) - 1
 STORES = frozenset(int(op) for op in (Op.ST_16, Op.ST_32))
 OTHER_STORES = frozenset(int(op) for op in (Op.ST_64, Op.STX_16, Op.STX_32))
 COMPUTES = frozenset(range(Op.MATH)) - {Op.CALL, Op.CALLR, Op.END}
@@ -187,6 +204,52 @@ def _instructions(code: Code, first: int, end: int) -> int:
         elif i in callees:
             total += len(callees[i].rows)
     return total
+
+
+def read_only_variables(order: Sequence[Code], reached: Set[int]) -> None:
+    """Make variables that are only read constants if their value is a descriptor, a number or a truth value.
+
+    LLVM does this for internal variables that have loads as their only uses (its pass "globalopt").  `reached` are the variables, by identity, that
+    something else than this code can write: the host, or what holds their address.  One without an initial value stays, for the sanitizer.
+    What else a compiler would then know, such as the turns of a loop or the arm of an `if`, is not followed.
+    """
+    loads: list[tuple[Code, int, Global]] = []
+    others: set[int] = set(reached)
+    for code in order:
+        for i, kind, payload in code.fixes:
+            if kind == "dsd":
+                others.update(id(root) for root in roots_of(payload))
+            elif kind == "address":
+                if isinstance(payload, Global) and _is_load(code, i):
+                    loads.append((code, i + 1, payload))
+                else:
+                    others.add(id(payload))
+    for code, i, variable in loads:
+        if id(variable) not in others and variable.decl.value is not None:
+            _make_constant(code, i, variable)
+
+
+def _is_load(code: Code, i: int) -> bool:
+    """Return whether row i has the address of a variable and only serves the load of its first words in the next row."""
+    return i in code.direct and code.rows[i][3] == 0 and code.rows[i + 1][0] in READS
+
+
+def _make_constant(code: Code, i: int, variable: Global) -> None:
+    """Replace the load of a variable in row i by its initial value; arrays, structures and pointers stay."""
+    op, register, _, _ = code.rows[i]
+    words, is_signed = READS[op]
+    if isinstance(variable.data, Dsd) and op == Op.LD_64:
+        code.rows[i] = [int(Op.LDK), register, 0, 0]
+        code.fixes.append((i, "dsd", variable.data))
+    elif isinstance(variable.type, (ty.IntType, ty.FloatType)) or variable.type is ty.BOOL:
+        bits = to_bits(variable.type, variable.data) & ((1 << 16 * words) - 1)
+        number = bits - (1 << 16 * words) if is_signed and bits >> (16 * words - 1) else bits
+        code.costs[i] = COST["move"]
+        if number in INT32:
+            code.rows[i] = [int(Op.LDI), register, 0, number]
+        else:
+            code.rows[i] = [int(Op.LDK), register, 0, 0]
+            code.fixes.append((i, "constant", number & LOWEST_64))
 
 
 def keep_scalars(code: Code) -> None:

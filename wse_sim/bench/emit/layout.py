@@ -102,7 +102,9 @@ def layout_text(program: P.Program, about: str, files: Mapping[int, tuple[str, P
     lines += [
         f'  @export_name("{info.name}", [*]{TYPES[info.dtype]}, true);' for info in program.buffers.values()
     ]
-    lines += ['  @export_name("stamps", [*]u16, true);', '  @export_name("run", fn()void);', "}", ""]
+    lines += [f'  @export_name("{name}", [*]u16, true);' for name in ("stamps", "lengths")]
+    lines += [f'  @export_name("{name}", fn()void);' for name in ("set_lengths", "run")]
+    lines += ["}", ""]
     return "\n".join(lines)
 
 

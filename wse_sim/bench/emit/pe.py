@@ -44,22 +44,12 @@ def _operand(source: PeSource, row: P.IntArray, place: int) -> str:
         return f"{info.name}[{index}]"
     at = ("i" if stride == 1 else f"i * {stride}") + (f" + {offset}" if offset else "")
     access = f"|i|{{{source.count(row)}}} -> {info.name}[{at}]"
-    name = _named(source, f"{info.name}_vector", f"@get_dsd(mem1d_dsd, .{{ .tensor_access = {access} }});")
+    name = source.descriptor(
+        f"{info.name}_vector", source.count(row), f"@get_dsd(mem1d_dsd, .{{ .tensor_access = {access} }});"
+    )
     if not (step or outer):
         return name
     return source.running((info.name, name, step, outer), name, around, step, TYPES[info.dtype])
-
-
-def _named(source: PeSource, name: str, text: str) -> str:
-    for number in range(1, 1000):
-        candidate = name if number == 1 else f"{name}_{number}"
-        line = f"var {candidate} = {text}"
-        if line in source.globals:
-            return candidate
-        if not any(known.startswith(f"var {candidate} =") for known in source.globals):
-            source.globals.append(line)
-            return candidate
-    raise KernelError(f"{source.name} has more than 999 vectors; use a smaller kernel")
 
 
 def _vector(source: PeSource, row: P.IntArray) -> None:
@@ -113,9 +103,9 @@ def _map(source: PeSource, row: P.IntArray, suffix: str) -> None:
     source.maps += 1
     element, register = TYPES[column.dtype], number + 1
     into, columns = (
-        _named(
-            source,
+        source.descriptor(
             f"{info.name}_vector",
+            str(inner),
             f"@get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{{inner}}} -> {info.name}[i + {int(row[place + P.OFFSET])}] }});",
         )
         for info, place in ((target, P.D), (column, P.B))
@@ -145,7 +135,7 @@ def _payload(source: PeSource, payload: int) -> str:
     names = ", ".join(f"control.opcode.{_COMMANDS[c]}" for c in commands)
     n = len(commands)
     text = f"comptime control.encode_payload({n}, [{n}]control.opcode{{ {names} }}, [{n}]bool{{ {', '.join(ignore)} }}, true, {{}});"
-    return _named(source, "command: u32", text).split(":")[0]
+    return source.named("const", "command", text)
 
 
 def source_of(program: P.Program, name: str, core_class: int) -> PeSource:
@@ -198,6 +188,7 @@ def pe_text(source: PeSource, about: str) -> str:
         "const started: *[3]u16 = @ptrcast(*[3]u16, &stamps[0]);",
         "const ended: *[3]u16 = @ptrcast(*[3]u16, &stamps[3]);",
     ]
+    body += _lengths(source)
     body += _run(source)
     body += [
         "",
@@ -221,8 +212,27 @@ def pe_text(source: PeSource, about: str) -> str:
             ]
         body.append("  }")
     body += [f'  @export_symbol({info.name}_pointer, "{info.name}");' for info in program.buffers.values()]
-    body += ['  @export_symbol(stamps_pointer, "stamps");', "  @export_symbol(run);", "}", ""]
+    body += ['  @export_symbol(stamps_pointer, "stamps");', '  @export_symbol(lengths_pointer, "lengths");']
+    body += ["  @export_symbol(set_lengths);", "  @export_symbol(run);", "}", ""]
     return "\n".join(head + body)
+
+
+def _lengths(source: PeSource) -> list[str]:
+    """The lengths of the descriptors, which the host may change, and the function that sets them."""
+    distinct = list(dict.fromkeys(source.lengths.values())) or ["0"]
+    values = ", ".join(text if text.isdigit() else f"@as(u16, {text})" for text in distinct)
+    return [
+        "",
+        f"var lengths = [{len(distinct)}]u16{{ {values} }};",
+        "var lengths_pointer: [*]u16 = &lengths;",
+        "fn set_lengths() void {",
+        *(
+            f"  {name} = @set_dsd_length({name}, lengths[{distinct.index(length)}]);"
+            for name, length in source.lengths.items()
+        ),
+        "  sys.unblock_cmd_stream();",
+        "}",
+    ]
 
 
 def _run(source: PeSource) -> list[str]:

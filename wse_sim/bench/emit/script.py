@@ -50,6 +50,7 @@ data = np.load("data.npz")
 for key in data.files:
     if key.startswith("input_"):
         write(key[len("input_"):], data[key])
+runner.launch("set_lengths", nonblock=False)
 runner.launch("run", nonblock=False)
 for key in data.files:
     if key.startswith("expected_"):

@@ -10,6 +10,7 @@ from wse_sim.fabric.format import program as P
 FIRST_INPUT, FIRST_OUTPUT, QUEUES_IN, QUEUES_OUT = 2, 1, 6, 5  # free of the host's on both generations
 MAX_MAPS = 8
 """Registers of descriptors that maps use: 1 to 8."""
+MOST_OF_A_NAME = 1000
 TYPES = {"fp32": "f32", "fp16": "f16"}
 
 
@@ -37,6 +38,8 @@ class PeSource:
     inputs: list[int] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
+    lengths: dict[str, str] = field(default_factory=dict)
+    """Descriptors with their lengths, as text, that the program sets when it runs."""
     sends: int = 0
     maps: int = 0
     moving: int = 0
@@ -78,6 +81,26 @@ class PeSource:
             loop.after.append(f"{name} += {step};")
         loop.running[key] = name
         return name
+
+    def descriptor(self, name: str, length: str, text: str) -> str:
+        """Return the name of a descriptor; it is written once per text."""
+        found = self.named("var", name, text)
+        self.lengths[found] = length
+        return found
+
+    def named(self, kind: str, name: str, text: str) -> str:
+        """Return the name of a global (`kind` is ``var`` or ``const``), numbered where several texts share a name."""
+        for number in range(1, MOST_OF_A_NAME):
+            candidate = name if number == 1 else f"{name}_{number}"
+            line = f"{kind} {candidate} = {text}"
+            if line in self.globals:
+                return candidate
+            if not any(known.startswith(f"{kind} {candidate} =") for known in self.globals):
+                self.globals.append(line)
+                return candidate
+        raise KernelError(
+            f"{self.name} has more than {MOST_OF_A_NAME - 1} vectors of one name; use a smaller kernel"
+        )
 
     def color(self, slot: int) -> str:
         if slot not in self.colors:
@@ -122,15 +145,7 @@ class PeSource:
         )
         options += [".control = true"] * bool(control)
         text = f"@get_dsd({'fabout' if out else 'fabin'}_dsd, .{{ {', '.join(options)} }});"
-        for number in range(1, 100):
-            candidate = name if number == 1 else f"{name}_{number}"
-            line = f"var {candidate} = {text}"
-            if line in self.globals:
-                return candidate
-            if not any(known.startswith(f"var {candidate} =") for known in self.globals):
-                self.globals.append(line)
-                return candidate
-        raise KernelError(f"{self.name} uses one color in more than 99 lengths on one core; use fewer")
+        return self.named("const", name, text) if control else self.descriptor(name, self._extent(row), text)
 
     def _extent(self, row: P.IntArray) -> str:
         return "1" if row[P.OP] == P.Op.CONTROL else self.count(row)
