@@ -68,7 +68,7 @@ PROGRAMS = {
     "dsd field": ("const d = @get_dsd(fabin_dsd, ^.{ .extend = 3 }); fn f() void { _ = d; }", "has no field 'extend'; its fields are extent"),
     "dsd extent": ("const d = ^@get_dsd(fabin_dsd, .{ .fabric_color = @get_color(1) }); fn f() void { _ = d; }", "needs .extent"),
     "dsd affine": ("var a: [9]u16; const d = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{3} -> ^a[i * i] }); fn f() void { _ = d; }", "must be affine"),
-    "dsd variables": ("var a: [9]u16; const d = @get_dsd(mem1d_dsd, .{ .tensor_access = ^|i, j|{3, 3} -> a[i * 3 + j] }); fn f() void { _ = d; }", "takes 1 variable at most"),
+    "dsd variables": ("var a: [9]u16; const d = @get_dsd(mem1d_dsd, .{ .tensor_access = ^|i, j|{3, 3} -> a[i * 3 + j] }); fn f() void { _ = d; }", "takes at most 1 variable"),
     "operands": ("var a: [9]f32; const d = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{3} -> a[i] }); fn f() void { ^@fadds(d, d); }", "@fadds takes 3 operands and options"),
     "operand type": ("var a: [9]f32; const d = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{3} -> a[i] }); fn f() void { @fadds(d, d, ^true); }", "expected a value of type 'f32'"),
     "option": ("var a: [9]f32; const d = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{3} -> a[i] }); fn f() void { @fmovs(d, 0.0, ^.{ .asynch = true }); }", "there is no option 'asynch'"),
