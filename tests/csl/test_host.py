@@ -213,6 +213,28 @@ def test_a_copy_states_streaming_order_and_width(runner: SdkRuntime) -> None:
             runner.memcpy_d2h(np.zeros(12, np.float32), runner.get_id("data"), 0, 0, 2, 2, 3, **rest)  # type: ignore[arg-type]
 
 
+def test_a_host_writes_what_a_constant_pointer_points_to(tmp_path: Path) -> None:
+    """``const data: [*]f32`` is exported as immutable, which is the pointer; its array is written, scaled and read back.
+
+    The command line has a flag that only dumps how the vendor's compiler allocates registers.
+    """
+    (tmp_path / "layout.csl").write_text(LAYOUT.replace("[*]f32, true", "[*]f32, false"))
+    (tmp_path / "pe.csl").write_text(PE.replace("var data: [*]", "const data: [*]"))
+    words = f"{tmp_path}/layout.csl --fabric-dims=9,4 --fabric-offsets=4,1 --memcpy --channels=1 --params=N:3 --dump-dsr-alloc-graph"
+    file, options = parse_cslc([*words.split(), "-o", str(tmp_path / "out")])
+    compile_program(file, **options)
+    runner = SdkRuntime(str(tmp_path / "out"))
+    runner.load()
+    runner.run()
+    how = {"streaming": False, "order": MemcpyOrder.ROW_MAJOR, "data_type": MemcpyDataType.MEMCPY_32BIT}
+    x, y = np.arange(12, dtype=np.float32), np.zeros(12, np.float32)
+    runner.memcpy_h2d(runner.get_id("data"), x, 0, 0, 2, 2, 3, nonblock=False, **how)  # type: ignore[arg-type]
+    runner.launch("scale", np.float32(2), nonblock=False)
+    runner.memcpy_d2h(y, runner.get_id("data"), 0, 0, 2, 2, 3, nonblock=False, **how)  # type: ignore[arg-type]
+    runner.stop()
+    np.testing.assert_array_equal(y, 2 * x)
+
+
 def test_copies_and_launches_keep_their_order(runner: SdkRuntime) -> None:
     """Commands that do not wait run in the order in which they were given; symbols answer after stop()."""
     data = runner.get_id("data")

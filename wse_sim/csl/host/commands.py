@@ -51,7 +51,14 @@ STRICT_VARIABLE = "WSE_SIM_CSL_STRICT"
 """Environment variable: 1 compiles every program with --strict."""
 SDK_VARIABLE = "WSE_SIM_CSL_SDK"
 """Environment variable: SDK release whose rules apply to programs that are compiled without --sdk."""
-_FLAGS_WITHOUT_EFFECT = {"--verbose", "-v", "--quiet", "--no-warnings", "--output-json"}
+_FLAGS_WITHOUT_EFFECT = {
+    "--verbose",
+    "-v",
+    "--quiet",
+    "--no-warnings",
+    "--output-json",
+    "--dump-dsr-alloc-graph",
+}
 
 
 def parse_cslc(arguments: list[str]) -> tuple[str, dict[str, Any]]:

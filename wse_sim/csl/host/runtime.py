@@ -461,7 +461,8 @@ class SdkRuntime:
                 self._stream_in(int(dest), data, region)
                 return
             variable = self._variable(dest)
-            if variable.immutable:
+            # What an immutable pointer points to may change.
+            if variable.immutable and "*" not in variable.type:
                 raise HostError(
                     f"'{variable.name}' is exported as immutable; export it as mutable to copy into it"
                 )
