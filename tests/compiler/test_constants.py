@@ -14,7 +14,6 @@ pytest.importorskip("torch")
 from benchmarks import constants
 
 NAMES = tuple(constants.MODELS)
-PAIRS = (NAMES[:2], NAMES[2:], NAMES[::2], NAMES[1::2])
 
 
 def test_what_better_means():
@@ -47,8 +46,8 @@ def test_the_file_names_every_constant_and_no_loss_above_the_tolerance():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "models"), [*zip(constants.names(), cycle(PAIRS))])
-def test_no_model_in_any_mode_loses_by_a_better_constant(name: str, models: tuple[str, ...]):
-    """Two models, both modes, both directions (the file has all models); searched layouts may differ by two percent."""
-    found = constants.changes([name], models=models)
+@pytest.mark.parametrize(("name", "model"), [*zip(constants.names(), cycle(NAMES))])
+def test_no_model_in_any_mode_loses_by_a_better_constant(name: str, model: str):
+    """One model, both modes, both directions (the file has all models); searched layouts may differ by two percent."""
+    found = constants.changes([name], models=(model,))
     assert max((one.lost for one in found), default=0.0) <= 2 * constants.TOLERANCE

@@ -117,7 +117,7 @@ def test_no_chain_stops(sizes: list[int], side: int, placer: str, loss: str) -> 
 
 
 @pytest.mark.slow
-@examples(100)
+@examples(50)
 @given(case=CHAINS)
 def test_no_chain_of_many_stops(case: dict[str, Any]) -> None:
     """Many random chains are run."""

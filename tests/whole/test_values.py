@@ -93,15 +93,10 @@ def test_two_steps_of_a_model(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "activations", [(nn.ReLU, nn.ReLU), (nn.ReLU, nn.GELU), (nn.GELU, nn.GELU)], ids=["rr", "rg", "gg"]
-)
-def test_two_steps_of_two_blocks_in_full_size(
-    activations: tuple[type[nn.Module], type[nn.Module]],
-) -> None:
-    """8 tokens of 32 features, hidden layers of 128, 96 x 96 cores, a batch of 16 in two rounds."""
+def test_two_steps_of_two_blocks_in_full_size() -> None:
+    """8 tokens of 32 features, hidden layers of 128, 96 x 96 cores, a batch of 16 in two rounds; ReLU and GELU."""
     torch.manual_seed(0)
-    model = nn.Sequential(*(Block(32, 2, activation()) for activation in activations), nn.Linear(32, 8))
+    model = nn.Sequential(Block(32, 2, nn.ReLU()), Block(32, 2, nn.GELU()), nn.Linear(32, 8))
     found = checked(model, (8, 32), 96, 16, in_flight=8)
     for kind in found.kinds:
         assert found.worst(kind).rounded_error < BOUND, found.worst(kind)
