@@ -16,7 +16,9 @@ from wse_sim.errors import ModelError
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole.covered import forward_kernel
+from wse_sim.whole.laid_ways import Cycles, Ends, with_ways
 from wse_sim.whole.network import leaving_of
+from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import divisor
 from wse_sim.whole.trained.contract import TrainedKind
 from wse_sim.whole.trained.kinds import TRAINED, trained_region_of
@@ -60,7 +62,36 @@ def in_program_rounds(plan: PipelinedPlan) -> PipelinedPlan:
         not stage.kernels for stage in stages
     ):  # a loss, which the program places on free cores, one token on each
         fits.append(_loss_of(plan).most_in_flight(FabricConfig.from_wafer(plan.wafer), samples))
-    return in_rounds(plan, divisor(samples, min(fits)), regions)
+    return in_rounds(with_ways(plan, *shortest_ways(plan, regions)), divisor(samples, min(fits)), regions)
+
+
+def shortest_ways(plan: PipelinedPlan, regions: Sequence[TrainedKind]) -> tuple[Cycles, Cycles]:
+    """Return the travel cycles of words between the cells at which streams leave and enter regions, forward and of
+    gradients.
+
+    Routes go along a row, then along a column.  A program may have to go around others, so its own take no less.
+    """
+    by_name = {region.name: region for region in regions}
+    there: dict[Ends, float] = {}
+    back: dict[Ends, float] = {}
+    for stream in plan.streams:
+        # Further replicas have the distances of the first.
+        maker, reader = by_name.get(plain_name(stream.producer)), by_name.get(plain_name(stream.consumer))
+        if maker is None or reader is None:
+            continue
+        ends = stream.tensor, stream.producer, stream.consumer
+        inlets = [inlet.cell for inlet in reader.inlets if inlet.tensor == stream.tensor]
+        there[ends] = max(_travel(plan, maker.senders[0], cell) for cell in inlets)
+        back[ends] = _travel(plan, reader.gradient_senders(stream.tensor)[0], maker.gradient_inlet)
+    return there, back
+
+
+def _travel(plan: PipelinedPlan, start: Cell, end: Cell) -> float:
+    """Return the cycles of a word along the row of `start`, then along the column of `end`."""
+    (row, col), (last_row, last_col) = start, end
+    along = [(row, c) for c in range(col, last_col, 1 if last_col > col else -1)]
+    along += [(r, last_col) for r in range(row, last_row, 1 if last_row > row else -1)]
+    return plan.wafer.travel_cycles([*along, end])
 
 
 def regions_of(plan: PipelinedPlan, stages: Sequence[Stage]) -> tuple[TrainedKind, ...]:
