@@ -7,12 +7,18 @@ import dataclasses
 import pytest
 
 from tests.whole.test_dense_chain import graph_of, network, plan_of
+from wse_sim.engine.options import Options
 from wse_sim.errors import ModelError
 from wse_sim.hardware import load_wafer
 from wse_sim.kernels import Tiling, family
+from wse_sim.modes.pipelined import Pipelined
 from wse_sim.modes.pipelined.loss import LOSS, loss_cycles, with_loss
 from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.modes.pipelined.repricing import reprice
 from wse_sim.modes.pipelined.run import free_step_cycles
+from wse_sim.modes.registry import mode_of
+from wse_sim.report.levers import levers_of
+from wse_sim.report.tables import summary_text
 from wse_sim.whole import compare_training, inputs_over_rows
 from wse_sim.whole.run import stepped
 from wse_sim.whole.training import training_program
@@ -139,3 +145,41 @@ def test_what_has_no_logits_is_refused() -> None:
 
 def _output(plan: PipelinedPlan) -> str:
     return next(stream.tensor for stream in plan.host_streams if stream.consumer == "host")
+
+
+@pytest.mark.parametrize("loss", ["squared error", "cross entropy"])
+def test_a_loss_without_a_kernel_is_priced_again_with_other_constants(loss: str) -> None:
+    """Exponentials and starts twice as long: the stage is the one that a plan on such a wafer gets, and draws in one pass
+    give the rate of a plan that is priced again; words that pass 15 other cores take as long as before.
+    """
+    plan = training_plan((64, 64), 24, loss=loss)
+    wafer = plan.wafer.derive(
+        exp_cycles=2 * plan.wafer.exp_cycles, vector_start_cycles=2 * plan.wafer.vector_start_cycles
+    )
+    again = reprice(plan, wafer, plan.cluster)
+    bare = dataclasses.replace(
+        again,
+        stages=again.stages[:-1],
+        streams=tuple(one for one in again.streams if one.consumer != LOSS),
+    )
+    in_turn = round(sum(loss_cycles(loss, 64, plan.wafer)[1:]) / plan.stages[-1].backward_cycles)
+    fresh = with_loss(bare, loss, 1, in_turn).stages[-1]
+    stage = again.stages[-1]
+    assert stage.forward_cycles == pytest.approx(fresh.forward_cycles)
+    assert dict(stage.forward_parts) == pytest.approx(dict(fresh.forward_parts))
+    assert stage.forward_cycles > plan.stages[-1].forward_cycles
+    mode = Pipelined()
+    machines = [(plan.wafer, plan.cluster), (wafer, plan.cluster)]
+    drawn = mode.drawn_figures(plan, machines)
+    assert drawn is not None
+    assert [one["samples_per_s"] for one in drawn] == [
+        mode.quick_figures(reprice(plan, *machine))["samples_per_s"] for machine in machines
+    ]
+
+
+def test_the_report_of_a_run_with_a_loss_names_what_helps() -> None:
+    """The loss has no kernel, so no kernel of it can be made faster; the sensitivities of all others are there."""
+    plan = training_plan((64, 64), 24, loss="squared error")
+    result = mode_of(plan).simulate(plan, Options(steps=2), trace=False)
+    assert LOSS in summary_text(result)
+    assert levers_of(result)

@@ -125,10 +125,12 @@ class Pipelined:
         return [{"samples_per_s": rate} for rate in found]
 
     def work(self, plan: Plan) -> Iterator[Placed | Layer]:
-        """Yield the kernels of all stages, except updates, which run once per batch."""
+        """Yield the kernels of all stages, except updates, which run once per batch, and a loss without a kernel."""
         plan = expect(plan, PipelinedPlan)
         prices = Prices(plan.wafer)
         for stage in plan.stages:
+            if not stage.kernels:  # a loss that the compiler added
+                continue
             rows = stage.region.rows
             cols = max(1, stage.region.compute_cores // rows)
             tiling = Tiling(rows, cols, "stationary")

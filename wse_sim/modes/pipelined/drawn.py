@@ -17,6 +17,7 @@ from wse_sim.compiler.plan import Stage
 from wse_sim.compiler.sizing import Group, Sizer
 from wse_sim.engine.host import InputPath
 from wse_sim.hardware import Cluster, Wafer
+from wse_sim.modes.pipelined.loss import loss_forward_cycles
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.repricing import shape_of, sizer_of
 
@@ -47,6 +48,13 @@ def _pace(plan: PipelinedPlan, wafers: DrawnWafers) -> FloatArray:
     slowest = np.zeros(len(wafers.each))
     known: set[Hashable] = set()
     for stage in plan.stages:
+        if not stage.kernels:  # a loss that the compiler added
+
+            def forward(wafer: Wafer, stage: Stage = stage) -> Mapping[str, object]:
+                return {"forward": loss_forward_cycles(stage, plan, wafer)}
+
+            slowest = np.maximum(slowest, wafers.price(forward)["forward"] + stage.backward_cycles)
+            continue
         rows, cols = shape_of(stage)
         kind = own.kind(groups[stage.kernels[0]]), rows, cols
         if kind in known:

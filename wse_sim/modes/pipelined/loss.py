@@ -17,6 +17,7 @@ core per row, counted from its program::
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from math import ceil
 
 from wse_sim.compiler.plan import CoreMemory, Region, Stage, Stream, waiting_bytes
@@ -114,10 +115,6 @@ def _stage(
     passing = rows * (in_turn - 1) / in_turn * logits / 2
     forward, backward = (each * cycles for cycles in loss_cycles(loss, logits, wafer))
     forward += passing
-    special = 0.0
-    if loss == "cross entropy":
-        special = each * (logits * wafer.exp_cycles + wafer.exp_cycles + wafer.divide_cycles)
-    startup = each * STARTS[loss] * wafer.vector_start_cycles
     return Stage(
         name=copy_name(LOSS, last.replica),
         family=FAMILIES[loss],
@@ -127,7 +124,7 @@ def _stage(
         forward_cycles=forward,
         backward_cycles=backward,
         update_cycles=0.0,
-        forward_parts=frozen(compute=forward - special - startup, special=special, startup=startup),
+        forward_parts=_parts(loss, logits, each, forward, wafer),
         backward_parts=frozen(compute=backward),
         rows_per_sample=rows,
         barrier=False,
@@ -138,6 +135,42 @@ def _stage(
         ),
         flops_per_sample=0,
         replica=last.replica,
+    )
+
+
+def _parts(loss: str, logits: int, each: float, forward: float, wafer: Wafer) -> Mapping[str, float]:
+    """Return the parts of the `forward` cycles of a core that takes `each` rows per sample."""
+    special = 0.0
+    if loss == "cross entropy":
+        special = each * (logits * wafer.exp_cycles + wafer.exp_cycles + wafer.divide_cycles)
+    startup = each * STARTS[loss] * wafer.vector_start_cycles
+    return frozen(compute=forward - special - startup, special=special, startup=startup)
+
+
+def loss_rows(stage: Stage, plan: PipelinedPlan) -> tuple[str, int, float]:
+    """Return the loss of a stage, its logits per row, and the rows of a core per sample.
+
+    The rows follow from the cycles that send their gradients, which no constant of the wafer changes.
+    """
+    loss = next(name for name, family in FAMILIES.items() if family == stage.family)
+    tensor = next(stream.tensor for stream in plan.streams if stream.consumer == stage.name)
+    logits = int(plan.graph.tensors[tensor].shape[-1])
+    return loss, logits, stage.backward_cycles / loss_cycles(loss, logits, plan.wafer)[1]
+
+
+def loss_forward_cycles(stage: Stage, plan: PipelinedPlan, wafer: Wafer) -> float:
+    """Return the forward cycles of the stage of a loss on another wafer; words that pass take as long as before."""
+    loss, logits, each = loss_rows(stage, plan)
+    here, there = (loss_cycles(loss, logits, one)[0] for one in (plan.wafer, wafer))
+    return stage.forward_cycles + each * (there - here)
+
+
+def repriced_loss(stage: Stage, plan: PipelinedPlan, wafer: Wafer) -> Stage:
+    """Return the stage of a loss with the costs on `wafer`."""
+    loss, logits, each = loss_rows(stage, plan)
+    forward = loss_forward_cycles(stage, plan, wafer)
+    return dataclasses.replace(
+        stage, forward_cycles=forward, forward_parts=_parts(loss, logits, each, forward, wafer)
     )
 
 

@@ -18,6 +18,7 @@ from wse_sim.compiler.sizing import Group, Sizer
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.graph.optimizers import OPTIMIZERS, optimizer_of
 from wse_sim.hardware import Cluster, Wafer
+from wse_sim.modes.pipelined.loss import repriced_loss
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 
 
@@ -45,7 +46,12 @@ def reprice(plan: PipelinedPlan, wafer: Wafer, cluster: Cluster) -> PipelinedPla
     # Rounding to whole columns would change narrow regions by a third; a compiler with the new value would
     # re-place them.
     slower = plan.wafer.pipeline_efficiency / wafer.pipeline_efficiency
-    stages = tuple(_stage(sizer, groups[stage.kernels[0]], stage, slower) for stage in plan.stages)
+    stages = tuple(
+        _stage(sizer, groups[stage.kernels[0]], stage, slower)
+        if stage.kernels
+        else repriced_loss(stage, plan, wafer)
+        for stage in plan.stages
+    )
     return dataclasses.replace(plan, wafer=wafer, cluster=cluster, stages=stages)
 
 
