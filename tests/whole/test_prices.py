@@ -147,6 +147,16 @@ def test_what_is_not_covered_is_priced_plain_and_told_why():
         planned(graph, prices="composed")
 
 
+@pytest.mark.parametrize("training", [False, True])
+def test_a_laid_graph_without_programs_is_planned_as_it_is(training: bool) -> None:
+    """Sums along rows have no program: no bundles and no rounds are looked for, and the simulation names the kernel."""
+    how = {"training": True, "optimizer": "sgd"} if training else {}
+    plan = planned(inputs_over_rows(api.lower(Sums(), (torch.zeros(1, 4, 16),), **how)), replicas=1)
+    assert plan.round_samples == 0
+    with pytest.raises(ModelError, match="kernel '"):
+        (compare_training if training else compare_with_engine)(plan)
+
+
 def test_look_ups_dropout_and_a_loss_keep_their_plain_price_on_the_wafer():
     torch.manual_seed(0)
     ids = torch.zeros(1, 6, dtype=torch.long)

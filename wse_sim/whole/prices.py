@@ -93,6 +93,10 @@ def plan_with(
         If composed prices are requested and the graph is not supported.
     """
     if is_laid(graph):  # by a caller that simulates the plan
+        try:
+            check_any(with_programs(graph))
+        except ModelError:  # the simulation states it
+            return compiler(graph)
         return scheduled(settled(graph, compiler), schedule)
     if prices == PLAIN:
         return _noted(compiler(graph), _plain_note("prices=plain is set"))

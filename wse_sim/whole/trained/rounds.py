@@ -58,9 +58,8 @@ def in_program_rounds(plan: PipelinedPlan) -> PipelinedPlan:
     stages = [stage for stage in plan.stages if stage.replica == 0]
     regions = regions_of(plan, stages)
     fits = [most_of(region) for region in regions]
-    if any(
-        not stage.kernels for stage in stages
-    ):  # a loss, which the program places on free cores, one token on each
+    has_loss = any(not stage.kernels for stage in stages)
+    if has_loss:  # its program has one token on each of its cores, where cores are free
         fits.append(_loss_of(plan).most_in_flight(FabricConfig.from_wafer(plan.wafer), samples))
     return in_rounds(with_ways(plan, *shortest_ways(plan, regions)), divisor(samples, min(fits)), regions)
 
