@@ -104,6 +104,7 @@ FITTED = {
     "scalar_dsd_change_cycles": ("change of a descriptor", "11 programs in CSL"),
     "scalar_map_start_cycles": ("start of a map in CSL", "3 programs in CSL"),
     "scalar_trace_cycles": ("time stamp of `<debug>` in CSL", "1 program in CSL"),
+    "scalar_xdsr_load_cycles": ("load of an extended DSR in CSL on WSE-3", "2 programs in CSL"),
 }
 """Every constant that was fitted: what it is, and the measurements that tie it (CS-2 / CS-3)."""
 

@@ -105,10 +105,11 @@ fn moved_shape(by: i16) void { @fmuls(@increment_dsd_offset(a2, by, f32), b1, 2.
 comptime { @export_symbol(line); @export_symbol(shape); @export_symbol(strided); @export_symbol(moved_line); @export_symbol(moved_shape); }
 """
     machine = Machine(compile_text(tmp_path, text, arch=arch))
-    register = load_wafer(arch).scalar_dsr_shape_cycles
-    assert machine.call("shape") - machine.call("line") == 2 * register
-    assert machine.call("strided") - machine.call("line") == 4 * register
-    assert machine.call("moved_shape", 1) - machine.call("moved_line", 1) == 4 * register
+    wafer = load_wafer(arch)
+    extended, stride = wafer.scalar_xdsr_load_cycles, wafer.scalar_dsr_shape_cycles
+    assert machine.call("shape") - machine.call("line") == 2 * extended
+    assert machine.call("strided") - machine.call("line") == 2 * (extended + stride)
+    assert machine.call("moved_shape", 1) - machine.call("moved_line", 1) == extended + 3 * stride
 
 
 UNCHANGED = """

@@ -64,6 +64,7 @@ class ScalarCosts(BaseModel):
     scalar_dsd_add_cycles: Price
     scalar_dsr_load_cycles: Price
     scalar_dsr_shape_cycles: Price
+    scalar_xdsr_load_cycles: Price
     scalar_dsr_change_cycles: Price
     scalar_task_bit_cycles: Price
     scalar_register_cycles: Price
@@ -85,7 +86,8 @@ class ScalarCosts(BaseModel):
             name.removeprefix("scalar_").removesuffix("_cycles"): int(getattr(self, name))
             for name in ScalarCosts.model_fields
         }
-        prices["dsr_load_4d"] = prices["dsr_load"] + MOST_REGISTERS * prices["dsr_shape"]
+        prices["dsr_further"] = prices["xdsr_load"] + (MOST_REGISTERS - 1) * prices["dsr_shape"]
+        prices["dsr_load_4d"] = prices["dsr_load"] + prices["dsr_further"]
         # A mapped operation on loaded registers costs map_element_cycles a turn, instead of its start and the loop around it.
         # Whole cycles here; the machine adds up the thousandths.
         turn = int(float(getattr(self, "map_element_cycles", 0)))

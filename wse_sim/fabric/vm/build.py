@@ -19,7 +19,6 @@ from wse_sim.fabric.vm.branches import branch_prices
 from wse_sim.fabric.vm.image import COLORS, CoreClass, Image
 from wse_sim.fabric.vm.registers import REGISTERS
 from wse_sim.fabric.vm.starts import known_loads, vector_starts
-from wse_sim.hardware.scalar_costs import MOST_REGISTERS
 
 Array = npt.NDArray[Any]
 _LATE = (O.Op.VEC, O.Op.SYS, O.Op.BLOCK)
@@ -123,7 +122,7 @@ def make_machine(
         "FIFOS": n_fifos, "QUEUES": n_queues, "OUTPUTS": outputs, "HOP": config.hop_cycles, "TURN_COST": config.turn_cycles, "CROSSING": config.die_crossing_cycles, "CELLS": cells,
         "CAP": cap, "WAVELET_MILLI": config.wavelet_milli, "ROUND_ROBIN": config.round_robin, "STRICT": strict, "RAMP_DELAY": delay,
         "IS_WSE3": is_wse3, "PICK": costs["task_pick"], "CONFLICT": config.conflict_milli,
-        "PROFILE": profile, "BUDGET": 4096, "OFFSET_X": image.offset[0], "OFFSET_Y": image.offset[1], "DSR_COST": costs["dsr_load"], "SHAPE_COST": MOST_REGISTERS * costs["dsr_shape"], "DEPENDENT": costs["vector_dependent"],
+        "PROFILE": profile, "BUDGET": 4096, "OFFSET_X": image.offset[0], "OFFSET_Y": image.offset[1], "DSR_COST": costs["dsr_load"], "SHAPE_COST": costs["dsr_further"], "DEPENDENT": costs["vector_dependent"],
         "BANK_PERIOD_16": NO_PERIOD,
         "BANK_PERIOD_32": config.fp32_bank_period_words, "MAP_MILLI": config.map_element_milli % 1000,
         "MAP_VECTOR_MILLI": config.map_vector_milli, "WATCH": watch, "SCALAR_WORDS": 0 if watch else words,

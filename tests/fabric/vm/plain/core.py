@@ -215,7 +215,11 @@ class Core:
             if op == Op.VEC:
                 loads, shapes, reads, is_local = surveyed(self, c, b)
                 last, free = self.written
-                start = late + self.m.costs["dsr_load"] * loads + 4 * self.m.costs["dsr_shape"] * shapes
+                start = (
+                    late
+                    + self.m.costs["dsr_load"] * loads
+                    + (self.m.costs["xdsr_load"] + 3 * self.m.costs["dsr_shape"]) * shapes
+                )
                 if last in reads:  # it waits until the element is written
                     start += max(self.m.costs["vector_dependent"] - (t + self.left - free), 0)
                 self.left = max(self.left + start, 0)
