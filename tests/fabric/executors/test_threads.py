@@ -104,8 +104,8 @@ def test_threads_equal_the_oracle(threads: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", range(6))
-def test_bands_equal_the_oracle_on_thousands_of_programs(block: int) -> None:
+@pytest.mark.parametrize("block", range(2))
+def test_bands_equal_the_oracle_on_a_thousand_programs(block: int) -> None:
     """This is the slow test."""
     for seed in seeds(500 * block, 500):
         compare(seed, NEWER if seed % 4 == 0 else CONFIG, UNEVEN if seed % 3 else IN_TURNS, N[seed % 3])

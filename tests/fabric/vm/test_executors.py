@@ -25,9 +25,9 @@ def test_random_programs_agree(block: int):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize("block", range(4))
 def test_many_random_programs_agree(block: int):
-    """The same, 5,000 programs."""
+    """The same, 2,000 programs."""
     for seed in seeds(10_000 + 500 * block, 500):
         program = RandomProgram(seed)
         assert program.run("oracle") == program.run("fast"), seed

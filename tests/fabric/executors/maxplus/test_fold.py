@@ -58,12 +58,12 @@ def test_random_repeating_programs_equal_the_oracle(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(3))
+@pytest.mark.parametrize("part", range(2))
 def test_many_random_repeating_programs_equal_the_oracle(monkeypatch: pytest.MonkeyPatch, part: int) -> None:
-    """5,000 programs in five parts."""
+    """1,000 programs, half of them on the other machine."""
     monkeypatch.setattr(fold, "KEPT", (3, 5, 9))
-    found = fuzz(seeds(100_000 + 2000 * part, 1000), WSE2 if part % 2 else OTHER)
-    assert found["folded"] > cases(1000) // 4
+    found = fuzz(seeds(100_000 + 2000 * part, 500), WSE2 if part % 2 else OTHER)
+    assert found["folded"] > cases(500) // 4
 
 
 def test_pipelined_gemv_contends_and_its_rows_repeat() -> None:
