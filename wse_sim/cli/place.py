@@ -250,8 +250,8 @@ def _model_result(answer: dict[str, Any], out: Path | None, as_json: bool) -> No
 
         titles = [
             f"{row['placer']}, {row['objective']}: {row['samples_per_s']:.5g} samples/s\n"
-            f"slowest {row['slowest_cycles']:.4g} cycles ({row['ratio']:.3f} x bound), "
-            f"{100 * row['region_fraction']:.1f} % in regions\nwire {row['wire_l1_cores']:.0f} cores"
+            f"slowest {row['slowest_cycles']:,.0f} cycles ({row['ratio']:.3f} x bound), "
+            f"{100 * row['region_fraction']:.1f} % in regions\nwire {row['wire_l1_cores']:,.0f} cores"
             for row in answer["placements"]
         ]
         with whole(out / "placements.png") as part:
