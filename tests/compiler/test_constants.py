@@ -46,8 +46,8 @@ def test_the_file_names_every_constant_and_no_loss_above_the_tolerance():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "model"), [*zip(constants.names(), cycle(NAMES))])
+@pytest.mark.parametrize(("name", "model"), [*zip(constants.names()[::3], cycle(NAMES))])
 def test_no_model_in_any_mode_loses_by_a_better_constant(name: str, model: str):
-    """One model, both modes, both directions (the file has all models); searched layouts may differ by two percent."""
+    """One model, both modes, both directions; the file has all constants and models. Searched layouts may differ by 2 %."""
     found = constants.changes([name], models=(model,))
     assert max((one.lost for one in found), default=0.0) <= 2 * constants.TOLERANCE

@@ -355,7 +355,7 @@ def test_a_fault_in_our_own_files_is_ours(
 
 
 @pytest.mark.slow
-@examples(400)
+@examples(150)
 @given(
     st.lists(
         st.tuples(st.integers(0, len(OPERATORS) - 1), st.integers(0, 60), st.integers(0, 60)),
