@@ -69,7 +69,7 @@ def inert(path: str) -> io.BytesIO:
         members = _members(archive, path)
         missing = next((name for name in (_MODEL, *_CONFIGS.values()) if name not in members), None)
         if missing:
-            raise ModelError(f"{path} holds no {missing}, so it is no saved program of one model; {_REMEDY}")
+            raise ModelError(f"{path} contains no {missing}, so it is not a saved program; {_REMEDY}")
         for name in _MARKS:
             if name in members and members[name].file_size <= 4096:
                 copy.writestr(f"model/{name}", archive.read(members[name]))

@@ -482,9 +482,7 @@ def _difference(graph: KernelGraph, module: Counted, program: Counted | None) ->
         f"only in the graph: {_listed(mine)}; only in torch: {_listed(theirs)}"
     )
     if program is not None and _is_equal(graph, program):
-        text += (
-            "; torch counts what the graph has over the captured program: the module itself runs otherwise"
-        )
+        text += "; torch counts the graph's FLOPs for the captured program, so the module itself runs other operators"
     return text + "; please report it with the model"
 
 

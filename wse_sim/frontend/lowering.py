@@ -71,7 +71,7 @@ class Lowering:
         known = [field.name for field in dataclasses.fields(cls)]
         for name in how:
             if name not in known:
-                raise ModelError(f"a model is not lowered with '{name}'; use {', '.join(known)}")
+                raise ModelError(f"lowering has no option '{name}'; use {', '.join(known)}")
         values: dict[str, object] = dict(how)
         if "precision" in how:
             values["precision"] = precision_of(how["precision"])

@@ -19,7 +19,7 @@ from torch import _VF, Tensor
 from torch.nn import functional
 from torch.nn.attention import flex_attention as flex
 
-PADDED = "packed: sequences of a batch are padded to its longest; torch leaves the steps behind the end of shorter ones out"
+PADDED = "packed: sequences of a batch are padded to its longest; torch skips the steps after the end of shorter ones"
 
 
 def _attention(

@@ -53,7 +53,9 @@ class ResNet(nn.Module):
     def __init__(self, p: ModelParameters) -> None:
         super().__init__()
         if p.layers not in _STAGES:
-            raise ModelError(f"a resnet has no {p.layers} layers; use one of {', '.join(map(str, _STAGES))}")
+            raise ModelError(
+                f"a resnet cannot have {p.layers} layers; use one of {', '.join(map(str, _STAGES))}"
+            )
         deep = p.layers >= 50
         self.conv1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
