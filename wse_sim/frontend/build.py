@@ -64,9 +64,11 @@ def lower_trace(
     facts: dict[str, Any] | None = None,
     skip: frozenset[str] = frozenset(),
 ) -> LoweredModel:
-    """Clean, rewrite, classify and fuse a trace, and return its kernel graph for `samples` samples.
+    """Clean, rewrite, classify and fuse a trace, and return its kernel graph with the record of its
+    construction.
 
-    `facts` become facts of the graph; `skip` are the names of fusions that are left out.
+    `samples` is the number of samples in the trace; `facts` become facts of the graph; `skip` are the names
+    of fusions that are left out.
 
     Raises
     ------

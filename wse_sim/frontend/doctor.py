@@ -1,10 +1,10 @@
-"""Finds all obstacles of a model in one pass: refused and slow lines, each with its reason, remedy and
-fraction of the FLOPs.
+"""Finds all obstacles of a model in one pass: refused and slow lines with reason, remedy and fraction of
+FLOPs.
 
-The model is lowered as usual, but instead of raising an error lowering records it and continues: a value that
-Python reads is taken as false or one, an operator without a kernel moves its elements, a changed attribute is
-ignored. If torch itself stops, the model is captured again with a guess instead of each result that torch
-rejects (:mod:`wse_sim.frontend.substitutes`).
+The model is lowered as usual, but errors are recorded instead of raised: a value that Python reads is taken
+as false or one, an operator without a kernel moves its elements, a changed attribute is ignored. If torch
+itself stops, the model is captured again with a guess instead of each result that torch rejects
+(:mod:`wse_sim.frontend.substitutes`).
 
     fraction of an operator     FLOPs of the forward kernels that depend on its result
     fraction of a value read    FLOPs of the products after it in the program

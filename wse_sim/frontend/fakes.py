@@ -59,7 +59,7 @@ def as_fake(
 
 
 def told_apart(values: T) -> T:
-    """Return the arguments with copies of tensors that occur again, which torch would take for one input."""
+    """Return the arguments with repeated tensors copied, because torch would take them for one input."""
     seen: set[int] = set()
 
     def once(x: object) -> object:

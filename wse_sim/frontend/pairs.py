@@ -1,8 +1,8 @@
 """Represents complex numbers as pairs of real numbers: kernels on pairs, and Fourier transforms.
 
 A trace has complex tensors as in torch. The kernel of a complex node works on pairs: its tensors have a last
-dimension of 2, a product becomes four real ones (twice as many columns of both operands), and elementwise
-work is that of both parts.
+dimension of 2, a product becomes four real ones (its dimensions k and n are doubled), and elementwise work is
+that of both parts.
 """
 
 from __future__ import annotations
