@@ -1,4 +1,4 @@
-"""The frontend: PyTorch models become kernel graphs.  Importing it does not import torch."""
+"""The frontend: it lowers PyTorch models to kernel graphs. Importing it does not import torch."""
 
 from wse_sim.frontend.api import (
     Model,

@@ -1,7 +1,8 @@
-"""The CTC loss in a captured program: a gather of the labels' scores, one operator for all frames, and a mean.
+"""Replaces the CTC loss in a captured program by a gather, one operator for all frames, and a reduction.
 
-``torch.ctc_loss`` creates tensors whose sizes depend on the values of the lengths.  Here every sequence is as long as the longest
-that its arguments allow; the length of a sequence only selects the frame and the states of its result.
+``torch.ctc_loss`` creates tensors whose sizes depend on the values of the lengths. Here every sequence is
+padded to the longest length that its arguments allow; the true length of a sequence only selects the frame
+and the states of its result.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ Lengths = Tensor | list[int] | tuple[int, ...]
 
 @torch.library.custom_op("wse_sim::ctc", mutates_args=())
 def ctc(emissions: Tensor, skips: Tensor) -> Tensor:
-    """Return the loss of every sequence from emissions (frames, sequences, states) and skips (sequences, states).
+    """Return the CTC loss of every sequence.
 
-    It has no implementation: a capture needs its shape alone.
+    `emissions` are (frames, sequences, states), `skips` are (sequences, states). The operator has no
+    implementation, because a capture needs only the shape of its result.
     """
     raise NotImplementedError("wse_sim::ctc has no values")
 
@@ -48,7 +50,11 @@ def ctc_loss(
     reduction: int | str = 1,
     zero_infinity: bool = False,
 ) -> Tensor:
-    """Replace :func:`torch.ctc_loss` by a gather, the sum over all alignments, and a mean over sequences."""
+    """Compute :func:`torch.ctc_loss` as a gather, a sum over all alignments, and the requested reduction.
+
+    `log_probs` are (frames, sequences, classes), or (frames, classes) for one sequence. `reduction` is
+    torch's number or name: 0 or "none", 1 or "mean", 2 or "sum".
+    """
     alone = log_probs.dim() == 2
     scores = log_probs.unsqueeze(1) if alone else log_probs
     labels = _rows(targets, target_lengths, scores.shape[1])
@@ -68,7 +74,7 @@ def ctc_loss(
 
 
 def _rows(targets: Tensor, lengths: Lengths, sequences: int) -> Tensor:
-    """Return one row of labels per sequence; concatenated labels are split evenly."""
+    """Return labels as (sequences, labels); concatenated labels are cut into rows of the longest length."""
     if targets.dim() == 2:
         return targets
     if sequences == 1:

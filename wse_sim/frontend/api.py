@@ -1,7 +1,7 @@
-"""Entry points of the frontend: they turn a name, a file, a factory, a module or an exported program into a kernel
-graph.
+"""Entry points of the frontend, which lower any form of a model to a kernel graph.
 
-One file, because every door ends in the same few steps.
+A model may be a name, a file, a factory, a module or an exported program. The entry points are in one file
+because all of them end in the same few steps.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ __all__ = [
 ]
 
 Model = str | Path | Mapping[str, Any] | KernelGraph | object
-"""A model: its name, a file, its sizes, a kernel graph, or an object of torch (:mod:`wse_sim.frontend.given`)."""
+"""A model: a name, a file, its sizes, a kernel graph, or a PyTorch object (:mod:`wse_sim.frontend.given`)."""
 
 
 def _torch_part(name: str) -> ModuleType:
-    """Import a module of the frontend that needs torch.
+    """Import and return a module of the frontend that needs torch.
 
     Raises
     ------
@@ -97,24 +97,27 @@ def load_model(
     Parameters
     ----------
     spec
-        A name of ``configs/models``, a path to such a YAML, a mapping of model parameters,
-        ``package.module:factory`` or ``FILE.py:factory``, a ``.pt2`` file, or ``hf:PATH/config.json``; or an object: a
-        module of torch, a function of tensors, ``(module, inputs)``, a program of ``torch.export``, a ``torch.fx``
-        graph, a factory.
+        A name from ``configs/models``, the path of such a YAML file, a mapping of model parameters,
+        ``package.module:factory`` or ``FILE.py:factory``, a ``.pt2`` file, or ``hf:PATH/config.json``; or an
+        object: a PyTorch module, a function of tensors, ``(module, inputs)``, a program of ``torch.export``,
+        a ``torch.fx`` graph module, a factory, or a kernel graph.
     inputs
-        Example arguments of a module: one tensor, a tuple or list of arguments, or a mapping of names to them.
-    batch, seq
-        Samples of a step (default: 1, or what a factory's arguments or a saved program hold), and the
-        length of a sample where it is a sequence.
+        Example arguments of a module: one tensor, a tuple or list of arguments, or a mapping from names to
+        arguments.
+    batch
+        Samples per step. Default: the number in the example arguments or in the saved program; 1 for other
+        models.
+    seq
+        Length of a sample, for models whose samples are sequences.
     how
-        Training, optimizer, precision and so on: :class:`~wse_sim.frontend.lowering.LoweringOptions`.
+        Training, optimizer, precision and other options: :class:`~wse_sim.frontend.lowering.LoweringOptions`.
 
     Raises
     ------
     ModelError
         If the model cannot be found, read or lowered.
     ConfigError
-        If a parameter is unknown or impossible.
+        If a parameter is unknown or out of range.
 
     Examples
     --------
@@ -142,12 +145,14 @@ def load_model(
 
 
 def takes_sequence(spec: str) -> bool:
-    """Return whether a length of the sequence can be chosen for a model; True where only building it would tell.
+    """Return whether the sequence length of a model can be chosen, without building the model.
+
+    It is True for every ``hf:`` configuration, and False for factories and ``.pt2`` files.
 
     Raises
     ------
     WseError
-        If a name or file is at fault.
+        If the name is unknown, or the file cannot be read.
     """
     if spec.startswith("hf:"):
         return True
@@ -165,7 +170,13 @@ def explain(
     seq: int | None = None,
     training: bool = False,
 ) -> list[str]:
-    """Return what clean-up and every rewrite rule did to a model, one line each, with counts of equal lines."""
+    """Return what clean-up and every rewrite rule did to a model, one line per kind of change with its count.
+
+    Raises
+    ------
+    ModelError
+        If the model cannot be found, read or lowered.
+    """
     lowered = _load(spec, batch, seq, Lowering(training))[1]
     counts: dict[str, int] = {}
     for applied in lowered.applied:
@@ -184,8 +195,18 @@ def diagnose(
     training: bool = False,
     wafer: str = "wse2",
 ) -> Diagnosis:
-    """Return all obstacles of a model, as :func:`load_model` takes it; `args` and `kwargs` are a module's example
-    arguments.
+    """Return all obstacles of a model and its slow lines.
+
+    Parameters
+    ----------
+    spec
+        A model, as for :func:`load_model`.
+    args, kwargs
+        Example arguments of a module, by position and by name.
+    batch, seq, training
+        As for :func:`load_model`.
+    wafer
+        Name of the wafer on which slow lines are priced.
 
     Raises
     ------
@@ -200,14 +221,14 @@ def diagnose(
 
 
 def _with_arguments(spec: Model, args: object, kwargs: Mapping[str, Any] | None = None) -> Model:
-    """Return a model together with its example arguments, if they are passed separately."""
+    """Return a model with its example arguments, if they are passed separately."""
     if args is None and not kwargs:
         return spec
     return (spec, () if args is None else args, dict(kwargs or {}))
 
 
 def name_of(given: Model) -> str:
-    """Return the name of a model: its text, of an object its class or the name of its function."""
+    """Return the name of a model: its text, or the name of an object's class or function."""
     if isinstance(given, str | Path):
         return str(given)
     if isinstance(given, KernelGraph):
@@ -227,10 +248,10 @@ def _without_numbers(text: str) -> str:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Turn off Python's garbage collection in the block, because importing torch and tracing make a million lasting
-    objects.
+    """Disable Python's garbage collection within the block.
 
-    A quarter of the CPU time of a first capture went into looking through them.
+    Importing torch and tracing create about a million long-lived objects; scanning them took a quarter of the
+    CPU time of a first capture.
     """
     was = gc.isenabled()
     gc.disable()
@@ -240,7 +261,7 @@ def _uncollected() -> Iterator[None]:
         if was:
             if (
                 not gc.get_freeze_count()
-            ):  # they count as old, or the next collection would look through them all
+            ):  # move the new objects to the oldest generation; otherwise the next collection scans them all
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()
@@ -282,8 +303,15 @@ def _load(
 
 
 def _from_configuration(path: str, seq: int | None, options: Lowering) -> tuple[KernelGraph, LoweredModel]:
-    """Lower a transformers configuration with all of its inputs; if some cannot be captured, without them,
-    with a note."""
+    """Lower a transformers configuration with the first of its example inputs that can be captured.
+
+    A note names the inputs that are left out and the reason.
+
+    Raises
+    ------
+    ModelError
+        The fault of the first example inputs, if none can be captured.
+    """
     module, examples, facts = _torch_part("huggingface").from_config(path, seq)
     name, faults = Path(path).parent.name or "hf", list[ModelError]()
     for kwargs in examples:
@@ -302,7 +330,7 @@ def _from_configuration(path: str, seq: int | None, options: Lowering) -> tuple[
 def _from_parameters(
     name: str, p: ModelParameters, batch: int | None, seq: int | None, options: Lowering
 ) -> tuple[KernelGraph, LoweredModel]:
-    """Return a model of the zoo: captured for one sample, restated for `batch`."""
+    """Lower a model of the zoo: capture it for one sample and scale its graph to `batch` samples."""
     if p.is_sequence and p.mlm_positions and seq and p.mlm_positions > seq:
         raise ModelError(
             f"mlm_positions {p.mlm_positions} exceeds seq {seq}; lower it or give a longer sequence"
@@ -345,7 +373,11 @@ def _lower(
     wrapper: str = "",
     given: Sequence[str] = (),
 ) -> tuple[KernelGraph, LoweredModel]:
-    """Capture and lower a module; `wrapper` is a part whose name is left out, `given` names its inputs."""
+    """Capture and lower a module.
+
+    `wrapper` is the name of a wrapping module, which is removed from module paths; `given` are the names of
+    the inputs in that case.
+    """
     capture = _torch_part("capture")
     lora = adapted(module, options.lora, options.lora_on, options.train) if options.lora else nullcontext()
     with lora:
@@ -405,7 +437,7 @@ def _from_program(
             f"{what} is a captured program, which takes no adapters; give the module it was made of"
         )
     if program.example_inputs and _torch_part("given").of_dynamic_shapes(program):
-        # Shapes that were left open are those of the example.
+        # Dynamic shapes get the sizes of the example inputs.
         args, kwargs = program.example_inputs
         graph, lowered = _lower(program.module(), args, kwargs, options, samples=None, name=name)
     else:
@@ -416,7 +448,7 @@ def _from_program(
 def _from_object(
     given: object, what: str, name: str, batch: int | None, options: Lowering
 ) -> tuple[KernelGraph, LoweredModel]:
-    """Lower a model that is an object; `what` names it in messages, `name` in the graph."""
+    """Lower a model that is an object; `what` is its name in messages, `name` its name in the graph."""
     parts = _torch_part("given")
     _torch_part("capture")
     found = parts.taken_apart(given, what)
@@ -433,13 +465,14 @@ def _from_object(
 
 
 def load_module(spec: str) -> Made:
-    """Return (module, args, kwargs) of a factory, ``package.module:factory`` or ``FILE.py:factory``, with the weights
-    that it gives.
+    """Return (module, args, kwargs) of a factory, ``package.module:factory`` or ``FILE.py:factory``.
+
+    The module has the weights that the factory gave it.
 
     Raises
     ------
     ModelError
-        If the factory is not found or fails.
+        If the factory is not found or fails, or returns no module with arguments.
     """
     parts = _torch_part("given")
     _torch_part("capture")
@@ -457,10 +490,10 @@ def lower(
     kwargs: Mapping[str, Any] | None = None,
     **how: Unpack[LoweringOptions],
 ) -> KernelGraph:
-    """Return the kernel graph of a ``torch.nn.Module`` for example arguments; samples are the first dimension of the
-    first.
+    """Return the kernel graph of a ``torch.nn.Module`` for example arguments.
 
-    It takes whatever :func:`load_model` takes.  `how`: :class:`~wse_sim.frontend.lowering.LoweringOptions`.
+    `model` may also be any other model that :func:`load_model` accepts. The number of samples is the first
+    dimension of the first input. `how`: :class:`~wse_sim.frontend.lowering.LoweringOptions`.
 
     Example
     -------
@@ -485,7 +518,15 @@ def lower_exported(
     recompute: str = "none",
     precision: str | int = "mixed",
 ) -> KernelGraph:
-    """Return the kernel graph of a ``torch.export.ExportedProgram``."""
+    """Return the kernel graph of a ``torch.export.ExportedProgram``.
+
+    `optimizer`, `recompute` and `precision` are those of :class:`~wse_sim.frontend.lowering.LoweringOptions`.
+
+    Raises
+    ------
+    ModelError
+        If the program cannot be lowered.
+    """
     options = Lowering(training, optimizer, recompute, precision_of(precision))
     return _load(program, None, None, options)[0]
 
@@ -499,6 +540,14 @@ def lower_fx(
     recompute: str = "none",
     precision: str | int = "mixed",
 ) -> KernelGraph:
-    """Return the kernel graph of a ``torch.fx.GraphModule`` for example arguments."""
+    """Return the kernel graph of a ``torch.fx.GraphModule`` for example arguments.
+
+    `optimizer`, `recompute` and `precision` are those of :class:`~wse_sim.frontend.lowering.LoweringOptions`.
+
+    Raises
+    ------
+    ModelError
+        If torch cannot capture the module, or an operator has no kernel.
+    """
     options = Lowering(training, optimizer, recompute, precision_of(precision))
     return _load((graph_module, args), None, None, options)[0]

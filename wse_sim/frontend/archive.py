@@ -1,13 +1,14 @@
-"""Reads files of ``torch.export.save`` from untrusted sources without executing anything in them.
+"""Reads files of ``torch.export.save`` from untrusted sources without executing any of their content.
 
-``torch.export.load`` is made for one's own files: it unpickles sample inputs, tensors and custom objects, evaluates
-symbolic sizes as Python text, looks functions up by any name in ``torch``, imports the modules that trees of inputs
-name, and writes names of the file into Python source that it compiles.  A graph of kernels needs operators and shapes
-alone.  So the archive is written again in memory, from a list of what may be in it, and only that copy is loaded:
+``torch.export.load`` trusts its file: it unpickles sample inputs, tensors and custom objects, evaluates
+symbolic sizes as Python text, looks up functions by any name in ``torch``, imports the modules that the trees
+of inputs name, and writes names from the file into Python source that it compiles. A kernel graph needs only
+operators and shapes. So a copy of the archive is written in memory from an allowlist, and only that copy is
+loaded:
 
-* sample inputs are left out; tensors that are pickled and custom objects are refused;
-* operators are those of ``torch.ops`` and Python's arithmetic, sizes are numbers, names are names, trees are tuples, lists
-  and dictionaries;
+* sample inputs are left out; pickled tensors and custom objects are refused;
+* operators are those of some ``torch.ops`` namespaces and the arithmetic of Python, ``math`` and symbolic
+  sizes; sizes are numbers, names are identifiers, trees are tuples, lists and dictionaries;
 * values of parameters are left out (their shapes stay), so a large model costs no memory.
 """
 
@@ -24,10 +25,10 @@ from typing import Any
 from wse_sim.errors import ModelError
 
 MAX_JSON_BYTES = 256 * 2**20
-"""Largest description of a graph that is read: a bound on memory, not a size that was observed."""
+"""Largest description of a graph that is read, in bytes: a bound on memory, not an observed size."""
 
 MAX_VALUES_BYTES = 2**30
-"""Most bytes of buffers and constants that are copied: a bound on memory, not a size that was observed."""
+"""Most bytes of buffers and constants that are copied: a bound on memory, not an observed size."""
 
 _MARKS = ("archive_format", "archive_version", "byteorder", ".data/version", ".data/serialization_id")
 _MODEL = "models/model.json"
@@ -48,9 +49,9 @@ _OPERATOR = re.compile(
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _PLAIN = re.compile(
     r"[\w.+\-]*", re.ASCII
-)  # paths of modules, kinds, versions: they can end no string of Python
+)  # paths of modules, kinds, versions; such text cannot close a Python string
 _TREES = (None, "builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict")
-_KEPT_NOTES = ("stack_trace", "nn_module_stack", "torch_fn")  # what torch only splits, and we name layers by
+_KEPT_NOTES = ("stack_trace", "nn_module_stack", "torch_fn")  # text that torch only splits; it names layers
 
 
 def inert(path: str) -> io.BytesIO:
@@ -59,16 +60,16 @@ def inert(path: str) -> io.BytesIO:
     Raises
     ------
     ModelError
-        If the file is no such archive, or holds what could run or cannot be checked.
+        If the file is not such an archive, or has content that could run or cannot be checked.
     zipfile.BadZipFile, OSError, ValueError, KeyError
-        If it is damaged.
+        If the file is damaged.
     """
     made = io.BytesIO()
     with zipfile.ZipFile(path) as archive, zipfile.ZipFile(made, "w") as copy:
         members = _members(archive, path)
         missing = next((name for name in (_MODEL, *_CONFIGS.values()) if name not in members), None)
         if missing:
-            raise ModelError(f"{path} holds no {missing}, so it is no saved program of one model; {_REMEDY}")
+            raise ModelError(f"{path} contains no {missing}, so it is not a saved program; {_REMEDY}")
         for name in _MARKS:
             if name in members and members[name].file_size <= 4096:
                 copy.writestr(f"model/{name}", archive.read(members[name]))
@@ -91,7 +92,13 @@ def inert(path: str) -> io.BytesIO:
 
 
 def _members(archive: zipfile.ZipFile, path: str) -> dict[str, zipfile.ZipInfo]:
-    """Return the members by name within the one folder of the archive; checks that none is larger than declared."""
+    """Return the members of the archive by their names without the top folder.
+
+    Raises
+    ------
+    ModelError
+        If a member is compressed or occurs twice, or if the declared sizes exceed the size of the file.
+    """
     found: dict[str, zipfile.ZipInfo] = {}
     for one in archive.infolist():
         name = one.filename.partition("/")[2]
@@ -120,7 +127,13 @@ def _document(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: str) -> d
 
 
 def _checked(data: dict[str, Any], path: str) -> dict[str, Any]:
-    """Return the description of a program without the parts that are not needed; everything else is checked."""
+    """Return the description of a program without the parts that are not needed, after checking the rest.
+
+    Raises
+    ------
+    ModelError
+        If a text is not in the allowlist.
+    """
     data["guards_code"] = []
     graph = data["graph_module"]
     graph["metadata"], graph["treespec_namedtuple_fields"] = {}, {}
@@ -136,14 +149,17 @@ def _checked(data: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 def _texts(value: object, key: str) -> Iterator[tuple[str, str]]:
-    """Yield every text of a document with its key; a key itself has the key "key"."""
+    """Yield every text of a document with its key; the key of a key is "key".
+
+    Notes of nodes, except those in `_KEPT_NOTES`, are deleted in place.
+    """
     if isinstance(value, str):
         yield key, value
     elif isinstance(value, list):
         for one in value:
             yield from _texts(one, key)
     elif isinstance(value, dict):
-        if key == "metadata":  # of a node: notes, none of which is looked up
+        if key == "metadata":  # notes of a node; torch does not look up their names
             for name in [name for name in value if name not in _KEPT_NOTES]:
                 del value[name]
             return
@@ -153,8 +169,8 @@ def _texts(value: object, key: str) -> Iterator[tuple[str, str]]:
 
 
 def _fault(key: str, text: str) -> str:
-    """Return what is wrong with a text of the description; "" if it is valid."""
-    if key in ("as_string", "as_strings"):  # arguments: torch writes them as literals
+    """Return the fault of a text in the description as the middle of a sentence; "" if the text is valid."""
+    if key in ("as_string", "as_strings"):  # arguments, which torch uses as literals
         return ""
     if key in ("target", "as_operator"):
         return "" if _OPERATOR.fullmatch(text) else "names the operator"
@@ -168,8 +184,9 @@ def _fault(key: str, text: str) -> str:
 
 
 def _is_plain_tree(tree: object, names: bool) -> bool:
-    """Return whether a tree of values has tuples, lists and dictionaries alone; `names`: keys must be names of
-    arguments.
+    """Return whether a tree of values consists of tuples, lists and dictionaries only.
+
+    If `names` is true, keys of dictionaries must be names of arguments.
     """
     if not isinstance(tree, list) or len(tree) != 2 or not isinstance(tree[0], int):
         return False
@@ -192,7 +209,13 @@ def _is_plain_tree(tree: object, names: bool) -> bool:
 def _tensors(
     data: dict[str, Any], folder: str, members: dict[str, zipfile.ZipInfo], path: str
 ) -> Iterator[tuple[str, bool]]:
-    """Yield each member that a list of tensors needs once, and whether zeros of its shape can replace its values."""
+    """Yield each member that a list of tensors needs, and whether zeros of the same shape can replace it.
+
+    Raises
+    ------
+    ModelError
+        If a tensor is pickled or has a symbolic size.
+    """
     uses: dict[str, list[dict[str, Any]]] = {}
     prefix = "weight_" if folder == "data/weights/" else "tensor_"
     for entry in data["config"].values():

@@ -1,9 +1,9 @@
-"""Attributes of attention that describe its operands and scores: their layout and their factor.
+"""Attributes of an attention kernel that describe the layout of its operands and the factor of its scores.
 
 Views cost nothing on the machine, so a graph leaves them out. Code that computes values has to know the
-position of each feature. Here the views are applied to the element numbers. With B samples of T tokens, H
-heads of d features, token b t in row r(b, t) of the tensor and P parts in it (3: queries, keys and values are
-slices of one tensor; else 1), part p has the usual layout if::
+position of each feature. This module applies the views to element numbers. With B samples of T tokens, H
+heads of d features, token (b, t) in row r(b, t) of a tensor, and P parts in that tensor (P = 3 if queries,
+keys and values are slices of one tensor, else 1), part p has the usual layout if::
 
     element (b, h, t, i) = r(b, t) P H d + p H d + h d + i        r = b T + t  or  t B + b
 """
@@ -22,7 +22,7 @@ from wse_sim.graph import Attr
 
 Elements = NDArray[np.int32]
 MOST_ELEMENTS = 2**20
-"""Largest tensor that is analysed (a few milliseconds); for larger ones nothing is stated."""
+"""Largest tensor that is analysed (a few milliseconds); larger ones get no layout attribute."""
 
 _SAME = frozenset(
     ["alias", "detach", "contiguous", "clone", "lift_fresh", "lift_fresh_copy", "positive", "dropout_off", "no_op_cast"]
@@ -37,7 +37,12 @@ _CUT = frozenset(["split", "split_with_sizes", "chunk", "unbind"])
 
 
 def stated(trace: Trace, node: Node, dims: dict[str, int]) -> dict[str, Attr]:
-    """Return the attributes of a kernel of attention, without those that are as usual; `dims` are its dimensions."""
+    """Return the attributes of an attention kernel that differ from the usual; `dims` are its dimensions.
+
+    `scale` is the factor of the scores if it is not 1 / sqrt(d); `packed` is true if queries, keys and values
+    are parts of one tensor in the usual layout; `unusual` is "order" for another layout, or "scores" if the
+    scores pass through more than a factor and a mask.
+    """
     scale, usual = node.kwargs.get("scale"), 1 / sqrt(dims["d"])
     attrs: dict[str, Attr] = {}
     if isinstance(scale, (int, float)) and not isclose(scale, usual, rel_tol=1e-6):
@@ -55,7 +60,7 @@ def stated(trace: Trace, node: Node, dims: dict[str, int]) -> dict[str, Attr]:
 
 
 def _lies(trace: Trace, node: Node, dims: dict[str, int], parts: int) -> bool | None:
-    """Return whether queries, keys and values lie as usual; None where that is not looked at."""
+    """Return whether queries, keys and values have the usual layout; None if that is not analysed."""
     b, heads, t, d = (dims[name] for name in ("b", "heads", "q", "d"))
     row, size = parts * heads * d, parts * b * t * heads * d
     if dims["kv"] != t or dims.get("kv_heads", heads) != heads or size > MOST_ELEMENTS:
@@ -67,7 +72,7 @@ def _lies(trace: Trace, node: Node, dims: dict[str, int], parts: int) -> bool | 
             return None
         if part.size != size // parts:
             return None
-        if place == 1 and node.op == "wse.attention":  # the second factor of a spelled-out product
+        if place == 1 and node.op == "wse.attention":  # its keys are transposed, as a right factor
             part = part.swapaxes(-1, -2)
         taken.append(part.reshape(b, heads, t, d))
     numbers = np.arange(size, dtype=np.int32)
@@ -78,11 +83,12 @@ def _lies(trace: Trace, node: Node, dims: dict[str, int], parts: int) -> bool | 
 
 
 def elements_of(trace: Trace, ref: Argument) -> Elements | None:
-    """Return the numbers of the elements of a value within the tensor that it is a view of; None if a view is not known
-    here.
+    """Return the element numbers of a value in the tensor that it is a view of, in the shape of the value.
+
+    Return None if a view is not supported here.
     """
     node = trace.node(ref)
-    views: list[tuple[Node, int]] = []  # a view, and which of its pieces
+    views: list[tuple[Node, int]] = []  # a view and the number of its piece
     while node is not None and node.kind == "call" and node.op in VIEWS:
         part = node.args[1] if node.op == "getitem" else 0
         if node.op == "getitem":

@@ -1,4 +1,4 @@
-"""Builds the kernel graph from a cleaned trace: names, tensors, types."""
+"""Builds the kernel graph from a cleaned trace: names and types of kernels and tensors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from wse_sim.graph import Access, Kernel, KernelGraph, Step, Tensor, TensorKind,
 from wse_sim.kernels import Family, check_graph, family
 from wse_sim.kernels.blocks.training import fused_items
 
-# Operators that merely check something; they have no result.
+# Operators that only check something; no kernel computes them.
 _CHECKS = frozenset(
     ["_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range_for_size"]
 )
@@ -41,10 +41,10 @@ _CHECKS = frozenset(
 
 @dataclass
 class LoweredModel:
-    """A kernel graph and the record of its construction.
+    """A kernel graph with the record of its construction.
 
-    `nodes_of` maps each forward kernel to its operators, in order: the kernel's result is that of the last
-    one. `tensor_of` maps an operator to the tensor of the graph with its result.
+    `nodes_of` maps each forward kernel to its operators in order; the result of the kernel is that of the
+    last one. `tensor_of` maps an operator to the tensor of the graph that has its result.
     """
 
     graph: KernelGraph
@@ -64,14 +64,18 @@ def lower_trace(
     facts: dict[str, Any] | None = None,
     skip: frozenset[str] = frozenset(),
 ) -> LoweredModel:
-    """Clean, rewrite, classify and fuse a trace.
+    """Clean, rewrite, classify and fuse a trace, and return its kernel graph with the record of its
+    construction.
+
+    `samples` is the number of samples in the trace; `facts` become facts of the graph; `skip` are the names
+    of fusions that are left out.
 
     Raises
     ------
     UnsupportedOpError
         If an operator has no kernel.
     ModelError
-        If nothing is left to compute.
+        If no kernel is left.
     """
     assert known_operators(), "the handlers register themselves on import"
     clean(trace)
@@ -95,7 +99,7 @@ def lower_trace(
     kernels = tuple(builder.viewed(kernel, nodes_of[kernel.name], turned) for kernel in kernels)
     droppable = {TensorKind.CONSTANT}
     if any(node.kind == "buffer" and node.dtype == "int8" for node in trace):
-        droppable.add(TensorKind.PARAMETER)  # a conversion to int8 leaves the old weights behind
+        droppable.add(TensorKind.PARAMETER)  # a conversion to int8 leaves the old weights unused
     read = {name for kernel in kernels for name in (*kernel.inputs, *kernel.parameters)}
     tensors = {n: t for n, t in draft.tensors.items() if t.kind not in droppable or n in read}
     graph = KernelGraph(
@@ -112,7 +116,7 @@ def lower_trace(
 
 
 class _Builder:
-    """Names the kernels and tensors of one trace."""
+    """Makes named kernels and tensors from the nodes of one trace."""
 
     def __init__(self, trace: Trace, precision: Precision, training: bool, samples: int = 1) -> None:
         self.trace, self.precision, self.training, self.samples = trace, precision, training, samples
@@ -122,7 +126,7 @@ class _Builder:
         self.names: set[str] = set()
 
     def draft(self) -> DraftGraph:
-        """Classify the nodes into kernels and tensors that are not fused yet."""
+        """Return one kernel per operator, with its tensors, before fusion."""
         read = {ref.name for node in self.trace for ref in node.refs()}
         for node in self.trace:
             if node.kind != "call" and (node.kind != "input" or node.name in read or node.shape):
@@ -148,10 +152,14 @@ class _Builder:
         return DraftGraph(kernels, self.tensors, outputs, self.training, covers=covers)
 
     def _classified(self, node: Node) -> Draft:
-        """Return the kernel of a node; where obstacles are collected, one that has no kernel moves its elements."""
+        """Return the kernel of a node.
+
+        An operator without a kernel raises, or becomes a kernel that moves its elements while obstacles are
+        collected.
+        """
         try:
             found = as_pairs(classify(node, self.trace), node, self.trace)
-            if not node.elements:  # an empty slice: a kernel works on one element at least
+            if not node.elements:  # an empty slice: a kernel has at least one element
                 found.dims = {name: max(1, size) for name, size in found.dims.items()}
             return found
         except UnsupportedOpError as fault:
@@ -159,8 +167,9 @@ class _Builder:
             return opaque(node)
 
     def viewed(self, kernel: Kernel, nodes: tuple[Node, ...], turned: set[str]) -> Kernel:
-        """Fold the views between a kernel and its operands into the kernel; results in `turned` leave the model through
-        a view.
+        """Return the kernel with the views between it and its operands described in its `access`.
+
+        Results in `turned` leave the model through a view.
         """
         names = reordered(self.trace, nodes, self.tensor_of, self.samples)
         parts = parts_taken(self.trace, nodes) if names else ()
@@ -183,8 +192,9 @@ class _Builder:
         return dataclasses.replace(kernel, access=access)
 
     def _steps(self, kernel: Kernel, nodes: tuple[Node, ...]) -> tuple[Step, ...]:
-        """List the elementwise steps of a kernel, or of the epilogue of a product, where its operators do not state all
-        of them.
+        """Return the elementwise steps of a kernel, or of the epilogue of a product.
+
+        Return () if the names of the operators already state everything, or if a step cannot be described.
         """
         if any(
             node.dtype in COMPLEX or any(is_complex(self.trace, r) for r in node.refs()) for node in nodes
@@ -207,7 +217,7 @@ class _Builder:
 
     @staticmethod
     def _factor(nodes: tuple[Node, ...]) -> float:
-        """Return the factor of these operators; 0 if it is not a single number."""
+        """Return the product of the factors of these operators; 0 if one of them is not a nonzero number."""
         found = 1.0
         for node in nodes[1:]:
             if node.op in ("mul", "div", "true_divide"):
@@ -239,7 +249,10 @@ class _Builder:
         self.tensor_of[node.name] = node.name
 
     def _name(self, node: Node, found: Family) -> str:
-        """Name a kernel after its module and, where that is not enough, its operator."""
+        """Return a unique name for a kernel.
+
+        It is the path of its module, followed by the operator if the module is not a layer of torch.nn.
+        """
         operator = found.name if node.op in found.named_for else node.op.removeprefix("wse.")
         leaf = (
             node.module.startswith("torch.nn.modules.")
@@ -305,12 +318,12 @@ class _Builder:
         )
 
     def _growing(self, draft: Draft) -> str | None:
-        """Return the dimension that grows with the batch; a sum over all samples (a loss) has none."""
+        """Return the dimension that grows with the batch; None for kernels that sum over all samples."""
         grows = draft.sample_dim is not None and draft.dims[draft.sample_dim] % self.samples == 0
         return draft.sample_dim if grows else None
 
     def _is_frozen(self, parameters: list[str]) -> bool:
-        """Return whether a kernel has parameters and none of them trains."""
+        """Return whether a kernel has parameters and all of them are frozen."""
         own = [self.tensors[p] for p in parameters if self.tensors[p].kind is TensorKind.PARAMETER]
         return bool(own) and not any(t.trains for t in own)
 
@@ -318,7 +331,7 @@ class _Builder:
         base = self.trace.base(operand)
         if base is None:
             return None
-        if base.name not in self.tensor_of:  # a folded constant (mask, table): it becomes a constant tensor
+        if base.name not in self.tensor_of:  # a folded constant (mask, table)
             dtype = self.precision.computed(base.dtype)
             self.tensors[base.name] = Tensor(base.name, pair_shape(base), dtype, TensorKind.CONSTANT, False)
             self.tensor_of[base.name] = base.name

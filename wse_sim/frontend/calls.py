@@ -1,8 +1,8 @@
 """Lowers recorded calls with a module whose ``forward`` repeats them (:mod:`wse_sim.cstorch.tape`).
 
-A script trains everything that the CPU can train, so no operator is rejected for lack of a rule. An operator
-without a rule is decomposed by torch's own decompositions, as far as they go; the rest moves its operands and
-its result through memory, and a note of the graph names it.
+A script trains everything that the CPU can train, so an operator without a rule is not rejected. Torch's own
+decompositions are applied to it; an operator that remains moves its operands and its result through memory,
+and a note of the graph names it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from wse_sim.frontend.trace import Trace
 from wse_sim.graph import KernelGraph, frozen
 
 WITHOUT_RULE = "operators_without_rule"
-"""Fact of a graph: operators that have neither rule nor decomposition, as text."""
+"""Fact of a graph: names and counts of the operators that have neither rule nor decomposition, as text."""
 UNRULED = "wse_sim.unruled"
-"""An operator that torch does not capture, as a recorded step knows it; its last argument is its name."""
-MOST_ROUNDS = 8  # decompositions of decompositions
+"""Operator of a recorded step that replaces one that torch cannot capture; its last argument is the name."""
+MOST_ROUNDS = 8  # of decompositions whose results are decomposed again
 
 
 def lower_calls(
@@ -42,6 +42,9 @@ def lower_calls(
     recompute: str = "none",
 ) -> KernelGraph:
     """Return the kernel graph of recorded calls for `samples` samples.
+
+    `module` repeats the calls on `args`; the other options are those of
+    :class:`~wse_sim.frontend.lowering.LoweringOptions`.
 
     Raises
     ------
@@ -62,7 +65,7 @@ def lower_calls(
         return _steady(_finish(trace(), how, samples)[0])
     except UnsupportedOpError:
         pass
-    whole: set[torch._ops.OpOverload] = set()  # that torch takes apart into themselves, or not at all
+    whole: set[torch._ops.OpOverload] = set()  # operators that torch cannot decompose
     for _ in range(MOST_ROUNDS):
         unknown = _without_rule(trace(), replace(how, training=False), samples)
         targets = [target for target in _targets(program, unknown) if target not in whole]
@@ -82,8 +85,9 @@ def lower_calls(
 
 
 def _steady(graph: KernelGraph) -> KernelGraph:
-    """Return the graph; a kernel whose size is not a multiple of the samples does not grow with them (features against
-    features).
+    """Return the graph with sample dimensions only in kernels whose size is a multiple of the samples.
+
+    Other kernels, such as products of features by features, do not grow with the batch.
     """
     odd = [k for k in graph.kernels if k.sample_dim is not None and k.dims[k.sample_dim] % graph.samples]
     if not odd:
@@ -93,7 +97,7 @@ def _steady(graph: KernelGraph) -> KernelGraph:
 
 
 def _without_rule(trace: Trace, how: Lowering, samples: int) -> set[str]:
-    """Return the names of a trace's nodes that no handler takes."""
+    """Return the names of the nodes of a trace that have no handler."""
     with collecting() as found:
         _finish(trace, how, samples)
     return {obstacle.node for obstacle in found if obstacle.kind == "operator"}
@@ -109,7 +113,10 @@ def _targets(program: torch.export.ExportedProgram, names: set[str]) -> list[tor
 
 
 def _decomposition(target: torch._ops.OpOverload) -> Callable[..., Any] | None:
-    """Return torch's decomposition of an operator: the ATen one, that of its C++ code, or its reference in prims."""
+    """Return torch's decomposition of an operator; None if it has none.
+
+    It is the one in the ATen table, that of the C++ composite, or the reference in prims.
+    """
     from torch._decomp import decomposition_table
     from torch._export.utils import _get_decomp_for_cia
 
@@ -125,7 +132,7 @@ def _decomposition(target: torch._ops.OpOverload) -> Callable[..., Any] | None:
 def _decomposed(
     program: torch.export.ExportedProgram, target: torch._ops.OpOverload
 ) -> torch.export.ExportedProgram | None:
-    """Return the program with an operator decomposed; None if torch cannot."""
+    """Return the program with an operator decomposed; None if torch cannot decompose it."""
     rule = _decomposition(target)
     if rule is None:
         return None
@@ -133,13 +140,13 @@ def _decomposed(
         with warnings.catch_warnings(), capture.quiet():
             warnings.simplefilter("ignore")
             made = program.run_decompositions({target: rule})
-    except Exception:  # of any type: a rule may itself meet what it does not take
+    except Exception:  # of any type: a decomposition may reject these operands
         return None
     return None if any(node.target is target for node in made.graph.nodes) else made
 
 
 def _noted(graph: KernelGraph, trace: Trace, left: Sequence[Obstacle]) -> KernelGraph:
-    """Return the graph with notes on unknown operators."""
+    """Return the graph with a note and a fact on its operators without a rule."""
     if not left:
         return graph
     names = [

@@ -1,10 +1,10 @@
-"""Converts a PyTorch module to a :class:`~wse_sim.frontend.trace.Trace`; only this module uses torch's private API.
+"""Converts a PyTorch module to a :class:`~wse_sim.frontend.trace.Trace`.
 
-The way: weights as fake tensors on the device "cpu" (built on "meta"), ``torch.export`` without strict
-mode, then decomposition with an EMPTY table, which makes the program functional and keeps linear,
-attention, norms and convolutions whole.
+Weights become fake tensors on the device "cpu" (if they were built on "meta"), ``torch.export`` captures the
+module without strict mode, and a decomposition with an empty table makes the program functional while linear
+layers, attention, norms and convolutions stay single operators.
 
-One file, so that a new torch changes one file.
+It is one file so that a change of torch's export affects one file.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from torch.export.graph_signature import InputSpec
 
 MAX_FOLDED_ELEMENTS = 1 << 28
-"""Constants above this size are not evaluated (a mask of 16,384 positions still is)."""
+"""Constants with more elements are not evaluated; a mask of 16,384 x 16,384 positions still is."""
 
 _DTYPES = {
     torch.float32: "fp32",
@@ -105,16 +105,30 @@ def export(
     has_gradients: bool = False,
     once: list[Layers] | None = None,
 ) -> torch.export.ExportedProgram:
-    """Export a module; its mode (train or eval) is set for the capture and restored after it.
+    """Export a module; its training mode is set for the capture and restored afterwards.
 
-    `notes` takes what a reader of the graph should know about the capture, `once` the equal layers that are captured once: then
-    the program has marks, which :func:`trace_exported` replaces.  A result with a cache of transformers is
-    taken apart: keys and values are results.  `has_gradients`: forward() asks for gradients itself.
+    A result with a cache object of transformers is decomposed into its keys and values.
+
+    Parameters
+    ----------
+    module, args, kwargs
+        The module and its example arguments, by position and by name.
+    training
+        Whether the module is captured in training mode.
+    notes
+        A list to which notes on the capture are appended.
+    is_retry
+        Whether this is the second attempt, after cache classes were registered with torch.
+    has_gradients
+        Whether forward() computes gradients itself.
+    once
+        A list that receives the equal layers that are captured once. The program then has marks, which
+        :func:`trace_exported` replaces. None captures every layer.
 
     Raises
     ------
     ModelError
-        One sentence: the user's line, the reason, the remedy.
+        One sentence with the user's line, the reason and the remedy.
     """
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         raise ModelError(
@@ -133,7 +147,7 @@ def export(
             )
     except (WseError, MemoryError):
         raise
-    except Exception as fault:  # the model's own or torch's, of any type: the sentence keeps it
+    except Exception as fault:  # the model's own or torch's, of any type; the sentence quotes it
         if not has_gradients and asked_for_gradient(fault):
             has_gradients, once = True, None
         elif raised_here(fault):
@@ -146,9 +160,7 @@ def export(
     finally:
         for part, mode in modes.items():
             part.training = mode
-    if (
-        program is None
-    ):  # once more; out of the handler, so that a fault then names its own line and not that of this one
+    if program is None:  # retry outside the handler, so that a new fault is not chained to this one
         return export(
             module, args, kwargs, training, notes, is_retry=is_retry, has_gradients=has_gradients, once=once
         )
@@ -177,9 +189,10 @@ def _settled(
 ) -> tuple[torch.export.ExportedProgram, list[str], dict[str, Any]]:
     """Return the program of a module, notes, and the attributes that its first call switches.
 
-    torch puts plain attributes back after the capture; only the end of forward() sees what changed.  Where it changed
-    texts, truth values or numbers, the module is captured once more with them changed.  It must then leave them alone, or
-    do the same work in both calls, as with a counter that only its user reads.
+    torch restores plain attributes after the capture, so changes are visible only at the end of forward(). If
+    forward() changed strings, booleans or numbers, the module is captured again with the changed values. The
+    second call must then leave them unchanged, or both calls must do the same work, as with a counter that
+    the model itself does not use.
     """
     state = first = plain_state(fake)
     program, after, caches, caught, tests, containers = _watched(
@@ -193,7 +206,7 @@ def _settled(
             fake, args, kwargs, given, once, has_gradients
         )
         set_plain(fake, {name: first[name] for name in made})
-        counts = {name for name in made if after[name] != state[name]}  # no switches
+        counts = {name for name in made if after[name] != state[name]}  # they change in every call
         is_same = bool(counts) and does_the_same(first_program, program)
         state = {**state, **{name: first[name] for name in counts}}
         after = {**after, **{name: first[name] if is_same else first_call[name] for name in counts}}
@@ -204,7 +217,7 @@ def _settled(
             )
     scratch: set[str] = set()
     if assigned := assigned_attributes(caught, caches):
-        # What no program reads before it is assigned again is no state: captured once more with other values left in it.
+        # An attribute that is assigned before it is read is not state: capture again with other values in it.
         weights = [*fake.parameters(), *fake.buffers()]
         mode = next((w.fake_mode for w in weights if isinstance(w, FakeTensor)), contextlib.nullcontext())
         with containers.left_behind(fake, assigned, mode):
@@ -224,8 +237,10 @@ def _watched(
     once: list[Layers] | None,
     has_gradients: bool,
 ) -> tuple[Any, ...]:
-    """Capture once; return the program, the plain attributes at its end, caches, torch's warnings, folded tests and
-    containers.
+    """Capture a module once.
+
+    Return the program, the plain attributes at the end of forward(), caches, torch's warnings, folded tests
+    and containers.
     """
     after, caches, tests, containers = (
         dict[str, Any](),
@@ -292,13 +307,13 @@ def trace_module(
     Raises
     ------
     ModelError
-        If torch cannot capture it, or it holds what a static machine cannot run.
+        If torch cannot capture the module, or it has operators that a static machine cannot run.
     """
     ties = {other: first for first, others in _ties(module).items() for other in others}
     name = name or type(module).__name__
     once: list[Layers] = []
     try:
-        # Beyond a fault the doctor continues; each layer is looked at.
+        # While obstacles are collected, every layer is captured.
         trace = _traced(module, args, kwargs, training, ties, name, None if is_collecting() else once)
     except Exception:
         if not any(layers.used for layers in once):
@@ -330,19 +345,22 @@ def trace_exported(
     name: str = "exported",
     layers: Layers | None = None,
 ) -> Trace:
-    """Read an exported program; `layers` are those that it has once.
+    """Convert an exported program to a trace.
+
+    `ties` maps names of tied weights to the name that is kept; `layers` are the equal layers that the program
+    has once.
 
     Raises
     ------
     ModelError
-        If it holds symbolic shapes, data-dependent operators or an operator that changes its input.
+        If the program has symbolic shapes, data-dependent operators or an operator that changes its input.
     """
     _check_program(program)
     program = without_regions(program)
     if not _is_functional(program):
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", FutureWarning)  # torch's own, about its own calls
+                warnings.simplefilter("ignore", FutureWarning)  # from torch's own calls
                 program = program.run_decompositions({})
         except (RuntimeError, AssertionError, ValueError, TypeError) as fault:
             raise ModelError(sentence_of(fault, name)) from fault
@@ -355,12 +373,12 @@ def trace_exported(
 
 
 def load_exported(path: str) -> torch.export.ExportedProgram:
-    """Load a ``.pt2`` file; none of its content runs, and values of its parameters are left out.
+    """Load a ``.pt2`` file; none of its content is executed, and the values of parameters are left out.
 
     Raises
     ------
     ModelError
-        If the file is no saved exported program, or holds what could run.
+        If the file is not a saved exported program, or has content that could be executed.
     """
     try:
         with quiet():
@@ -374,7 +392,7 @@ def load_exported(path: str) -> torch.export.ExportedProgram:
 
 
 def _ties_of(program: torch.export.ExportedProgram) -> dict[str, str]:
-    """Return parameters of a program that share their memory."""
+    """Return the names of parameters that share memory with an earlier one, mapped to the name of that one."""
     seen: dict[Any, str] = {}
     ties = {}
     for key, value in program.state_dict.items():
@@ -396,12 +414,12 @@ def _check_program(program: torch.export.ExportedProgram) -> None:
             source = _source(node)
             stopped = ModelError(unwanted_operator(kind[0], kind[1], source))
             met(stopped, "capture", source)
-    if stopped is not None:  # beyond it shapes are unknown
+    if stopped is not None:  # shapes of later nodes are unknown
         raise stopped
 
 
 def _unwanted(node: torch.fx.Node) -> tuple[str, str] | None:
-    """Return (kind, operator) of a node that a static machine cannot run; None if it can."""
+    """Return (kind, operator) of a node that a static machine cannot run; None for other nodes."""
     value = node.meta.get("val")
     for item in value if isinstance(value, (tuple, list)) else (value,):
         if isinstance(item, torch.Tensor) and any(not isinstance(s, int) for s in item.shape):
@@ -416,8 +434,10 @@ def _unwanted(node: torch.fx.Node) -> tuple[str, str] | None:
 
 
 def _is_functional(program: torch.export.ExportedProgram) -> bool:
-    """Return whether a program changes only counters in place: then the decomposition (as slow as the
-    capture) is skipped."""
+    """Return whether a program changes nothing in place except counters.
+
+    The decomposition, which takes as long as the capture, is then skipped.
+    """
     kinds = _kinds_of(program)
     return all(
         isinstance(node.target, torch._ops.OpOverload)
@@ -428,12 +448,12 @@ def _is_functional(program: torch.export.ExportedProgram) -> bool:
 
 
 def _kinds_of(program: torch.export.ExportedProgram) -> dict[str, str]:
-    """Return the kinds of the inputs of a program, by name."""
+    """Return the kinds of the inputs of a program by name."""
     return {spec.arg.name: spec.kind.name for spec in program.graph_signature.input_specs}
 
 
 def _is_counter(node: torch.fx.Node, kinds: Mapping[str, str]) -> bool:
-    """Return whether a node changes a buffer that nothing else reads, as batch norms count their batches."""
+    """Return whether a node changes a buffer that no other operator reads, such as a batch norm's counter."""
     target, changed = node.target, node.args[0] if node.args else None
     if not isinstance(target, torch._ops.OpOverload) or not isinstance(changed, torch.fx.Node):
         return False
@@ -563,7 +583,7 @@ class _Reader:
         return self.values[fx.name]
 
     def _leaf_value(self, fx: torch.fx.Node | None) -> torch.Tensor | None:
-        """Return the values of constants written in the program; weights and buffers on fakes have none."""
+        """Return the value of a constant or buffer that has one; fake and subclassed tensors have none."""
         if fx is None:
             return None
         for spec in self.program.graph_signature.input_specs:
@@ -596,7 +616,7 @@ def _class_name(value: str | type) -> str:
     return value if isinstance(value, str) else f"{value.__module__}.{value.__qualname__}"
 
 
-# Names of ATen for one operator.
+# ATen's synonyms of operators, and the names used here.
 _SAME = {
     **{"multiply": "mul", "divide": "div", "true_divide": "div", "subtract": "sub", "negative": "neg"},
     **{"absolute": "abs", "clip": "clamp", "concat": "cat", "concatenate": "cat", "fix": "trunc"},

@@ -1,9 +1,9 @@
 """Maps operators to kernel families, with one small function per group of ATen operators.
 
-Each handler states family, true dimensions and attributes of one node.  An operator without handler is
-an :class:`~wse_sim.errors.UnsupportedOpError` that names it and the user's line.
+Each handler returns the family, dimensions and attributes of the kernel for one node. An operator without a
+handler raises :class:`~wse_sim.errors.UnsupportedOpError`, which names it and the user's line.
 
-One file, because it is a list: operators of torch on the left, families on the right.
+It is one file because it is a list of PyTorch operators and their families.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Draft:
     dims: dict[str, int]
     sample_dim: str | None
     attrs: dict[str, Any] = field(default_factory=dict)
-    # Arguments in the order of the kernel's inputs; None means all of the node's.
+    # Arguments in the order of the kernel's inputs; None means all arguments of the node.
     operands: list[Any] | None = None
 
 
@@ -37,7 +37,7 @@ HANDLERS: dict[str, Handler] = {}
 
 
 def handles(*operators: str) -> Callable[[Handler], Handler]:
-    """Register a handler for operators."""
+    """Return a decorator that registers a handler for operators; a text may contain several names."""
 
     def put(handler: Handler) -> Handler:
         for operator in " ".join(operators).split():
@@ -53,7 +53,7 @@ def classify(node: Node, trace: Trace) -> Draft:
     Raises
     ------
     UnsupportedOpError
-        If no handler knows the operator.
+        If the operator has no handler, or its handler does not support this use of it.
     """
     handler = HANDLERS.get(node.op)
     if handler is None:
@@ -84,7 +84,7 @@ PRODUCTS = frozenset(
 
 
 def opaque(node: Node) -> Draft:
-    """Substitute a kernel that moves the elements of the result for a kernel that does not exist."""
+    """Return a kernel that moves the elements of the result, for an operator without a handler."""
     return Draft(
         "layout", {"elements": max(1, node.elements)}, "elements" if node.dynamic else None, {"op": "unknown"}
     )
@@ -111,11 +111,11 @@ _STEMS: tuple[tuple[str, str], ...] = (
     ("matrix_exp", "sum the first terms of its series with products"),
     ("_sparse", "stay dense: call to_dense() first"),
 )  # fmt: skip
-"""Prefixes of operator names, with suggested replacements."""
+"""Prefixes of operator names, with their remedies."""
 
 
 def unsupported(node: Node, why: str = "has no kernel and no rule", remedy: str = "") -> UnsupportedOpError:
-    """Return the fault for a node, with the user's line."""
+    """Return the error for a node that cannot be lowered, with the user's line, the reason and a remedy."""
     place = node.source or f"module {node.layer or '(top)'}"
     if node.op in _REMEDIES:
         why, remedy = _REMEDIES[node.op]
@@ -125,13 +125,13 @@ def unsupported(node: Node, why: str = "has no kernel and no rule", remedy: str 
 
 
 def shape_of(trace: Trace, value: Argument) -> tuple[int, ...]:
-    """Return the shape of an argument; scalars have ()."""
+    """Return the shape of an argument; () for scalars."""
     node = trace.node(value)
     return node.shape if node is not None else ()
 
 
 def batch_of(trace: Trace, *values: Argument) -> bool:
-    """Return whether any of the values depends on the user's inputs."""
+    """Return whether any of the values depends on the model's inputs."""
     return any((node := trace.node(v)) is not None and node.dynamic for v in values)
 
 
@@ -141,7 +141,10 @@ def batch_of(trace: Trace, *values: Argument) -> bool:
 def product(
     node: Node, trace: Trace, x: Argument, weight: Argument, k: int, n: int, bias: Argument = None
 ) -> Draft:
-    """Multiply x (m, k) by a weight (k, n): a gemm if the second operand is a weight, else a product of activations."""
+    """Return the kernel of x (m, k) times weight (k, n).
+
+    It is a gemm if the second operand does not depend on the inputs, else a product of activations.
+    """
     m = max(1, node.elements // n)
     sample = "m" if batch_of(trace, x) else None
     if trace.is_parameter(weight) or not batch_of(trace, weight):
@@ -169,7 +172,7 @@ def _mm(node: Node, trace: Trace) -> Draft:
 
 
 def _two_dimensional(node: Node, trace: Trace, x: Argument, weight: Argument, bias: Argument = None) -> Draft:
-    if trace.is_parameter(x) and not trace.is_parameter(weight):  # W x: stream the columns of x
+    if trace.is_parameter(x) and not trace.is_parameter(weight):  # W x: the gemm's rows are the columns of x
         (n, k), m = shape_of(trace, x)[-2:], shape_of(trace, weight)[-1]
         draft = Draft("gemm", {"m": m, "k": k, "n": n}, None, {}, [weight, x, bias])
         draft.sample_dim = "m" if batch_of(trace, weight) else None
@@ -202,13 +205,16 @@ def _matmul(node: Node, trace: Trace) -> Draft:
 
 
 def batched(node: Node, trace: Trace, x: Argument, y: Argument, b: int, m: int, k: int, n: int) -> Draft:
-    """Multiply b pairs of matrices; b grows with the batch."""
+    """Return the kernel of b products (m, k) times (k, n); b grows with the batch."""
     sample = "b" if batch_of(trace, x, y) else None
     return Draft("batch_gemm", {"b": b, "m": m, "k": k, "n": n}, sample, {}, [x, y])
 
 
 def spelled_out(names: Sequence[str], right: str, shapes: Sequence[tuple[int, ...]]) -> tuple[list[str], str]:
-    """Return letters for '...': the last ones of those that the longest '...' needs."""
+    """Replace '...' by letters in the operand names and the result of an einsum; return both.
+
+    The longest '...' gets as many unused letters as it has dimensions, a shorter one the last of them.
+    """
     free = [c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if c not in "".join(names)]
     ranks = [len(shape) - len(name.replace("...", "")) for name, shape in zip(names, shapes, strict=True)]
     most = max(rank for rank, name in zip(ranks, names, strict=True) if "..." in name)
@@ -233,7 +239,7 @@ def _einsum(node: Node, trace: Trace) -> Draft:
     ones: set[str] = set()
     for name, shape in zip(names, shapes, strict=True):
         for letter, extent in zip(name, shape, strict=True):
-            sizes[letter] = max(extent, sizes.get(letter, 1))  # a dimension of 1 is repeated
+            sizes[letter] = max(extent, sizes.get(letter, 1))  # a dimension of size 1 is broadcast
             ones.update(letter if extent == 1 else "")
     x, y = operands
     first, second = names
@@ -241,10 +247,10 @@ def _einsum(node: Node, trace: Trace) -> Draft:
         (x, y), (first, second) = (y, x), (second, first)
     size = lambda letters: prod(sizes[c] for c in sizes if c in letters)  # noqa: E731
     both = set(first) & set(second) & set(right)
-    summed = (set(first) & set(second)) - set(right) - ones  # torch sums a dimension of 1 apart
+    summed = (set(first) & set(second)) - set(right) - ones  # torch sums broadcast dimensions separately
     k = size(summed)
     m, n = size((set(first) - set(second)) & set(right)), size((set(second) - set(first)) & set(right))
-    if not summed:  # torch multiplies
+    if not summed:  # torch computes an elementwise product
         return Draft(
             "elementwise", {"elements": node.elements}, "elements", {"ops": "mul", "inputs": 2}, operands
         )
@@ -291,7 +297,7 @@ _TAPS = ("t", "r", "s")
 
 
 def _sides(rank: int, names: tuple[str, ...], sizes: Sequence[int], least: int = 2) -> dict[str, int]:
-    """Return the sizes of the last `rank` dimensions under their names; those of an image that has fewer are 1."""
+    """Return the sizes of the last `rank` dimensions by name; missing ones below `least` have size 1."""
     values = [1] * (max(rank, least) - rank) + [*sizes]
     return dict(zip(names[-max(rank, least) :], values, strict=True))
 
@@ -320,7 +326,7 @@ def _conv(node: Node, trace: Trace) -> Draft:
         attrs["transposed"] = True
     elif rank < 3 and max(strides) > 2:
         padding = node.arg(4, "padding", 0)
-        # As a text it is "valid", none: "same" has no stride.
+        # A string is "valid" (no padding) here, because "same" allows no stride.
         attrs |= _zeros(dims, strides, _pair(0 if isinstance(padding, str) else padding, rank))
     if bias is not None:
         attrs["fused"] = "bias"
@@ -328,8 +334,8 @@ def _conv(node: Node, trace: Trace) -> Draft:
 
 
 def _zeros(dims: Mapping[str, int], strides: Sequence[int], padding: Sequence[int]) -> dict[str, Any]:
-    """Return the padding attributes of a convolution with a wide stride, omitting defaults."""
-    pads = {*padding, *([0] if len(padding) == 1 else [])}  # one line has none above it
+    """Return the padding attributes of a convolution with a stride above 2, without defaults."""
+    pads = {*padding, *([0] if len(padding) == 1 else [])}  # a 1-D convolution has no padding above its line
     if len({*strides}) > 1 or len(pads) > 1:
         return {"uneven": True}
     return {} if surround(dims) in pads else {"around": max(pads)}
@@ -361,7 +367,7 @@ def _pool(node: Node, trace: Trace) -> Draft:
 
 
 def _borders(node: Node, rank: int, dims: Mapping[str, int]) -> dict[str, Any]:
-    """Return the padding attributes of a pooling, and whether its windows are uneven, omitting defaults."""
+    """Return the padding attributes of a pooling without defaults; "uneven" marks windows that differ."""
     axes = [
         (dims[side], dims[tap], dims[f"out_{side}"])
         for side, tap in zip(_SIDES, _TAPS, strict=True)
@@ -397,7 +403,7 @@ def _borders(node: Node, rank: int, dims: Mapping[str, int]) -> dict[str, Any]:
 @handles("grid_sampler_3d pixel_shuffle pixel_unshuffle")
 def _resample(node: Node, trace: Trace) -> Draft:
     (b, _, *sizes), (_, c, *out) = shape_of(trace, node.args[0]), node.shape
-    # Slices of a volume lie one after another as lines.
+    # The slices of a volume are consecutive lines of one image.
     h, w, out_h, out_w = prod(sizes[:-1]), sizes[-1], prod(out[:-1]), out[-1]
     dims = {"b": b, "c": c, "h": h, "w": w, "out_h": out_h, "out_w": out_w}
     attrs: dict[str, Any] = {"op": node.op}
@@ -440,7 +446,7 @@ def _attention(node: Node, trace: Trace) -> Draft:
 
 
 def _distinct_heads(trace: Trace, key: Argument, heads: int) -> int:
-    """Return the heads of k before a view repeated them for grouped queries."""
+    """Return the number of distinct heads of k, before a view repeated them for grouped queries."""
     node, seen = trace.node(key), heads
     while node is not None and (node.op == "repeat_interleave" or (node.kind == "call" and node.refs())):
         source = trace.node(node.refs()[0])
@@ -474,7 +480,7 @@ _HEAD_VIEWS = frozenset(
 
 
 def mask_kind(trace: Trace, mask: Argument) -> str:
-    """Return the kind of a mask: "none" (all visible), "causal", or "dense" (anything else)."""
+    """Return the kind of a mask: "none" (all keys are visible), "causal", or "dense" (anything else)."""
     if not isinstance(mask, NodeRef):
         return "none"
     if not trace.is_constant(mask):
@@ -484,11 +490,14 @@ def mask_kind(trace: Trace, mask: Argument) -> str:
 
 
 HIDDEN = -1e4
-"""The largest score that hides a key."""
+"""Largest value that, added to a score, hides a key."""
 
 
 def kind_of_mask(value: NDArray[Any]) -> str:
-    """Return the kind of a mask from its values: booleans, or numbers that are added to the scores."""
+    """Return the kind of a mask from its values.
+
+    These are booleans (true is visible), or numbers that are added to the scores.
+    """
     if value.ndim < 2:
         return "dense"
     plane = value.reshape(-1, *value.shape[-2:])
@@ -499,7 +508,7 @@ def kind_of_mask(value: NDArray[Any]) -> str:
         return "none"
     rows, cols = seen.shape[-2:]
     corner = cols - rows
-    # Row i sees columns 0 .. i + corner: as many as counted, and none beyond.
+    # In a causal mask row i sees exactly columns 0 .. i + corner.
     counts = seen.sum(-1)
     triangle = counts == [min(cols, i + corner + 1) for i in range(rows)]
     first_hidden = seen.argmin(-1)
@@ -507,7 +516,7 @@ def kind_of_mask(value: NDArray[Any]) -> str:
     return "causal" if corner >= 0 and triangle.all() and prefix else "dense"
 
 
-TORCH_LAYER_EPS, TORCH_RMS_EPS = 1e-5, 2.0**-23  # of torch's fp32 norms where the module states none
+TORCH_LAYER_EPS, TORCH_RMS_EPS = 1e-5, 2.0**-23  # torch's defaults for fp32 norms
 
 
 def _rows(node: Node, trace: Trace, cols: int) -> dict[str, int]:
@@ -528,7 +537,10 @@ def _norm(node: Node, trace: Trace) -> Draft:
 
 
 def _offset(node: Node, place: int) -> dict[str, float]:
-    """Return what a norm adds to the variance: argument `place` of torch's own norms, `eps` of a rule's pattern."""
+    """Return the epsilon that a norm adds to the variance.
+
+    It is argument `place` of torch's own norms, and `eps` of a norm that a pattern found.
+    """
     if node.op.startswith("wse."):
         return {"eps": float(node.kwargs["eps"])}
     default = TORCH_RMS_EPS if "rms" in node.op else TORCH_LAYER_EPS
@@ -538,7 +550,7 @@ def _offset(node: Node, place: int) -> dict[str, float]:
 
 @handles("_weight_norm", "_weight_norm_interface")
 def _weight_norm(node: Node, trace: Trace) -> Draft:
-    """Normalize a weight: each row is divided by its length and multiplied by a learned length, as a norm does it."""
+    """Return the kernel that normalizes each row of a weight and multiplies it by a learned length."""
     rows = max(1, prod(shape_of(trace, node.args[1])))
     dims = {"rows": rows, "cols": max(1, node.elements // rows)}
     return Draft("norm", dims, None, {"kind": "rms"}, list(node.args[:2]))

@@ -1,4 +1,4 @@
-"""Handlers of operators without matrix products: elementwise work, moves, reductions, scans."""
+"""Handlers of operators without matrix products: elementwise work, moves, reductions and scans."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _REDUCTIONS = (
     "native_norm count_nonzero histc nansum frobenius_norm aminmax cosine_similarity"
 )
 
-# What a move is called when several operators are the same move.
+# Names of moves that several operators share.
 _MOVES = {
     "constant_pad_nd": "pad",
     "stack": "cat",
@@ -58,7 +58,7 @@ def _activation(node: Node, trace: Trace) -> Draft:
 @handles(_BINARY, _UNARY)
 def _elementwise(node: Node, trace: Trace) -> Draft:
     inputs = max(1, sum(1 for ref in node.refs() if not trace.is_constant(ref)))
-    factor = node.kwargs.get("alpha", 1)  # of the second operand of a sum or a difference
+    factor = node.kwargs.get("alpha", 1)  # multiplies the second operand of a sum or a difference
     return Draft(
         "elementwise",
         {"elements": node.elements},
@@ -102,7 +102,7 @@ def _moved(node: Node, how: str) -> Draft:
 
 @handles("index", "gather", "index_select", "take_along_dim")
 def _taken(node: Node, trace: Trace) -> Draft:
-    """Look up rows of a weight, or gather vectors of activations."""
+    """Return the kernel that looks up rows of a weight or gathers vectors of activations."""
     source = trace.base(node.args[0])
     if source is not None and source.kind == "parameter":
         rows = node.elements // max(1, source.shape[-1])
@@ -126,7 +126,7 @@ _MEETS = {"sum": "add", "amax": "max", "amin": "min", "prod": "mul", "mean": "ad
     "index_put", "_index_put_impl", "index_add", "index_copy", "scatter", "scatter_add", "scatter_reduce"
 )
 def _brought(node: Node, trace: Trace) -> Draft:
-    """Scatter vectors to rows of a table, where they are added or stored."""
+    """Return the kernel that scatters vectors to rows of a table, where they are stored or combined."""
     target = node.args[0]
     put = node.op in ("index_put", "_index_put_impl")
     value = node.args[2] if put else node.args[3]
@@ -150,8 +150,10 @@ def _brought(node: Node, trace: Trace) -> Draft:
 def _places(
     node: Node, trace: Trace, table: tuple[int, ...], index: Argument
 ) -> tuple[int, int, Argument] | None:
-    """Return first and last dimension of a table that an index addresses, and the index; None for separate
-    ones, or masks."""
+    """Return the first and last dimension of a table that an index addresses, and the index.
+
+    Return None for masks and for indexed dimensions that are not adjacent.
+    """
     if node.op in ("index", "index_put", "_index_put_impl"):
         parts = list(index) if isinstance(index, tuple) else [index]
         at = [i for i, part in enumerate(parts) if isinstance(part, NodeRef)]
@@ -164,7 +166,7 @@ def _places(
 
 
 def _tables(node: Node, dims: dict[str, int]) -> str | None:
-    """Return the dimension of the samples: each has its own tables."""
+    """Return the dimension of separate tables if it grows with the batch, else None."""
     return "tables" if node.dynamic and "tables" in dims else None
 
 
@@ -182,11 +184,11 @@ def _is_repeated(trace: Trace, index: Argument) -> bool:
 def _vectors(
     table: tuple[int, ...], first: int, last: int, elements: int, *, apart: bool, samples: bool
 ) -> dict[str, int]:
-    """Return the dimensions of work on vectors: those before the indexed dimensions are tables, those after
-    are features.
+    """Return the dimensions of a gather or scatter: the table's dimensions before the indexed ones count
+    tables, those after them count features.
 
-    `apart`: each feature has a separate index, so each is a table of single elements. `samples`: there is one
-    table per sample, so their number grows with the batch.
+    If `apart` is true, each feature has its own index, so each is a table of single elements. If `samples` is
+    true, there is one table per sample, so the number of tables grows with the batch.
     """
     before, vocab, after = prod(table[:first]), prod(table[first : last + 1]), prod(table[last + 1 :])
     if apart:
@@ -201,7 +203,7 @@ def _reduce(node: Node, trace: Trace) -> Draft:
     whole = prod(shape_of(trace, node.args[0]))
     rows = max(1, min(node.elements, whole))
     kind = "max" if "max" in node.op or "min" in node.op else "mean" if node.op == "mean" else "sum"
-    # The batch is summed away where the result has no dimension left for it.
+    # If the result has no dimension left for the batch, the sum is over the batch.
     sample = ("cols" if rows == 1 or not node.shape else "rows") if node.dynamic else None
     return Draft("reduce", {"rows": rows, "cols": max(1, whole // rows)}, sample, {"op": kind})
 
@@ -234,7 +236,7 @@ def _recurrent(node: Node, trace: Trace) -> Draft:
     x = shape_of(trace, node.args[0])
     if len(x) != 3 or not isinstance(node.args[2], tuple):
         raise unsupported(node, "works on packed sequences, and only padded ones are known")
-    # A layer and direction has the weights of its input and of its state, two biases or none, and a projection or none.
+    # Each layer and direction has weights of input and state, and optionally two biases and a projection.
     weights = [shape_of(trace, w) for w in node.args[2]]
     ways = int(node.args[4]) * (2 if bool(node.args[7]) else 1)
     each = len(weights) // ways
@@ -265,5 +267,5 @@ def _created(node: Node, trace: Trace) -> Draft:
 
 
 def known_operators() -> list[str]:
-    """Return all operators that become kernels, by name."""
+    """Return the sorted names of all operators that have a handler."""
     return sorted(HANDLERS)

@@ -1,8 +1,9 @@
-"""Cleans a trace up: operators that cost nothing on the machine are removed before kernels are matched.
+"""Cleans up a trace: operators that cost nothing on the machine are removed before kernels are matched.
 
-In order: arguments that only state a shape, disabled dropout, casts (the precision level decides types),
-operators whose result nobody reads, and the same operator applied twice in one module to the same values
-(products stay).
+The steps are, in order: broadcasts become views, arguments that only provide a shape are dropped, operators
+on empty tensors become zeros, disabled dropout and casts become views (the precision level decides types),
+operators whose result has no reader are removed, and equal operators on the same values in one module are
+merged, except for products, attention and random operators.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from wse_sim.frontend.trace import Node, NodeRef, Trace, renamed, shape_operand
 
 _CASTS = frozenset(["to", "_to_copy", "type_as", "float", "half", "bfloat16", "double"])
-# PT2E writes int8 weights as dequantised buffers: the type is the tensor's, the operator is free.
+# PT2E and torchao store int8 weights as buffers that are dequantised; that operator is free here.
 _QUANTISERS = (
     "quantized_decomposed.quantize",
     "quantized_decomposed.dequantize",
@@ -19,18 +20,18 @@ _QUANTISERS = (
 )
 _DROPOUTS = frozenset(["dropout", "dropout_", "feature_dropout", "alpha_dropout", "native_dropout"])
 FREE = _CASTS | _DROPOUTS | {"broadcast_tensors", "meshgrid", "atleast_1d"}
-"""Operators that clean-up takes away, or makes something else of."""
+"""Operators that the clean-up removes or replaces."""
 _RANDOM = frozenset(
     ["rand", "randn", "rand_like", "randn_like", "randint", "bernoulli", "normal", "randperm", "multinomial"]
 )
 
 
-# Products are counted as the model states them: torch's counter does, and a program that repeats one runs it twice.
+# Equal products are not merged: torch's FLOP counter counts both, and the program runs both.
 _PRODUCTS = frozenset(["linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "bilinear"])
 
 
 def clean(trace: Trace) -> Trace:
-    """Clean a trace in place and return it."""
+    """Clean a trace in place and return it; the trace's log states the number of changes of each kind."""
     off = cast = 0
     _undo_broadcasts(trace)
     _forget_shapes(trace)
@@ -59,7 +60,7 @@ def clean(trace: Trace) -> Trace:
 
 
 def _undo_broadcasts(trace: Trace) -> None:
-    """Replace `broadcast_tensors(a, b)[i]` by a view of its i-th operand."""
+    """Replace `broadcast_tensors(a, b)[i]` and similar operators by a view of their i-th operand."""
     for node in trace:
         source = trace.node(node.args[0]) if node.op == "getitem" else None
         if source is not None and source.op in ("broadcast_tensors", "meshgrid", "atleast_1d"):
@@ -68,7 +69,7 @@ def _undo_broadcasts(trace: Trace) -> None:
 
 
 def _forget_shapes(trace: Trace) -> None:
-    """Drop operands that only provide a shape: `zeros_like(x)` needs no element of x."""
+    """Drop operands that only provide a shape, such as x in `zeros_like(x)`."""
     found = False
     for node in trace:
         place = shape_operand(node.op) if node.kind == "call" else None
@@ -81,7 +82,10 @@ def _forget_shapes(trace: Trace) -> None:
 
 
 def _leave_out_nothing(trace: Trace) -> None:
-    """Remove operators that make tensors without elements: rows of which the example's mask selected none."""
+    """Replace operators that make empty tensors by zeros.
+
+    An example is a selection of rows by a mask that is false everywhere in the example.
+    """
     empty = [
         n
         for n in trace
@@ -95,23 +99,23 @@ def _leave_out_nothing(trace: Trace) -> None:
 
 
 def is_active_dropout(node: Node) -> bool:
-    """Return whether a dropout node drops anything."""
+    """Return whether a dropout node drops elements."""
     p, train = node.arg(1, "p", 0.5), node.arg(2, "train", True)
     return bool(train) and isinstance(p, (int, float)) and p > 0
 
 
 def _merge_equal(trace: Trace) -> int:
-    """Merge equal operators of one module (a user's helper called twice on one value)."""
+    """Merge equal operators of one module, such as a helper called twice on one value; return how many."""
     seen: dict[str, str] = {}
     merged: dict[str, str] = {}
-    for node in trace:  # what reads a node comes after it
+    for node in trace:  # readers come after the node that they read
         if not merged.keys().isdisjoint(ref.name for ref in node.refs()):
             node.args = tuple(renamed(item, merged) for item in node.args)
             node.kwargs = {key: renamed(item, merged) for key, item in node.kwargs.items()}
         if node.kind != "call" or node.op in _DROPOUTS or node.op in _RANDOM or "dropout" in node.op:
             continue
         if node.op == "scaled_dot_product_attention":
-            continue  # may drop at random inside
+            continue  # it may apply dropout
         if node.op in _PRODUCTS or node.op.startswith("conv"):
             continue
         key = repr(

@@ -1,7 +1,8 @@
 """Handles tensors in lists, tuples and dictionaries that a module keeps in plain attributes.
 
-torch.export includes parameters and buffers in the program, but not the content of containers. So each tensor
-of a container gets a buffer, and while forward() runs the container has torch's versions of these buffers.
+torch.export lifts parameters and buffers into the program, but not tensors in containers. So each of these
+tensors is registered as a buffer, and while forward() runs the container has torch's versions of these
+buffers.
 """
 
 from __future__ import annotations
@@ -20,22 +21,23 @@ _ABSENT = object()
 
 @dataclass(frozen=True)
 class _Slot:
-    """A placeholder for a tensor of a container: it names the buffer that has the tensor."""
+    """A placeholder for a tensor of a container, with the name of the buffer that has the tensor."""
 
     buffer: str
 
 
 @dataclass(frozen=True)
 class _Size:
-    """The data needed to make another tensor like one that a container had."""
+    """The shape and type of a tensor that was in a container."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
 
 
 def hold(part: torch.nn.Module, key: str, container: object) -> None:
-    """Move the tensors of a container, an attribute of a module, into buffers; :class:`Containers` puts them back
-    during a call.
+    """Register the tensors of a container, an attribute of a module, as buffers.
+
+    :class:`Containers` fills the container with these buffers during a call.
     """
     leaves, spec = pytree.tree_flatten(container)
     for number, leaf in enumerate(leaves):
@@ -60,7 +62,7 @@ def release(part: torch.nn.Module, key: str) -> None:
 class Containers:
     """Hooks around forward() that fill containers with the tensors of the program while it runs.
 
-    After a run, `sizes` has the tensors of each attribute at its end.
+    After a run, `sizes` has the shapes and types of the tensors in each attribute at the end of forward().
     """
 
     def __init__(self) -> None:
@@ -69,7 +71,7 @@ class Containers:
         self.sizes: dict[tuple[str, str], Any] = {}
 
     def enter(self, module: torch.nn.Module, *_: object) -> None:
-        """Fill the containers."""
+        """Fill the containers of a module with its buffers, before forward()."""
         self.filled, self.given = [], {}
         for part in module.modules():
             for key, slots in vars(part).get("_held", {}).items():
@@ -79,7 +81,7 @@ class Containers:
                 setattr(part, key, now)
 
     def leave(self, module: torch.nn.Module, *_: object) -> None:
-        """Restore the containers that forward() did not change; record the sizes of all."""
+        """Restore the containers that forward() did not change and record the sizes of all, after forward()."""
         for part, key, before, now in self.filled:
             if getattr(part, key, None) is now and _leaves_are(now, self.given[id(now)]):
                 setattr(part, key, before)
@@ -94,8 +96,9 @@ class Containers:
     def left_behind(
         self, module: torch.nn.Module, names: Collection[str], mode: AbstractContextManager[object]
     ) -> Iterator[None]:
-        """Replace the tensors in the attributes `names` within the block by others, made in `mode`, of the sizes that a
-        run left there.
+        """Replace the tensors in the attributes `names` by others of the recorded sizes within the block.
+
+        The new tensors are created in the context `mode`.
         """
         roots = {root_of(name) for name in names}
         done: list[tuple[torch.nn.Module, str, Any]] = []
@@ -124,8 +127,9 @@ class Containers:
 
 
 def unread(program: torch.export.ExportedProgram, names: Collection[str]) -> set[str]:
-    """Return the attributes whose tensors were held before the program and are not read by it (``a.b`` for
-    ``self.a.b[0]``).
+    """Return the attributes among `names` whose tensors from before the call the program does not read.
+
+    The attribute of ``self.a.b[0]`` is ``a.b``.
     """
     nodes = {node.name: node for node in program.graph.nodes}
     read = [s.target for s in program.graph_signature.input_specs if s.target and nodes[s.arg.name].users]
@@ -139,7 +143,7 @@ def unread(program: torch.export.ExportedProgram, names: Collection[str]) -> set
 
 
 def root_of(name: str) -> str:
-    """Return the attribute to which a name of a tensor belongs: ``a.b`` of ``self.a.b[0]``."""
+    """Return the attribute to which the name of a tensor belongs: ``a.b`` for ``self.a.b[0]``."""
     return name.removeprefix("self.").partition("[")[0]
 
 

@@ -1,7 +1,8 @@
-"""Finds where gradients stop inside a model: at ``detach()``, under ``torch.no_grad()``, at casts to integers.
+"""Finds where gradients stop in a model: at ``detach()``, under ``torch.no_grad()``, at casts to integers.
 
-An operator of a training step has a gradient if one of its operands has, unless it detaches or ran under no_grad; a
-gradient arrives there if it reaches a result of the model over such operators alone.  That is torch's own rule.
+As in torch, an operator of a training step has a gradient if one of its operands has one, unless it detaches
+or ran under no_grad. A gradient arrives at it if it reaches a result of the model through such operators
+only.
 """
 
 from __future__ import annotations
@@ -16,14 +17,18 @@ _FLOAT = frozenset(["fp64", "fp32", "fp16", "bf16", "complex64", "complex128"])
 
 @dataclass(frozen=True)
 class Cuts:
-    """Cuts of the backward pass of a program: nodes that lose their gradient, and nodes that get one."""
+    """The cuts in the backward pass of a program, as names of nodes.
+
+    `off` are nodes that would have a gradient without cuts but do not get one. `reached` are nodes that get a
+    gradient. `through` states for each node whether it depends on a trained parameter without a cut between.
+    """
 
     off: Collection[str] = frozenset()
     reached: Collection[str] = frozenset()
     through: Mapping[str, bool] = field(default_factory=dict)
 
     def stops(self, node: Node, trace: Trace) -> list[str]:
-        """Return the nodes that get a gradient, but not by this reader: it takes them detached."""
+        """Return the operands that get a gradient, but not from this reader, which takes them detached."""
         if node.name not in self.reached:
             return []
         passes: dict[str, bool] = {}
@@ -35,7 +40,7 @@ class Cuts:
 
 
 def cuts_of(trace: Trace) -> Cuts:
-    """Return the cuts of a captured training step."""
+    """Return the cuts of a captured training step; without any cut the result is empty."""
     calls = [node for node in trace if node.kind == "call"]
     if not any(_cuts(node) for node in calls):
         return Cuts()

@@ -1,8 +1,9 @@
 """Decomposes operators without a kernel by torch's rules.
 
-An ATen operator that no handler, view or pattern knows is replaced by torch's decomposition, until all are
-known or none can be decomposed. Operators with a handler are not decomposed. Torch has no decompositions of linear
-algebra: an error names the operator as the user wrote it.
+An ATen operator that has no handler and is neither a view nor the root of a pattern is replaced by torch's
+decomposition, repeatedly, until no such operator can be decomposed. Operators with a handler are not
+decomposed. Most operators of linear algebra have no decomposition, so an error names the operator as the user
+wrote it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from wse_sim.frontend.patterns import PATTERNS
 from wse_sim.frontend.trace import VIEWS
 
 MOST_ROUNDS = 6
-"""Parts may have their own parts; deeper nests are not known."""
+"""Most rounds of decomposition; parts that are nested deeper are not decomposed."""
 _WHOLE = (
     "linalg_",
     "cholesky",
@@ -56,7 +57,7 @@ _aten = torch.ops.aten
 
 
 def _distances(x: Tensor, y: Tensor, p: float, mode: int | None = None) -> Tensor:
-    """Compute the p-norm of x_i - y_j for all pairs of rows."""
+    """Return the p-norms of x_i - y_j for all pairs of rows."""
     apart = (x.unsqueeze(-2) - y.unsqueeze(-3)).abs()
     if p == 0:
         return (apart != 0).to(x.dtype).sum(-1)
@@ -71,7 +72,7 @@ def _distances(x: Tensor, y: Tensor, p: float, mode: int | None = None) -> Tenso
 
 def _places(boundaries: Tensor, values: Tensor, *, out_int32: bool = False, right: bool = False,
             side: str | None = None, sorter: Tensor | None = None) -> Tensor:  # fmt: skip
-    """Return the number of boundaries below each value."""
+    """Return the number of boundaries below each value, or not above it if `right` is true."""
     if sorter is not None:
         boundaries = boundaries.gather(-1, sorter)
     row = boundaries.unsqueeze(-2)
@@ -80,7 +81,11 @@ def _places(boundaries: Tensor, values: Tensor, *, out_int32: bool = False, righ
 
 
 def _drawn(weights: Tensor, samples: int, replacement: bool = False, *, generator: object = None) -> Tensor:
-    """Draw indices by weight as torch does: those with the largest ratio of a weight to an exponential random number."""
+    """Draw indices in proportion to weights, as torch does.
+
+    The indices are those with the largest ratio of weight to an exponential random number. Drawing several
+    with replacement is not supported.
+    """
     if replacement and samples > 1:
         return NotImplemented
     scored = weights / -torch.rand_like(weights).log()
@@ -92,7 +97,7 @@ def _summed_products(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha:
 
 
 def _on_diagonal(x: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
-    """Write src to a diagonal of x."""
+    """Return x with its main diagonal replaced by src; other diagonals and non-square x are not supported."""
     if x.shape[dim1] != x.shape[dim2] or offset:
         return NotImplemented
     places = torch.ones_like(src, dtype=torch.bool)
@@ -100,7 +105,7 @@ def _on_diagonal(x: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: i
 
 
 def _is_whole(x: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None) -> bool:
-    """Return whether sizes and strides cover all elements in order."""
+    """Return whether sizes and strides cover all elements of x in order."""
     steps = [prod(size[i + 1 :]) for i in range(len(size))]
     ordered = all(n == 1 or a == b for n, a, b in zip(size, stride, steps, strict=True))
     return ordered and not offset and prod(size) == x.numel()
@@ -122,8 +127,11 @@ _How = tuple[Sequence[int], Sequence[int], Sequence[int], bool, Sequence[int], i
 def _convolution_gradients(
     g: Tensor, x: Tensor, weight: Tensor, bias_sizes: Sequence[int] | None, *how: object
 ) -> tuple[Tensor | None, ...]:
-    """Compute the gradients of operand, weights and bias as convolutions; `how` are torch's arguments from
-    the stride on."""
+    """Return the gradients of operand, weights and bias as convolutions.
+
+    `how` are the arguments of ``aten.convolution_backward`` from the stride on. Transposed convolutions are
+    not supported.
+    """
     stride, padding, dilation, transposed, _, groups, wanted = cast(_How, how)
     if transposed:
         return NotImplemented
@@ -155,7 +163,10 @@ def _convolution_gradients(
 def _operand_by_gradient(
     x: Tensor, g: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
 ) -> Tensor:
-    """Convolve so that channels are samples, samples are channels, and steps of the gradient are the stride."""
+    """Return the convolution of x with the gradient that is the gradient of the weights.
+
+    Channels and samples change places, and stride and dilation change places.
+    """
     x, g = x.transpose(0, 1), g.transpose(0, 1)
     return _aten.convolution(x, g, None, dilation, padding, stride, False, [0] * len(stride), 1)
 
@@ -193,14 +204,16 @@ def decomposed(program: ExportedProgram, name_of: Callable[[OpOverload], str]) -
             warnings.simplefilter("ignore")
             try:
                 program = _taken_apart(program, table, is_all=len(table) == len(unknown))
-            except Exception:  # of any type: a decomposition that does not hold for these operands
-                break  # each operator that is left is refused by its name
+            except Exception:  # of any type: a decomposition may reject these operands
+                break  # lowering then raises an error that names the operator
     return program
 
 
 def _taken_apart(program: ExportedProgram, table: Table, *, is_all: bool) -> ExportedProgram:
-    """Return the program with the operators of `table` decomposed; unless all of them are unknown, torch traces it
-    again, which also decomposes operators without an entry that consist of others (``real``).
+    """Return the program with the operators in `table` decomposed.
+
+    Unless `table` has all unknown operators (`is_all`), torch traces the program again, which also decomposes
+    operators without an entry that are composites of others (``real``).
     """
     if is_all:
         with contextlib.suppress(NotBySortError):
@@ -211,7 +224,7 @@ def _taken_apart(program: ExportedProgram, table: Table, *, is_all: bool) -> Exp
 def _unknown(
     program: ExportedProgram, known: set[str], name_of: Callable[[OpOverload], str]
 ) -> list[OpOverload]:
-    """Return the operators of ATen without a handler, among those that work on inputs or weights."""
+    """Return the ATen operators without a handler, among those that depend on inputs, weights or buffers."""
     kinds = {spec.arg.name: spec.kind.name for spec in program.graph_signature.input_specs}
     live: set[torch.fx.Node] = set()
     found: dict[OpOverload, None] = {}
@@ -224,7 +237,7 @@ def _unknown(
         if (
             isinstance(node.target, OpOverload)
             and node.target.namespace == "aten"
-            and not node.target._schema.is_mutable  # in a functional program a counter, which no kernel reads
+            and not node.target._schema.is_mutable  # a functional program changes only counters in place
             and name_of(node.target) not in known
         ):
             found[node.target] = None

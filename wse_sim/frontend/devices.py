@@ -1,4 +1,4 @@
-"""Handles devices that forward() names: a capture has one device, and the plan decides where work runs on a wafer."""
+"""Replaces devices that forward() names: a capture has one device, and the plan assigns work to cores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOVES = (torch.Tensor.cuda, torch.Tensor.xpu)
 def on_one_device(
     func: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object], here: torch.device
 ) -> tuple[tuple[object, ...], dict[str, object]] | None:
-    """Replace every accelerator in the arguments of a call by the device `here`; return None if the call names none.
+    """Replace every accelerator in the arguments of a call by the device `here`; None if there is none.
 
     Example
     -------

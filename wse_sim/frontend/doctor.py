@@ -1,15 +1,16 @@
-"""Finds all obstacles of a model in one pass: what is refused and what is slow, each with line, reason, remedy and
-fraction of the FLOPs.
+"""Finds all obstacles of a model in one pass: refused and slow lines with reason, remedy and fraction of
+FLOPs.
 
-The model is lowered as ever, but what would be raised is noted and passed over: a value that Python reads is taken as
-false or one, an operator without a kernel moves its elements, a changed attribute is left changed.  Where torch itself
-stops, the model is captured once more with a guess instead of each result that torch does not make
+The model is lowered as usual, but errors are recorded instead of raised: a value that Python reads is taken
+as false or one, an operator without a kernel moves its elements, a changed attribute is ignored. If torch
+itself stops, the model is captured again with a guess instead of each result that torch rejects
 (:mod:`wse_sim.frontend.substitutes`).
 
     fraction of an operator     FLOPs of the forward kernels that depend on its result
-    fraction of a value read    FLOPs of the products that come after it in the program
-    fraction of a gradient      FLOPs of the forward kernels that its kernel depends on: their gradients pass through it
-    fraction of slow work       cycles of a line without products over those of all forward kernels, whole wafer, streamed
+    fraction of a value read    FLOPs of the products after it in the program
+    fraction of a gradient      FLOPs of the forward kernels on which its kernel depends
+    fraction of slow work       cycles of a line without products over those of all forward kernels,
+                                streamed on the whole wafer
 """
 
 from __future__ import annotations
@@ -29,15 +30,16 @@ from wse_sim.kernels.contract.family import How
 if TYPE_CHECKING:
     from wse_sim.frontend.build import LoweredModel
 
-SLOW_FRACTION = 0.05  # of the cycles: below it work without products is not worth a line
+SLOW_FRACTION = 0.05  # of the cycles; work without products that takes less is not reported
 FUSE = "write it so that it fuses with the product before it, or make the tensor smaller"
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The obstacles of a model in program order, slow lines last; `graph` is None if the capture did not reach it.
+    """The obstacles of a model in program order, followed by slow lines by their cycles.
 
-    `check` says whether the FLOPs of a training step are those that torch counts; "" if nothing was compared.
+    `flops` are those of the forward pass. `graph` is None if lowering did not reach it. `check` states
+    whether the FLOPs of a training step are those that torch counts; "" if they were not compared.
     """
 
     model: str
@@ -52,7 +54,7 @@ class Diagnosis:
         return any(obstacle.refuses for obstacle in self.obstacles)
 
     def lines(self) -> list[str]:
-        """Return the diagnosis as text."""
+        """Return the diagnosis as lines of text."""
         refusing = [o for o in self.obstacles if o.refuses]
         slow = len(self.obstacles) - len(refusing)
         found = [
@@ -67,7 +69,7 @@ class Diagnosis:
         return [*found, self.check] if self.check else found
 
     def as_data(self) -> dict[str, object]:
-        """Return the diagnosis as plain values."""
+        """Return the diagnosis as a dictionary of plain values."""
         rows = [
             {"kind": o.kind, "line": o.line, "reason": o.reason, "remedy": o.remedy, "fraction": o.fraction}
             for o in self.obstacles
@@ -77,19 +79,19 @@ class Diagnosis:
 
 
 def examine(load: Callable[[], tuple[object, LoweredModel]], model: str, wafer: Wafer) -> Diagnosis:
-    """Find the obstacles between a model and the machine.
+    """Find the obstacles of a model on a wafer.
 
     Parameters
     ----------
     load
-        A function that lowers the model and returns the graph and its record.
+        A function that lowers the model and returns the graph and the record of its construction.
     model
-        Its name, for the text.
+        The name of the model in the text.
     wafer
-        The wafer on which work without products is priced.
+        The wafer on which slow lines are priced.
     """
     lowered, found = _collected(load, guess=False)
-    if lowered is None:  # torch stopped: once more, with a guess instead of each result that it does not make
+    if lowered is None:  # torch stopped: retry with a guess instead of each result that it rejects
         lowered, more = _collected(load, guess=True)
         found = more if len(more) >= len(found) else found
     if lowered is None:
@@ -103,12 +105,12 @@ def examine(load: Callable[[], tuple[object, LoweredModel]], model: str, wafer: 
 
 
 def examine_graph(graph: KernelGraph, wafer: Wafer) -> Diagnosis:
-    """Return the diagnosis of a kernel graph: nothing refuses it, lines may be slow."""
+    """Return the diagnosis of a kernel graph, which can only have slow lines."""
     return Diagnosis(graph.name, tuple(_slow(graph, wafer)), graph.forward_flops, graph, _check(graph))
 
 
 def _check(graph: KernelGraph) -> str:
-    """Return whether the FLOPs of a training step are those that torch counts, and what differs."""
+    """Return a line on the comparison of the training FLOPs with torch's; "" if they were not compared."""
     verdict = graph.facts.get(FLOPS_CHECKED)
     notes = [note for note in graph.notes if note.startswith(FLOPS_NOTE)]
     return notes[-1] if notes else f"{FLOPS_NOTE}: {verdict}" if verdict else ""
@@ -117,7 +119,7 @@ def _check(graph: KernelGraph) -> str:
 def _collected(
     load: Callable[[], tuple[object, LoweredModel]], *, guess: bool
 ) -> tuple[LoweredModel | None, list[Obstacle]]:
-    """Return the lowered model, None if it was not reached, and the obstacles."""
+    """Return the lowered model, or None if lowering failed, and the obstacles."""
     lowered: LoweredModel | None = None
     with collecting(guess=guess) as found:
         try:
@@ -134,7 +136,7 @@ def _forward(graph: KernelGraph) -> list[Kernel]:
 
 
 def _share(obstacle: Obstacle, lowered: LoweredModel) -> float | None:
-    """Return the FLOPs affected by an obstacle over those of the forward pass."""
+    """Return the FLOPs affected by an obstacle as a fraction of the forward pass; None if that has none."""
     kernels = _forward(lowered.graph)
     total = sum(k.flops for k in kernels)
     if not total:
@@ -169,7 +171,7 @@ def _before(name: str, kernels: Sequence[Kernel]) -> int:
 
 
 def _slow(graph: KernelGraph, wafer: Wafer) -> Iterable[Obstacle]:
-    """Yield the lines without products that take a large fraction of the cycles."""
+    """Yield the lines without products that take a large fraction of the cycles, slowest first."""
     tiling = Tiling(wafer.rows, wafer.cols, "streamed")
     cycles: dict[str, float] = {}
     example: dict[str, Kernel] = {}

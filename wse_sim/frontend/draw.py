@@ -1,7 +1,7 @@
-"""Draws the kernel graph as SVG: one box per kernel; a repeated block appears once, in a frame with its count.
+"""Draws a kernel graph as SVG: one box per kernel; a repeated block is drawn once, in a frame with its count.
 
-Kernels run down a column in their order, forward at the left and gradients at the right of it.  Streams
-between neighbours are straight; longer ones bow out at the side.
+Kernels are in columns in their order, forward kernels on the left and gradient and update kernels on the
+right. Arrows between neighbours are straight; longer ones are curves on the left of the column.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BOX_WIDTH, _BOX_HEIGHT, _GAP, _MARGIN, _COLUMN = 330, 38, 22, 40, 520
 
 @dataclass
 class _Column:
-    """A column of kernels below each other, with frames around repeated ones."""
+    """Kernels below each other, with frames around repeated blocks."""
 
     kernels: list[Kernel]
     x: int
@@ -34,17 +34,17 @@ def draw_graph(graph: KernelGraph, path: Path | str, phases: Iterable[Phase] = t
     Parameters
     ----------
     graph
-        What is drawn.
+        The graph to draw.
     path
         The ``.svg`` file.
     phases
-        Phases that are shown.
+        The phases to draw.
     """
     return write_whole(path, svg_of(graph, phases))
 
 
 def svg_of(graph: KernelGraph, phases: Iterable[Phase] = tuple(Phase)) -> str:
-    """Return the picture as text."""
+    """Return the picture as SVG text."""
     wanted = set(phases)
     shown, representative, counts = _fold(graph)
     columns = []
@@ -74,7 +74,9 @@ def svg_of(graph: KernelGraph, phases: Iterable[Phase] = tuple(Phase)) -> str:
 
 
 def _fold(graph: KernelGraph) -> tuple[list[Kernel], dict[str, str], dict[str, str]]:
-    """Return (kernels to draw, drawn kernel for each kernel, frame label of each drawn repeated kernel)."""
+    """Return the kernels to draw, the drawn kernel for each repeated one, and the frame labels by drawn
+    kernel.
+    """
     representative: dict[str, str] = {}
     counts: dict[str, str] = {}
     for repeat in graph.repeats:

@@ -1,7 +1,8 @@
-"""Makes ``type(x) is torch.Tensor`` in a user's file true during a capture.
+"""Makes ``type(x) is torch.Tensor`` true in a user's file during a capture, as in eager mode.
 
-Captured tensors are of classes of torch's own, which ``isinstance`` knows as tensors, and ``type()`` does not.  While a
-module is captured, the files of its classes see a `type` that answers as in eager mode.
+Captured tensors are instances of torch's own subclasses, so ``isinstance`` recognises them, but ``type()``
+does not. While a module is captured, `type` in the files of its classes is a replacement that returns
+``torch.Tensor`` for them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class _AsEager(type):
 
 
 class EagerType(type, metaclass=_AsEager):
-    """A replacement of the builtin ``type`` that reports captured tensors as tensors."""
+    """A replacement of the builtin ``type`` that returns ``torch.Tensor`` for captured tensors."""
 
 
 def _is_torch(name: str) -> bool:
@@ -38,7 +39,10 @@ def _is_torch(name: str) -> bool:
 
 @contextlib.contextmanager
 def types_as_eager(module: torch.nn.Module) -> Iterator[None]:
-    """Let the files of a module's classes see :class:`EagerType`, unless they are torch's or define `type` themselves."""
+    """Set `type` to :class:`EagerType` in the files of a module's classes within the block.
+
+    Torch's own files and files that define `type` themselves do not change.
+    """
     names = {base.__module__ for part in module.modules() for base in type(part).__mro__}
     files = [vars(sys.modules[name]) for name in sorted(names) if name in sys.modules and not _is_torch(name)]
     changed = [names_of_file for names_of_file in files if "type" not in names_of_file]

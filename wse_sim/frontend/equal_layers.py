@@ -1,14 +1,17 @@
 """Captures equal layers once: the first call is traced, and calls of equal layers become copies of it.
 
-While a program is captured, the first call of a layer is between two marks (``begin``, ``end``).  A later call of an equal
-layer, or of the same one, with equal arguments is one operator (``again``) with results like those of the first.  When the
-program is there, :func:`wse_sim.frontend.layer_copies.copied` puts the operators between the marks instead of each such operator, with the layer's own
-weights and names, so all that follows sees the program that torch would have captured.
+During a capture, the first call of a layer is enclosed in two marks (``begin``, ``end``). A later call of an
+equal layer, or of the same one, with equal arguments becomes one operator (``again``) with results like those
+of the first. After the capture, :func:`wse_sim.frontend.layer_copies.copied` replaces each such operator by
+the operators between the marks, with the layer's own weights and names, so the result is the program that
+torch would have captured.
 
-Layers are equal if they have the same class, the same parts, attributes and shapes of weights, and no hooks.  Numbers and texts
-may differ (``layer_idx``) as long as the first call does not read them.  Where a copy would not be what torch captures
-(:class:`wse_sim.frontend.layer_copies.NotCopiedError`), the capture is made again without this: a layer that reads tensors from elsewhere or leaves some in
-attributes that others read.  A layer that changes its arguments or returns parts of them is traced each time.
+Layers are equal if they have the same class, submodules, attributes and shapes of weights, and no hooks.
+Numbers and strings may differ (``layer_idx``) as long as the first call does not read them. If a copy would
+differ from what torch captures (:class:`wse_sim.frontend.layer_copies.NotCopiedError`), the capture is
+repeated without copies; examples are a layer that reads tensors from elsewhere, or stores tensors in
+attributes that others read. A layer that changes its arguments or returns parts of them is traced in each
+call.
 """
 
 from __future__ import annotations
@@ -27,9 +30,9 @@ from torch.utils import _pytree as pytree
 from wse_sim.frontend.regions import is_frozen
 
 LEAST_PARTS = 2
-"""Layers of fewer parts are traced each time: marks cost as much."""
+"""Layers with fewer submodules are traced in each call, because marks would cost as much."""
 LEAST_EQUAL = 2
-"""With fewer equal layers, each is traced separately."""
+"""Fewest equal layers that are captured once; smaller groups are traced in each call."""
 
 _library = torch.library.Library("wse_layers", "DEF")
 _library.define("begin(Tensor[] given, int key) -> Tensor")
@@ -41,7 +44,7 @@ AGAIN: Callable[..., list[Tensor]] = torch.ops.wse_layers.again.default
 Made = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, torch.device]
 _keys = itertools.count()
 _results: dict[int, list[Made]] = {}
-"""Shape, stride, type and device of the results of calls that are copies, by their number."""
+"""Shape, stride, type and device of the results of each copied call, by its key."""
 
 
 @torch.library.register_fake("wse_layers::begin", lib=_library)
@@ -71,20 +74,20 @@ class _Passed:
 
 @dataclass(eq=False)
 class _First:
-    """The first call of a layer: the mark before it, its arguments, the loose attributes that it read, and its results."""
+    """The first call of a layer: its mark, its arguments, the loose attributes that it read, its results."""
 
     layer: nn.Module
     mark: Tensor
-    given: list[object]  # kept, so that no other object gets the identity of one of them
+    given: list[object]  # kept alive, so that their ids are not reused
     like: Hashable
     read: frozenset[tuple[str, str]]
-    results: list[object]  # arguments by their place, None for tensors that were made, values
+    results: list[object]  # _Passed for arguments, _MADE for new tensors, or plain values
     made: pytree.TreeSpec
     tensors: list[Made]
 
 
 class Layers:
-    """The equal layers of a module during a capture; `used` is true if a call became a copy."""
+    """The equal layers of a module during a capture."""
 
     def __init__(self, module: nn.Module) -> None:
         found = _Found(module)
@@ -96,7 +99,7 @@ class Layers:
 
     @property
     def used(self) -> bool:
-        """True if a call became a copy."""
+        """Whether a call became a copy."""
         return bool(self.pairs)
 
     @contextmanager
@@ -118,10 +121,10 @@ class Layers:
                     delattr(kind, name)
                 else:
                     setattr(kind, name, was)
-            self.firsts.clear()  # tensors of the capture
+            self.firsts.clear()  # it refers to tensors of the capture
 
     def forget(self) -> None:
-        """Drop the state that the operators of this capture's copies need."""
+        """Drop the shapes of results that the operators of this capture needed."""
         for key in self.pairs:
             _results.pop(key, None)
 
@@ -176,7 +179,7 @@ _MISSING, _MADE = object(), object()
 
 
 def _rebuilt(first: _First, given: Sequence[object], made: Sequence[Tensor]) -> object:
-    """Return the result of a call, of its arguments and of the tensors that it made."""
+    """Return the result of a call from its arguments and the tensors that it made."""
     left = iter(made)
     leaves = [
         given[x.place] if isinstance(x, _Passed) else next(left) if x is _MADE else x for x in first.results
@@ -185,7 +188,9 @@ def _rebuilt(first: _First, given: Sequence[object], made: Sequence[Tensor]) -> 
 
 
 def _can_be_copied(made: Sequence[Tensor], leaves: Sequence[object], given: Sequence[Tensor]) -> bool:
-    """Return whether the results of a call are new tensors of numbers that no argument shares, and plain values."""
+    """Return whether all results of a call are arguments, plain values, or new floating-point tensors that
+    share no memory with an argument.
+    """
     storages = {x.untyped_storage()._cdata for x in given}
     return (
         bool(made)
@@ -196,7 +201,7 @@ def _can_be_copied(made: Sequence[Tensor], leaves: Sequence[object], given: Sequ
 
 
 def _read_the_same(first: _First, layer: nn.Module) -> bool:
-    """Return whether what differs between two layers of a group was not read by the first."""
+    """Return whether the loose attributes that the first call read have the same values in another layer."""
     return all(
         vars(first.layer.get_submodule(path)).get(name) == vars(layer.get_submodule(path)).get(name)
         for path, name in first.read
@@ -206,8 +211,8 @@ def _read_the_same(first: _First, layer: nn.Module) -> bool:
 def _like(given: Sequence[object], spec: pytree.TreeSpec) -> Hashable:
     """Return a key that is equal for equivalent calls; None if a call cannot be compared.
 
-    Tensors of numbers are equal if torch's metadata are; others only if they are identical, because Python
-    may read them.
+    Floating-point tensors are equal if torch's metadata are equal; other objects only if they are identical,
+    because Python may read their values.
     """
     seen: dict[int, int] = {}
     parts: list[Hashable] = [
@@ -229,7 +234,7 @@ def _like(given: Sequence[object], spec: pytree.TreeSpec) -> Hashable:
 
 
 class _Watched:
-    """A class attribute that records which layers read the attribute it replaces."""
+    """A descriptor that records which layers read the attribute that it replaces."""
 
     def __init__(self, name: str, reads: list[tuple[int, str]]) -> None:
         self.name, self.reads = name, reads
@@ -250,7 +255,7 @@ class _Watched:
         del vars(part)[self.name]
 
 
-# Which layers are equal
+# --- groups of equal layers
 
 _PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.Size, type)
 _LOOSE = (int, float, str)
@@ -258,7 +263,7 @@ _NO_STATE = frozenset(["_parameters", "_buffers", "_modules", "training", "_non_
 
 
 class _Found:
-    """The groups of equal layers within a module, outermost first, with the attributes that differ within a group."""
+    """The groups of equal layers in a module, outermost first, and the attributes that differ in a group."""
 
     def __init__(self, module: nn.Module) -> None:
         self.numbers: dict[Hashable, int] = {}
@@ -267,7 +272,7 @@ class _Found:
         self.loose: list[tuple[type, str]] = []
         paths = [part for _, part in module.named_modules(remove_duplicate=False)]
         if len({id(part) for part in paths}) < len(paths) or any(map(_is_compiled, paths)):
-            return  # torch then calls stand-ins of the modules
+            return  # torch calls replacements of such modules
         self._sign(module)
         equal: dict[int, list[nn.Module]] = defaultdict(list)
         for part in paths[1:]:
@@ -281,7 +286,7 @@ class _Found:
         self.loose = [one for one in found if not hasattr(one[0], one[1])]
 
     def _sign(self, part: nn.Module) -> int:
-        """Return the number of a module's sort."""
+        """Return the number of a module's equivalence class, and number those of its submodules."""
         inside = tuple(
             (name, None if child is None else self._sign(child)) for name, child in part._modules.items()
         )
@@ -303,14 +308,18 @@ def _is_compiled(part: nn.Module) -> bool:
 
 
 def _known(x: Tensor) -> Hashable:
-    """Return the values of a buffer of integers, which Python may read; None for others."""
+    """Return the values of an integer buffer, which Python may read; None for other tensors."""
     if x.is_floating_point() or x.is_complex() or type(x) is not Tensor or x.device.type == "meta":
         return None
     return tuple(x.flatten().tolist()) if x.numel() <= 4096 else id(x)
 
 
 def _sign_of(value: object, part: nn.Module) -> Hashable:
-    """Return an attribute in the sign of a module: plain values by value but for loose ones, others by identity."""
+    """Return an attribute's contribution to the signature of its module.
+
+    Loose attributes (numbers and strings) contribute only "loose", other plain values their value, other
+    objects their identity.
+    """
     if isinstance(value, _LOOSE) and not isinstance(value, bool):
         return "loose"
     if isinstance(value, _PLAIN):
@@ -341,7 +350,7 @@ def _strict(value: object) -> Hashable:
 
 
 def _differing(parts: Sequence[nn.Module]) -> list[str]:
-    """Return the loose attributes that differ between modules of one sort."""
+    """Return the loose attributes that differ between equal modules."""
     first = vars(parts[0])
     return [
         name

@@ -1,10 +1,9 @@
-"""Makes example arguments of a transformers model: one sample, chosen by the arguments of forward() and the
-configuration.
+"""Makes example arguments of a transformers model: one sample, as forward() and the configuration require.
 
-Each argument has a rule by its name. A model of several inputs (text with images, text with sound) gets all
-of them, and its text has as many places for an image or a sound as the model makes features of one. If
-configurations do not state the order of dimensions, each order is tried on the device "meta", where a pass costs
-no arithmetic.
+Each argument has a rule by its name. A model with several inputs (text with images, text with sound) gets all
+of them, and its text has as many placeholders for an image or a sound as the model makes features of it. If a
+configuration does not determine the order of dimensions, each order is tried on the device "meta", where a
+run costs no arithmetic.
 """
 
 from __future__ import annotations
@@ -26,23 +25,23 @@ from wse_sim.frontend import capture
 
 LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx", "max_target_positions")
 DEFAULT_LENGTH = 512
-SOUND = 16_000  # values: one second
-FRAMES = 3_000  # of a spectrum: as many as 30 seconds have
-MOST_TRIED = 12
-MOST_VALUES = 2**20  # tokens that have values; values of a longer text are not read
+SOUND = 16_000  # samples of sound: one second
+FRAMES = 3_000  # frames of a spectrum: 30 seconds
+MOST_TRIED = 12  # orders of dimensions
+MOST_VALUES = 2**20  # most elements of ids that get values; longer ones are on "meta"
 OF_VALUES = ("image_grid_thw", "spatial_shapes", "image_sizes", "target_sizes")
-"""Arguments that say how large something is: models read their values."""
+"""Arguments that state a size; models read their values, so they are not moved to "meta"."""
 MARKS = {
     "image": ("image_token_id", "image_token_index", "media_token_index", "im_token_id", "image_token"),
     "audio": ("audio_token_id", "audio_token_index"),
 }
-"""Names that configurations give to the token id of an image or a sound."""
+"""Keys of configurations for the token id of an image or a sound."""
 
 Arguments = dict[str, Any]
 
 
 def text_length(config: Any, seq: int | None) -> int:
-    """Return the tokens of one sample: `seq`, else what the configuration of the text allows, at most 512."""
+    """Return the number of tokens of one sample: `seq`, or what the configuration allows, at most 512."""
     if seq is not None:
         return seq
     parts = [config, *filter(None, (getattr(config, name, None) for name in ("text_config", "decoder")))]
@@ -51,8 +50,9 @@ def text_length(config: Any, seq: int | None) -> int:
 
 
 def examples_of(module: Any, config: Any, seq: int | None) -> list[Arguments]:
-    """Return named arguments of one sample: all inputs of a model, all with a mask and sizes, and only the required
-    ones.
+    """Return sets of named arguments of one sample: all inputs, these with masks and sizes, required ones.
+
+    Equal sets of inputs occur once. `seq` is the length of the text or of the sound.
 
     Raises
     ------
@@ -101,7 +101,7 @@ class _Rules:
         return next((part for name in names if (part := getattr(self.config, name, None)) is not None), None)
 
     def choices(self) -> list[tuple[str, ...]]:
-        """Return the sets of inputs to try: all, all with masks and sizes, and the fewest."""
+        """Return the distinct sets of inputs: all, all with masks and sizes, and the required ones."""
         needed = self._needed()
         wanted = [*needed, *(name for name in self._further() if name not in needed)]
         given = {"attention_mask": "input_ids", "image_sizes": "pixel_values"}
@@ -109,12 +109,12 @@ class _Rules:
         return list(dict.fromkeys((tuple(wanted), (*wanted, *more), tuple(needed))))
 
     def candidates(self, names: Sequence[str]) -> Iterator[Arguments]:
-        """Yield arguments of these names in each order of dimensions, the likeliest first."""
+        """Yield arguments of these names for each combination of their shapes, the likeliest first."""
         for shapes in itertools.product(*map(self._shapes, names)):
             yield self._filled(dict(zip(names, shapes, strict=True)))
 
     def _needed(self) -> list[str]:
-        """Return the main input, and arguments without a default."""
+        """Return the main input, arguments without a default, and the decoder's tokens of an encoder-decoder."""
         kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
         found = [name for name, p in self.takes.items() if p.default is p.empty and p.kind not in kinds]
         main = [self.main] if self.main in self.takes or not found else []
@@ -122,7 +122,7 @@ class _Rules:
         return list(dict.fromkeys([*main, *found, *(["decoder_input_ids"] if tokens else [])]))
 
     def _further(self) -> list[str]:
-        """Return the inputs of the model's other senses."""
+        """Return the optional inputs: text, images and sound, with their masks and sizes."""
         found = []
         if "input_ids" in self.takes:
             found.append("input_ids")
@@ -193,12 +193,12 @@ class _Rules:
             return (
                 (GRID * GRID, channels * patch * patch * int(getattr(self.vision, "temporal_patch_size", 1))),
             )
-        if "target_sizes" in self.takes and isinstance(patch, int):  # patches side by side
+        if "target_sizes" in self.takes and isinstance(patch, int):  # all patches in one row
             return ((1, channels, patch, GRID * GRID * patch),)
         rows, cols = _side(self.vision) or _side(self.config) or (224, 224)
         image, frames = (channels, rows, cols), int(getattr(self.config, "num_frames", 0) or 0)
         plain: tuple[tuple[int, ...], ...] = ((1, *image), (1, 1, *image))
-        if "image_sizes" in self.takes:  # an image may come with parts of itself
+        if "image_sizes" in self.takes:  # an image may have 2 or 4 crops in addition
             plain += ((1, 3, *image), (1, 5, *image))
         return ((1, frames, *image), *plain) if frames else plain
 
@@ -221,7 +221,10 @@ class _Rules:
         return ((1, 1, 4 * size, bins), *flat) if size else flat
 
     def _filled(self, shapes: dict[str, tuple[int, ...]]) -> Arguments:
-        """Return tensors of these shapes; integer tensors have values."""
+        """Return tensors of these shapes.
+
+        Masks, sizes and ids have values, unless the ids are too many; other tensors are on "meta".
+        """
         found: Arguments = {}
         for name, shape in shapes.items():
             if name.endswith("_mask"):
@@ -245,8 +248,10 @@ class _Rules:
         return found
 
     def _settle_text(self, found: Arguments) -> None:
-        """Insert placeholders for the features of images and sounds, an end token, and the arguments that belong to
-        them into the text.
+        """Insert placeholders for the features of images and sounds into the text.
+
+        A model for classification also gets an end token. Arguments that depend on the length of the text are
+        resized.
         """
         text = found.get("input_ids")
         if text is None or text.is_meta:
@@ -266,14 +271,12 @@ class _Rules:
             found["mm_token_type_ids"] = (text == self._mark("image")).long()
 
     def _mark(self, kind: str) -> int:
-        """Return the token id that marks a place of an image or a sound; -1 if the configuration has none."""
+        """Return the token id of placeholders for an image or a sound; -1 if the configuration has none."""
         ids = (getattr(self.config, key, None) for key in MARKS[kind])
         return next((value for value in ids if isinstance(value, int) and value >= 0), -1)
 
     def _with_places(self, given: Arguments, text: torch.Tensor, kind: str) -> torch.Tensor:
-        """Return the text with a place for each feature of the image or sound before it, where the model puts them
-        there.
-        """
+        """Return the text after one placeholder per feature of an image or sound, if the model uses them."""
         mark, name = self._mark(kind), f"get_{kind}_features"
         features = getattr(self.module, name, None) or getattr(
             getattr(self.module, "model", None), name, None
@@ -283,7 +286,7 @@ class _Rules:
         takes = inspect.signature(features).parameters
         named = {k: v for k, v in given.items() if k in takes and k != "input_ids"}
         shapes = _shapes_made(_Part(self.module, features), named)
-        count = sum(prod(shape[:-1]) for shape in shapes)  # none are known: the text is used alone
+        count = sum(prod(shape[:-1]) for shape in shapes)  # 0 if the shapes are unknown
         places = torch.full((1, count), mark, dtype=torch.long)
         return torch.cat([places, torch.where(text == mark, mark + 1, text)], dim=1)
 
@@ -297,13 +300,13 @@ class _Part(torch.nn.Module):
         self.owner = features.__self__
 
     def forward(self, **given: object) -> object:
-        """Return the features without the other outputs of the owner."""
+        """Return the features without the other outputs of the model."""
         made = getattr(self.owner, self.name)(**given)
         return made if isinstance(made, (torch.Tensor, tuple, list)) else getattr(made, "pooler_output", made)
 
 
 def _shapes_made(part: _Part, given: Arguments) -> list[tuple[int, ...]]:
-    """Return the shapes of features: from a run on "meta", else from a capture; none if neither succeeds."""
+    """Return the shapes of features from a run, a run on "meta", or a capture; [] if all of them fail."""
     for where in (nullcontext(), torch.device("meta")):
         with contextlib.suppress(Exception), torch.no_grad(), where:  # of any type: the module's own
             made = part(**given)
@@ -315,11 +318,11 @@ def _shapes_made(part: _Part, given: Arguments) -> list[tuple[int, ...]]:
     return []
 
 
-GRID = 16  # patches per side of an image that comes in patches
+GRID = 16  # patches per side of an image that is passed as patches
 
 
 def _side(config: Any) -> tuple[int, int] | None:
-    """Return rows and columns of an image; None if the configuration does not state them."""
+    """Return the rows and columns of an image in pixels; None if the configuration does not state them."""
     for key in ("image_size", "input_size", "img_size"):
         side = getattr(config, key, None)
         if isinstance(side, int) and side > 0:

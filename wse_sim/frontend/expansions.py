@@ -1,8 +1,9 @@
 """Expands functions of torch that represent several operators while a program is captured.
 
-A cell of a recurrent layer becomes two products and what follows them, so that it has products, epilogues and gradients
-like any other module.  The products are those that torch's counter counts.  A sum over several operands (``einsum``) takes
-two at a time, a bilinear form is one product and a sum, a CTC loss one operator over all frames.
+A cell of a recurrent layer becomes two products and elementwise operators, so that it has products, epilogues
+and gradients like any other module; torch's FLOP counter counts the same products. An ``einsum`` over several
+operands contracts two at a time, a bilinear form is one product and a sum, and a CTC loss is one operator
+over all frames.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from wse_sim.frontend.classify import spelled_out
 
 
 def _gates(x: Tensor, h: Tensor, weights: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor]:
-    """Return the products of the input and of the state: (batch, gates x units) each."""
+    """Return the products of the input and of the state, (batch, gates x units) each."""
     w_x, w_h, b_x, b_h = (*weights, None, None)[:4]
     if w_x is None or w_h is None:
         raise TypeError("a recurrent cell takes two weights")
@@ -27,7 +28,10 @@ def _gates(x: Tensor, h: Tensor, weights: tuple[Tensor | None, ...]) -> tuple[Te
 
 
 def _gru(x: Tensor, h: Tensor, *weights: Tensor | None) -> Tensor:
-    """r = s(a_r + c_r), z = s(a_z + c_z), n = tanh(a_n + r c_n); h' = n + z (h - n)."""
+    """Return h' = n + z (h - n) with r = s(a_r + c_r), z = s(a_z + c_z), n = tanh(a_n + r c_n).
+
+    s is the sigmoid, a the products of the input, c those of the state.
+    """
     (a_r, a_z, a_n), (c_r, c_z, c_n) = (part.chunk(3, -1) for part in _gates(x, h, weights))
     reset, update = torch.sigmoid(a_r + c_r), torch.sigmoid(a_z + c_z)
     new = torch.tanh(a_n + reset * c_n)
@@ -35,7 +39,10 @@ def _gru(x: Tensor, h: Tensor, *weights: Tensor | None) -> Tensor:
 
 
 def _lstm(x: Tensor, state: tuple[Tensor, Tensor], *weights: Tensor | None) -> tuple[Tensor, Tensor]:
-    """c' = s(f) c + s(i) tanh(g); h' = s(o) tanh(c'); gates in the order i, f, g, o."""
+    """Return h' = s(o) tanh(c') and c' = s(f) c + s(i) tanh(g).
+
+    The gates are in the order i, f, g, o; s is the sigmoid.
+    """
     h, c = state
     a, b = _gates(x, h, weights)
     i, f, g, o = (a + b).chunk(4, -1)
@@ -52,7 +59,7 @@ def _plain(activation: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
 
 
 def _bilinear(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """y_o = x W_o y: one product with all W_o, and sums over its result times y."""
+    """Return y_o = x W_o y as one product with all W_o, and sums over its result times y."""
     outs, width, inner = weight.shape
     met = functional.linear(x, weight.transpose(1, 2).reshape(outs * inner, width))
     made = (met.unflatten(-1, (outs, inner)) * y.unsqueeze(-2)).sum(-1)
@@ -60,7 +67,7 @@ def _bilinear(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None = None) 
 
 
 def _einsum(equation: Any, *operands: Any) -> Tensor:
-    """Return a sum over more than two operands, two at a time in the order that torch takes them."""
+    """Return an einsum over more than two operands, contracted two at a time in torch's order."""
     if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
         operands = tuple(operands[0])
     if not isinstance(equation, str) or len(operands) < 3:
@@ -79,22 +86,22 @@ def _einsum(equation: Any, *operands: Any) -> Tensor:
 
 
 def _path(equation: str, operands: tuple[Tensor, ...]) -> list[tuple[int, ...]]:
-    """Return the operands of each contraction step: by opt_einsum where torch uses it, else from left to right."""
+    """Return the operands of each contraction step: by opt_einsum if torch uses it, else left to right."""
     if torch.backends.opt_einsum.is_available() and torch.backends.opt_einsum.enabled:
         from opt_einsum import contract_path
 
         how = torch.backends.opt_einsum.strategy or "auto"
         path = contract_path(equation, *(tuple(x.shape) for x in operands), optimize=how, shapes=True)[0]
         return [tuple(places) for places in path]
-    # What a step makes goes to the end of the list.
+    # The result of a step is appended to the list of operands.
     count = len(operands)
     return [(0, 1), *((0, count - step - 1) for step in range(1, count - 1))]
 
 
 def _letters(equation: str, operands: tuple[Tensor, ...]) -> tuple[list[str], str]:
-    """Return the letters of each operand and of the result; an ellipsis becomes letters of its own."""
+    """Return the letters of each operand and of the result; an ellipsis is replaced by unused letters."""
     left, arrow, out = equation.partition("->")
-    if not arrow:  # letters that occur once, in the order of the alphabet
+    if not arrow:  # the result has the letters that occur once, in alphabetical order
         letters = left.replace(",", "").replace("...", "")
         out = "..." * ("..." in left) + "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
     parts = left.split(",")

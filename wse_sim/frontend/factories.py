@@ -10,12 +10,12 @@ from wse_sim.files import is_file, read_text
 
 
 def names_file(spec: str) -> bool:
-    """Return whether a model is named by a file of Python alone, without a factory."""
+    """Return whether a model is given as a Python file without the name of a factory."""
     return spec.endswith(".py")
 
 
 def factories_of(path: str | Path) -> list[str]:
-    """Return the names of the functions of a file that can be called without arguments and return something, in order.
+    """Return the names of the public functions of a file that take no arguments and return a value, in order.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def _is_factory(item: ast.FunctionDef) -> bool:
 
 
 def unnamed(path: str | Path) -> ModelError:
-    """Return the fault of naming a file without a factory: what it offers.
+    """Return the error for a file without the name of a factory; it lists the factories of the file.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def unnamed(path: str | Path) -> ModelError:
 
 
 def _classes(path: str | Path) -> list[str]:
-    """Return the names of the modules of PyTorch that a file defines, by the look of their bases."""
+    """Return the names of the classes of a file that have a base with a name ending in "Module"."""
     return [
         item.name
         for item in ast.parse(read_text(path)).body
@@ -85,12 +85,12 @@ def _classes(path: str | Path) -> list[str]:
 
 
 def named_models(spec: str) -> list[str]:
-    """Return the models that a name stands for: itself, or all factories of a file of Python.
+    """Return the models that a name represents: itself, or all factories of a Python file.
 
     Raises
     ------
     ModelError
-        If a file has no factory, or as :func:`factories_of`.
+        If the file has no factory, or as :func:`factories_of`.
     """
     if not names_file(spec):
         return [spec]

@@ -1,5 +1,6 @@
-"""Prepares modules and arguments for a capture: tensors have shapes and no memory, and every input is a separate
-tensor.
+"""Prepares modules and arguments for a capture.
+
+Tensors on "meta" become fake tensors on "cpu", and every input becomes a separate tensor.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ T = TypeVar("T")
 def as_fake(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
-    """Return a module on "meta" as one of fake tensors on "cpu", weights that were tied tied again.
+    """Return a copy of a module on "meta" with fake tensors on "cpu", and its arguments likewise.
 
-    A module with real weights is left alone.  The user's module is never changed.
+    Tied weights stay tied. If nothing is on "meta", the module and its arguments are returned as they are.
+    The user's module is never changed.
     """
     tensors = [*module.parameters(), *module.buffers()]
     if not any(t.device.type == "meta" for t in tensors) and not _any_meta((args, kwargs)):
@@ -30,12 +32,12 @@ def as_fake(
     made: dict[int, Any] = {}
 
     def fake(x: Any) -> Any:
-        """Return a tensor on "cpu" without memory, the same one for the same tensor."""
+        """Return the fake tensor on "cpu" for a tensor, the same one in every call."""
         if not isinstance(x, torch.Tensor):
             return x
         if id(x) not in made:
             new = FakeTensor(mode, torch.empty_like(x, device="meta"), cpu)
-            if isinstance(x, torch.nn.Parameter):  # what nn.Parameter sets, without its copy
+            if isinstance(x, torch.nn.Parameter):  # as nn.Parameter does, which would copy the tensor
                 new.requires_grad_(x.requires_grad)._is_param = True
             made[id(x)] = new
         return made[id(x)]
@@ -47,7 +49,7 @@ def as_fake(
         for key, value in list(vars(part).items()):
             if key in ("_parameters", "_buffers", "_modules") or not _any_meta(value):
                 continue
-            if isinstance(value, torch.Tensor):  # torch brings buffers, not attributes, into its own mode
+            if isinstance(value, torch.Tensor):  # torch converts buffers to its fake mode, but not attributes
                 delattr(part, key)
                 part.register_buffer(key, fake(value), persistent=False)
             else:
@@ -57,7 +59,7 @@ def as_fake(
 
 
 def told_apart(values: T) -> T:
-    """Return the arguments in which no tensor occurs twice: torch would take both for one input."""
+    """Return the arguments with repeated tensors copied, because torch would take them for one input."""
     seen: set[int] = set()
 
     def once(x: object) -> object:

@@ -1,4 +1,4 @@
-"""Turns faults of captured programs into sentences with the user's line, the reason and the remedy."""
+"""Converts faults of a capture to sentences with the user's line, the reason and the remedy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 
 from wse_sim.foreign import not_installed
 
-# (what torch's message holds, reason, remedy), first match wins.
 _READ = "Tensor.item"
 
 OWN_GRADIENT = (
@@ -18,6 +17,7 @@ OWN_GRADIENT = (
 
 CHECKED = "a check that the model makes fails for the example arguments"
 PASS = "give arguments that pass it"
+# (pattern of torch's message, reason, remedy); the first match counts. Some are used by their position below.
 _RULES: tuple[tuple[str, str, str], ...] = (
     (
         r"Could not extract specialized (?:integer|float)|item\(\) cannot be called on meta|Tensor\.item",
@@ -100,8 +100,10 @@ class GradientAskedError(Exception):
 
 
 def asked_for_gradient(fault: BaseException) -> bool:
-    """Return whether torch failed on a gradient that forward() requests; inside torch.vmap the error is a
-    missing attribute."""
+    """Return whether torch failed because forward() requests a gradient.
+
+    Inside torch.vmap the error is a missing attribute.
+    """
     now: BaseException | None = fault
     seen = list[BaseException]()
     while now is not None and now not in seen:
@@ -118,7 +120,7 @@ _ASKED = (
 
 
 def holds_cache(fault: BaseException) -> bool:
-    """Return whether torch stumbled over a cache object of transformers."""
+    """Return whether torch failed because of a cache object of transformers."""
     return re.search(_RULES[3][0], str(fault)) is not None
 
 
@@ -126,10 +128,10 @@ _SLIPS = (ArithmeticError, AssertionError, AttributeError, LookupError, NameErro
 
 
 def raised_here(fault: BaseException) -> bool:
-    """Return whether a fault is a slip of the front end itself: raised in one of its lines, which does not hand on a
-    call of the model's.
+    """Return whether a fault is a bug of the frontend: a Python error raised in one of its own lines.
 
-    What torch refuses from within (a RuntimeError) has the line of ours that called it, and is the model's.
+    Lines that call the model's functions do not count, nor do the errors that torch raises for a model
+    (RuntimeError).
     """
     last = traceback.extract_tb(fault.__traceback__)[-1:]
     ours = any(frame.filename.startswith(str(Path(__file__).parent)) for frame in last)
@@ -164,11 +166,14 @@ _OPERATORS: dict[str, tuple[str, str]] = {
 
 UNKNOWN = "torch cannot capture this"
 REASONS = (*(reason for _, reason, _ in _RULES), *(reason for reason, _ in _OPERATORS.values()), UNKNOWN)
-"""Possible beginnings of the reason in a sentence, after the place and the line of code."""
+"""Beginnings of the reason in a sentence, after the place and the line of code."""
 
 
 def sentence_of(fault: BaseException, model: str, line: str = "") -> str:
-    """Return torch's error on `model` as one sentence with the user's line, if it is known."""
+    """Return torch's error on `model` as one sentence with the user's line, if it is known.
+
+    `line` overrides the line that the traceback and torch's message name.
+    """
     text = f"{type(fault).__name__}: {fault}"
     where = line or _user_frame(fault) or _caused_by(text) or f"model {model}"
     if isinstance(fault, ModuleNotFoundError) and fault.name:
@@ -209,10 +214,10 @@ def unwanted_operator(kind: str, operator: str, source: str) -> str:
 
 
 def _user_frame(fault: BaseException) -> str:
-    """Return the innermost frame of the model, not torch's nor ours, of a fault or of what it came from; "" if there is
-    none.
+    """Return the innermost frame of the model in the traceback of a fault or of its causes, or "".
 
-    Who called the front end is not the model: only frames below ours count.
+    Frames of torch and of the frontend are skipped, and so are the frames outside the frontend that called
+    it.
     """
     here = str(Path(__file__).parent)
     chain: list[BaseException] = []
@@ -234,7 +239,7 @@ _HELPERS = ("contextlib", "functools.py", "inspect.py", "copyreg.py", "/copy.py"
 
 
 def _caused_by(text: str) -> str:
-    """Return the line that torch names in a message: where a node of the graph comes from, innermost last."""
+    """Return the line that torch's message names as the origin of a node; "" if it names none."""
     match = re.search(r"Caused by: .*?\(([^()]+?:\d+)", text)
     if match:
         return match[1]

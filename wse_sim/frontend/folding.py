@@ -1,17 +1,19 @@
 """Folds tests of masks in Python: ``if mask.any():`` takes the branch that the example arguments take.
 
-A truth value or an integer that Python reads (``mask.sum().tolist()``) is folded if it depends on integers and truth
-values among the arguments and on constants alone (masks, ids, lengths), and these arguments have values.  What is read of
-activations or weights stays a fault.
+A boolean or an integer that Python reads (``mask.sum().tolist()``) is folded if it depends only on constants
+and on integers and booleans among the arguments and buffers (masks, ids, lengths), and these have values. A
+value that depends on activations or weights is still an error.
 
-Results whose shape depends on such values alone (``edges[:, kept]``, ``mask.nonzero()``) become constants; where a mask
-picks rows of activations, it becomes the list of the places where it is true.  So graphs with fixed edges are captured.
+Results whose shape depends only on such values (``edges[:, kept]``, ``mask.nonzero()``) become constants. A
+mask that selects rows of activations becomes the list of the positions where it is true. So graphs with fixed
+edges can be captured.
 
-Lists of tensors that torch joins (``torch.tensor([a.max(), 3])``) become constants if the example decides them, else
-the tensors stacked.  Functions that stand for several operators are spelled out (:mod:`wse_sim.frontend.expansions`).
+Lists of tensors that torch joins (``torch.tensor([a.max(), 3])``) become constants if the example determines
+them; otherwise the tensors are stacked. Functions that represent several operators are expanded
+(:mod:`wse_sim.frontend.expansions`).
 
-A test of random numbers alone (``if torch.rand([]) < 0.1: skip the layer``) takes the branch of their mean: a step of the
-graph is the more probable step.
+A test of random numbers only (``if torch.rand([]) < 0.1: skip the layer``) takes the branch of their mean, so
+the graph has the more probable branch.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ _READS = (
     torch.Tensor.tolist,
     torch.Tensor.numpy,
 )
-# Functions of integers whose result has a shape that depends on values.
+# Functions whose result has a shape that depends on values.
 _SHAPED = frozenset(
     [
         *(torch.nonzero, torch.Tensor.nonzero, torch.argwhere, torch.Tensor.argwhere, torch.masked_select),
@@ -57,19 +59,19 @@ _SHAPED = frozenset(
     ]
 )
 _DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
-_COUNTS = (torch.arange, torch.linspace)  # whose size is a number that may come as a tensor
+_COUNTS = (torch.arange, torch.linspace)  # their arguments may be tensors of one number
 _REPEATS = (torch.repeat_interleave, torch.Tensor.repeat_interleave)
-MOST_SHOWN = 8  # numbers that a note prints
+MOST_SHOWN = 8  # most numbers that a note prints
 
 
 def _is_captured(x: torch.Tensor) -> bool:
-    """Return whether the program under capture makes a tensor."""
+    """Return whether a tensor is made by the program under capture."""
     mode = get_proxy_mode()
     return mode is not None and made_by(x, mode.tracer) is not None
 
 
 class FoldedTests(TorchFunctionMode):
-    """Answers tests whose outcome the example decides, during a capture; `notes` lists them."""
+    """Answers tests whose outcome the example determines, during a capture; `notes` lists them."""
 
     def __init__(
         self,
@@ -79,7 +81,7 @@ class FoldedTests(TorchFunctionMode):
         has_gradients: bool = False,
     ) -> None:
         super().__init__()
-        self.has_gradients = has_gradients  # the capture has what autograd runs
+        self.has_gradients = has_gradients  # the capture contains the operators that autograd runs
         self.given = pytree.tree_leaves((args, kwargs))
         self.buffers = {name: x for name, x in module.named_buffers() if _has_counted_values(x)}
         self.values: dict[torch.fx.Node, torch.Tensor] = {}
@@ -89,11 +91,11 @@ class FoldedTests(TorchFunctionMode):
         )
         self.device = next((x.device for x in tensors), torch.device("cpu"))
         self.latest: torch.Tensor | None = (
-            None  # tensor that was made, where the capture continues beyond faults
+            None  # the last floating-point result, while the capture continues after faults
         )
 
     def enter(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Record, in a hook before forward(), which node of the program represents which argument or buffer."""
+        """Record the node of the program for each argument and buffer with values; a hook before forward()."""
         mode = get_proxy_mode()
         leaves = pytree.tree_leaves((args, kwargs))
         if mode is None or len(leaves) != len(self.given):
@@ -118,7 +120,7 @@ class FoldedTests(TorchFunctionMode):
             args, kwargs = placed
         if func in SPELLED:
             return SPELLED[func](*args, **(kwargs or {}))
-        if func is torch.autograd.grad:  # that of torch.func.grad, too
+        if func is torch.autograd.grad:  # torch.func.grad calls it too
             if not self.has_gradients:
                 raise GradientAskedError
             return gradient(func, args, kwargs or {})
@@ -152,7 +154,7 @@ class FoldedTests(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def _guessed(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
-        """Return the result of a call, or a guess where torch does not make it, with the obstacle noted."""
+        """Return the result of a call, or a guess if torch rejects the call, and record the obstacle."""
         if _shapes_by_values(func, args, kwargs):
             met(ModelError(unwanted_operator("dynamic", "", _caller())), "capture", products=products_seen())
             if func is torch.Tensor.__getitem__:
@@ -177,7 +179,7 @@ class FoldedTests(TorchFunctionMode):
             return guess
 
     def _all_places(self, index: object) -> object:
-        """Return an index in which masks pick every place."""
+        """Return an index in which masks select every position."""
         parts: list[object] = []
         for part in index if isinstance(index, tuple) else (index,):
             if isinstance(part, torch.Tensor) and part.dtype is torch.bool:
@@ -189,7 +191,7 @@ class FoldedTests(TorchFunctionMode):
         return tuple(parts)
 
     def _number(self, x: object) -> object:
-        """Return a tensor of one integer as that number, if the example decides it."""
+        """Return a scalar integer tensor as a number if the example determines it; other values as they are."""
         value = self._value_of(x) if isinstance(x, torch.Tensor) and x.dim() == 0 else None
         if value is None:
             return x
@@ -197,7 +199,7 @@ class FoldedTests(TorchFunctionMode):
         return value.item()
 
     def _equal(self, a: torch.Tensor, b: torch.Tensor) -> bool | None:
-        """Return whether two tensors of integers are equal; None if the example does not decide them."""
+        """Return whether two integer tensors are equal; None if the example does not determine them."""
         known = self._value_of(a), self._value_of(b)
         if known[0] is None or known[1] is None:
             return None
@@ -213,8 +215,9 @@ class FoldedTests(TorchFunctionMode):
         device: torch.device | None = None,
         **how: bool,
     ) -> torch.Tensor:
-        """Evaluate ``torch.tensor`` of a list with tensors, whose values torch would read: known ones become numbers,
-        others are stacked.
+        """Evaluate ``torch.tensor`` of a list with tensors, whose values torch would read.
+
+        Known tensors become numbers; otherwise all are stacked.
         """
         if isinstance(data, torch.Tensor):
             return data.detach().clone().to(device, dtype=dtype)
@@ -229,8 +232,10 @@ class FoldedTests(TorchFunctionMode):
     def _shaped(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], Any]:
-        """Compute arguments and result of a call whose shape depends on values; the result may be None, with masks as
-        index lists.
+        """Return the arguments and the result of a call whose result shape depends on values.
+
+        The result is None if the call still has to run, with known masks in its arguments replaced by index
+        lists.
         """
         known = [
             self._value_of(x) if isinstance(x, torch.Tensor) else x
@@ -254,7 +259,7 @@ class FoldedTests(TorchFunctionMode):
     def _repeated(
         self, x: torch.Tensor, repeats: torch.Tensor, dim: int | None = None, **_: object
     ) -> torch.Tensor | None:
-        """Return the elements of x, repeated by counts, as a choice of places; None if the counts are not known."""
+        """Return the elements of x, repeated by counts, as an index_select; None if the counts are unknown."""
         counts = self._value_of(repeats)
         if counts is None:
             return None
@@ -265,7 +270,7 @@ class FoldedTests(TorchFunctionMode):
         return x.index_select(dim, _constant(places))
 
     def _places(self, index: object) -> object:
-        """Replace known masks in an index by the lists of positions where they are true."""
+        """Return an index in which known masks are replaced by the lists of positions where they are true."""
         parts: list[object] = []
         for part in index if isinstance(index, tuple) else (index,):
             value = (
@@ -281,7 +286,7 @@ class FoldedTests(TorchFunctionMode):
         return tuple(parts)
 
     def _value_of(self, x: torch.Tensor) -> torch.Tensor | None:
-        """Return integers and truth values that the example decides; None for others."""
+        """Return the value of an integer or boolean tensor that the example determines, else None."""
         mode = get_proxy_mode()
         if mode is None or _is_inexact(x):
             return None
@@ -309,7 +314,7 @@ class FoldedTests(TorchFunctionMode):
             self.notes.append(note)
 
     def _gone_on(self, func: Callable[..., Any], read: torch.Tensor) -> object:
-        """Record that a value is read, and continue as if it were false or one."""
+        """Record the obstacle that a value is read; return False for a test, and ones for numbers."""
         test = func is torch.Tensor.__bool__ or read.dtype is torch.bool
         met(ModelError(read_sentence(is_test=test)), "capture", _caller(), products=products_seen())
         if func in (torch.Tensor.tolist, torch.Tensor.numpy):
@@ -320,7 +325,10 @@ class FoldedTests(TorchFunctionMode):
         return float(1) if read.is_floating_point() else 1
 
     def _answer(self, func: Callable[..., Any], read: torch.Tensor) -> Any:
-        """Return the value that Python reads: integers or booleans; None if the example does not determine it."""
+        """Return the value that Python reads; None if the example does not determine it.
+
+        It consists of integers or booleans, or of numbers that depend only on the means of random numbers.
+        """
         mode = get_proxy_mode()
         node = made_by(read, mode.tracer) if mode is not None else None
         if node is None or mode is None:
@@ -328,7 +336,7 @@ class FoldedTests(TorchFunctionMode):
         random: list[torch.fx.Node] = []
         known = (
             {} if _is_inexact(read) else self.values
-        )  # of what is no integer, random numbers alone are read
+        )  # floating-point values are known only if they depend on random numbers alone
         with torch._C.DisableTorchFunction(), _disable_current_modes():
             value = _worked_out(node, known, getattr(mode.tracer, "root", None), random)
             if not isinstance(value, torch.Tensor) or type(value) is not torch.Tensor:
@@ -347,14 +355,14 @@ class FoldedTests(TorchFunctionMode):
 
 
 def products_seen() -> int:
-    """Return the number of products in the program under capture so far."""
+    """Return the number of matrix products in the program under capture so far."""
     mode = get_proxy_mode()
     nodes = mode.tracer.graph.nodes if mode is not None else ()
     return sum(str(node.target).split(".")[1] in PRODUCTS for node in nodes if "." in str(node.target))
 
 
 def _shapes_by_values(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Return whether a call's result has a shape that depends on values."""
+    """Return whether the shape of a call's result depends on values."""
     if func is torch.Tensor.__getitem__:
         parts = args[1] if isinstance(args[1], tuple) else (args[1],)
         return any(isinstance(x, torch.Tensor) and x.dtype is torch.bool for x in parts)
@@ -365,14 +373,14 @@ def _shapes_by_values(func: Callable[..., Any], args: tuple[Any, ...], kwargs: M
 
 
 def _stacked(data: object) -> torch.Tensor:
-    """Stack nested lists of tensors and numbers into one tensor."""
+    """Return nested lists of tensors and numbers as one stacked tensor."""
     if isinstance(data, (list, tuple)):
         return torch.stack([_stacked(item) for item in data])
     return data if isinstance(data, torch.Tensor) else torch.tensor(data)
 
 
 def _constant(value: torch.Tensor) -> torch.Tensor:
-    """Return a tensor of the program with these values."""
+    """Return a constant tensor of the program with these values."""
     return torch.tensor(value.tolist(), dtype=value.dtype).reshape(value.shape)
 
 
@@ -382,14 +390,14 @@ def _is_inexact(x: torch.Tensor) -> bool:
 
 
 def _has_counted_values(x: object) -> bool:
-    """Return whether an argument has known integers or booleans."""
+    """Return whether an argument is a tensor of integers or booleans that has values."""
     if not isinstance(x, torch.Tensor) or type(x) is not torch.Tensor or x.device.type != "cpu":
         return False
     return not _is_inexact(x)
 
 
 def _mean(node: torch.fx.Node) -> torch.Tensor | None:
-    """Replace random numbers by their mean, and random truth values by the likelier one; return None for another node."""
+    """Return the mean of the random numbers of a node, or the likelier boolean; None for any other node."""
     name = str(node.target).removeprefix("aten.").partition(".")[0].removesuffix("_")
     made = node.meta.get("val")
     if name not in _DRAWS or not isinstance(made, torch.Tensor):
@@ -428,10 +436,10 @@ _DRAWS = frozenset(["rand", "rand_like", "uniform", "bernoulli", "randint", "ran
 def _worked_out(
     wanted: torch.fx.Node, known: Mapping[torch.fx.Node, Any], root: object, random: list[torch.fx.Node]
 ) -> object:
-    """Return the value of a node from known ones and means of random numbers (put into `random`); None if it depends on
-    else.
+    """Return the value of a node from known nodes and means of random numbers.
 
-    The program may still write in place: what writes to a tensor that is needed is carried out too, in order.
+    Return None if it depends on anything else. Nodes of random numbers are appended to `random`. The program
+    may still write in place: writes to needed tensors are executed in order.
     """
     writes = [node for node in wanted.graph.nodes if _writes(node)]
     needed = _needed(wanted, known, writes)
@@ -466,7 +474,7 @@ def _worked_out(
 def _needed(
     wanted: torch.fx.Node, known: Mapping[torch.fx.Node, Any], writes: list[torch.fx.Node]
 ) -> set[torch.fx.Node]:
-    """Return the nodes that a node depends on, including writes to any of them."""
+    """Return the nodes on which a node depends, including writes to any of them."""
     needed: set[torch.fx.Node] = set()
     waiting = [wanted]
     while waiting:
@@ -503,20 +511,20 @@ def _base(node: torch.fx.Node) -> torch.fx.Node:
 
 
 def says_shape(node: torch.fx.Node, operand: torch.fx.Node) -> bool:
-    """Return whether an operator takes shape or type of one of its operands alone."""
+    """Return whether an operator uses only the shape or type of an operand."""
     name = str(node.target).removeprefix("aten.").partition(".")[0]
     place = shape_operand(name)
     return place is not None and [a for a in node.args if a is operand] == list(node.args[place : place + 1])
 
 
 def placeholder(node: torch.fx.Node) -> torch.Tensor:
-    """Return a tensor of the shape and type of a node's result, without memory for its elements."""
+    """Return a tensor with the shape and type of a node's result, but memory for one element only."""
     made = node.meta["val"]
     return torch.zeros((), dtype=made.dtype).expand(made.shape)
 
 
 def _caller() -> str:
-    """Return the user's line at work: the innermost frame outside torch and the front end."""
+    """Return the current line of the user: the innermost frame outside torch and the frontend."""
     here = str(Path(__file__).parent)
     for frame in reversed(traceback.extract_stack()):
         if not frame.filename.startswith((here, "<")) and "/torch/" not in frame.filename:

@@ -1,7 +1,7 @@
-"""Fuses kernels: the operations that a kernel can apply to its result before the result leaves the core.
+"""Fuses kernels: operations that a kernel can apply to its result before the result leaves the core.
 
-Each rule is one small class with `apply(draft, kernel)`: it looks at one kernel and the only reader of
-its result and either merges them and tells so, or gives None.
+Each rule is a small class with `apply(draft, kernel)`. It looks at a kernel and the only reader of its
+result, and either merges them and returns a description, or returns None.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from wse_sim.kernels.contract.family import STRAIGHT_PARTS, Link
 
 @dataclass
 class DraftGraph:
-    """The kernels during fusion, in an ordered table, with the readers of each tensor."""
+    """The kernels during fusion by name, with the readers and the maker of each tensor."""
 
     kernels: dict[str, Kernel]
     tensors: dict[str, Tensor]
@@ -28,7 +28,7 @@ class DraftGraph:
     readers: dict[str, list[str]] = field(default_factory=dict)
     makers: dict[str, str] = field(default_factory=dict)
     order: dict[str, int] = field(default_factory=dict)
-    # Operators of the trace that each kernel covers, in order; its result is that of the last.
+    # Operators of the trace that each kernel covers, in order; the last one makes its result.
     covers: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -40,7 +40,11 @@ class DraftGraph:
                 self.makers[tensor] = kernel.name
 
     def only_reader(self, kernel: Kernel) -> Kernel | None:
-        """Return the only reader of the only result of `kernel`, if both train or neither does; else None."""
+        """Return the only reader of the only result of `kernel`; None if they cannot be merged.
+
+        The result must not be an output of the model, and gradients must pass through both kernels or
+        neither.
+        """
         if len(kernel.outputs) != 1 or kernel.outputs[0] in self.outputs:
             return None
         names = self.readers.get(kernel.outputs[0], [])
@@ -51,16 +55,18 @@ class DraftGraph:
         return reader if same else None
 
     def maker(self, tensor: str) -> Kernel | None:
-        """Return the kernel that makes a tensor."""
+        """Return the kernel that makes a tensor; None for inputs, parameters and constants."""
         name = self.makers.get(tensor)
         return self.kernels[name] if name is not None else None
 
     def elements(self, tensor: str) -> int:
-        """Return the elements of a tensor."""
+        """Return the number of elements of a tensor."""
         return self.tensors[tensor].elements
 
     def merge(self, first: Kernel, second: Kernel, merged: Kernel) -> None:
-        """Replace `second` by `merged`, which has the name `first`; the tensor between them is removed."""
+        """Replace `first` and `second` by `merged`, which has the name of `first`; drop the tensor between
+        them.
+        """
         between = first.outputs[0]
         for kernel in (first, second):
             for tensor in kernel.inputs:
@@ -86,7 +92,7 @@ class Fusion(Protocol):
     name: str
 
     def apply(self, draft: DraftGraph, kernel: Kernel) -> str | None:
-        """Merge, and return a description of the change, or None."""
+        """Merge a kernel with its reader and return a description; None if the rule does not apply."""
 
 
 def _with_fused(kernel: Kernel, reader: Kernel, parts: list[str], extra: tuple[str, ...] = ()) -> Kernel:
@@ -101,12 +107,12 @@ def _with_fused(kernel: Kernel, reader: Kernel, parts: list[str], extra: tuple[s
 
 
 def _link(kernel: Kernel | None) -> Link | None:
-    """Return the operation of a kernel on each element, if its family states that this is all."""
+    """Return the elementwise operation of a kernel; None if the kernel is not elementwise."""
     return family(kernel.family).link(kernel.attrs) if kernel is not None else None
 
 
 class FoldBatchNorm:
-    """Folds a batch norm with running statistics into weights and bias of the preceding convolution."""
+    """Folds a batch norm with running statistics into the weights and bias of the preceding convolution."""
 
     name = "convolution + batch norm"
 
@@ -147,7 +153,7 @@ class GatedActivation:
 
 
 class Epilogue:
-    """Moves an activation and a residual addition into the kernel of the product that makes their operand."""
+    """Moves an activation or a residual addition into the preceding matrix product."""
 
     name = "product epilogue"
 
@@ -162,7 +168,7 @@ class Epilogue:
         if link.part == "residual":
             addend = None if "residual" in parts else _addend(draft, kernel, reader, size)
             if addend is None or (bent and draft.training):
-                return None  # the gradient of the activation would need the sum taken apart again
+                return None  # the gradient of the activation would need its result without the addend
             extra = (addend,)
         elif bent or (reader.dims["elements"] != size if link.bends else not _has_one_operand(reader)):
             return None
@@ -171,7 +177,10 @@ class Epilogue:
 
 
 def _addend(draft: DraftGraph, kernel: Kernel, reader: Kernel, size: int) -> str | None:
-    """Return the other operand of a sum, if it is a tensor of the results' size that the product can wait for."""
+    """Return the other operand of a sum, if it is one activation or input of the product's result size.
+
+    It must not be an input of the product itself, which has to wait for it.
+    """
     others = [t for t in reader.inputs if t != kernel.outputs[0]]
     if (
         len(others) != 1
@@ -188,7 +197,7 @@ def _has_one_operand(kernel: Kernel) -> bool:
 
 
 class ElementwiseChain:
-    """Merges consecutive elementwise operators into one generated kernel."""
+    """Merges consecutive elementwise kernels into one generated kernel."""
 
     name = "elementwise chain"
 

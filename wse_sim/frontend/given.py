@@ -1,7 +1,8 @@
 """Accepts models as Python objects: finds the module and its example arguments in them.
 
-A module with arguments, a tuple of both, a function of tensors, a factory, a module of ``torch.fx`` whose inputs have shapes,
-an exported program.  Sentences name types and shapes, never values.
+A model may be a module with arguments, a tuple of both, a function of tensors, a factory, a ``torch.fx``
+graph module whose inputs have shapes, or an exported program. Error messages name types and shapes, never
+values.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from wse_sim.foreign import guarded
 from wse_sim.graph import KernelGraph
 
 Made = tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]
-"""A module with its example arguments by place and by name."""
+"""A module with its example arguments by position and by name."""
 
 FORMS = (
     "give (module, inputs), a function that returns it, a module with example_args, a program of torch.export, "
@@ -34,29 +35,35 @@ class Called(torch.nn.Module):
         super().__init__()
         self.function = function
         owner = getattr(function, "__self__", None)
-        if isinstance(owner, torch.nn.Module):  # a method: its weights are those of its module
+        if isinstance(owner, torch.nn.Module):  # the weights of a method are those of its module
             self.owner = owner
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function."""
+        """Call the wrapped function with the same arguments."""
         return self.function(*args, **kwargs)
 
 
 def taken_apart(given: object, what: str = "the model given") -> Made | ExportedProgram | KernelGraph:
-    """Return the parts of a model that is passed as an object.
+    """Return the module and the arguments of a model that is an object.
 
     Parameters
     ----------
     given
-        ``module``, ``(module, inputs)``, ``(module, args, kwargs)``, with a function of tensors instead of a module,
-        ``program``, ``(program, inputs)``, a kernel graph, or a factory: a function without arguments that returns one of them.
+        ``module``, ``(module, inputs)`` or ``(module, args, kwargs)``, where a function of tensors may
+        replace the module; ``program`` or ``(program, inputs)``; a kernel graph; or a factory: a function
+        without arguments that returns one of these.
     what
-        How a sentence names it.
+        The name of the model in error messages.
+
+    Returns
+    -------
+    tuple, ExportedProgram or KernelGraph
+        ``(module, args, kwargs)``; a program without inputs and a kernel graph are returned as they are.
 
     Raises
     ------
     ModelError
-        If there is no module, or nothing says its inputs.
+        If there is no module, or its inputs are not known.
     """
     if isinstance(given, KernelGraph | ExportedProgram):
         return given
@@ -79,7 +86,7 @@ def taken_apart(given: object, what: str = "the model given") -> Made | Exported
         made, what = _called(given, what), f"what {what} returns"
         if not callable(made) or isinstance(made, torch.nn.Module | ExportedProgram):
             return taken_apart(made, what)
-        given = made  # a function that gives itself has no end
+        given = made  # a function is not called again, so this ends
     if (
         isinstance(given, tuple)
         and given
@@ -106,7 +113,7 @@ def _called(factory: Callable[..., object], what: str) -> object:
     Raises
     ------
     ModelError
-        If it takes arguments, or its code raises.
+        If it needs arguments, or its code raises.
     """
     try:
         inspect.signature(factory).bind()
@@ -121,8 +128,9 @@ def _called(factory: Callable[..., object], what: str) -> object:
 
 
 def _arguments(inputs: object, what: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return inputs as positional and named arguments: a mapping has names, a tuple or list has positions, anything
-    else is one argument.
+    """Return inputs as positional and named arguments.
+
+    A mapping has named arguments, a tuple or list has positional ones, and anything else is one argument.
     """
     if isinstance(inputs, str | bytes):
         raise ModelError(f"{what} has text as its inputs; give tensors, or a dict of them by name")
@@ -139,7 +147,7 @@ def _joined(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], what: str
         return model.module(), args, kwargs
     if isinstance(model, type):
         raise ModelError(_of_class(model, what))
-    module = getattr(model, "_orig_mod", model)  # of torch.compile: the module itself
+    module = getattr(model, "_orig_mod", model)  # the module inside a wrapper of torch.compile
     if isinstance(module, torch.nn.DataParallel | torch.nn.parallel.DistributedDataParallel):
         module = module.module
     if isinstance(module, torch.jit.ScriptModule) or not isinstance(module, torch.nn.Module):
@@ -148,9 +156,10 @@ def _joined(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], what: str
 
 
 def _own_arguments(module: torch.nn.Module) -> tuple[Any, ...] | None:
-    """Return the example arguments that a module carries; None if there are none.
+    """Return the example arguments that a module has; None if it has none.
 
-    They are in `example_args`, in `meta` of a graph module, or next to its inputs from shape propagation.
+    They are in its `example_args`, in the `meta` of a graph module, or in the metadata of its inputs from
+    shape propagation.
     """
     args = getattr(module, "example_args", None)
     if args is None:
@@ -171,7 +180,7 @@ def _own_arguments(module: torch.nn.Module) -> tuple[Any, ...] | None:
 
 
 def _shown(given: object) -> str:
-    """Return a value without its contents: its type, and the shape of a tensor."""
+    """Return a description of an object without its values: its type, and the shape of a tensor."""
     if isinstance(given, torch.Tensor):
         return f"a tensor of shape {tuple(given.shape)}"
     if isinstance(given, Mapping) and any(isinstance(x, torch.Tensor) for x in given.values()):
@@ -183,12 +192,12 @@ def _shown(given: object) -> str:
 
 
 def holds_tensors(given: Mapping[Any, Any]) -> bool:
-    """Return whether a mapping is a state dict, not the sizes of a model."""
+    """Return whether a mapping is a state dict and not the sizes of a model."""
     return any(isinstance(x, torch.Tensor) for x in given.values())
 
 
 def of_dynamic_shapes(program: ExportedProgram) -> bool:
-    """Return whether shapes of a program are open."""
+    """Return whether an input of a program has a dynamic shape."""
     return any(
         isinstance(value := node.meta.get("val"), torch.Tensor)
         and any(not isinstance(size, int) for size in value.shape)

@@ -11,16 +11,16 @@ In YAML, read by :func:`read_pins`::
     - {module: h.*.mlp, rows: 60, cols: 80}
     - {module: lm_head, region: east, replicas: 2}
 
-A pinned kernel carries the attributes ``pin_region``, ``pin_rows``, ``pin_cols``, ``pin_replicas``;
-gradient kernels of a module are pinned with it.
+A pinned kernel has the fields of its pin as attributes: ``pin_region``, ``pin_rows``, ``pin_cols``,
+``pin_replicas``, ``pin_parts_in``, ``pin_parts_out``. The gradient kernels of a module are pinned with it.
 
-Dimension by dimension, as sharding is annotated elsewhere::
+Weights can also be sharded by dimension::
 
     shard(model.fc, mesh={"rows": 60, "cols": 80}, spec=("cols", "rows"))
 
-shards the weight's first dimension (output features) over 80 columns of cores and its second one (input
-features) over 60 rows; None leaves a dimension whole.  It is the pin ``parts_in=60, parts_out=80`` and holds for
-the products of the module.
+This shards the weight's first dimension (output features) over 80 columns of cores and its second one (input
+features) over 60 rows; None leaves a dimension whole. It is the pin ``parts_in=60, parts_out=80`` and applies
+to the products of the module.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Size = Annotated[Whole, Field(gt=0, le=MOST_CORES)]
 
 
 class Pin(BaseModel):
-    """The place for the kernels of a module; `module` is a path in which ``*`` matches one name."""
+    """The placement of the kernels of a module; `module` is a path in which ``*`` matches one name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -56,12 +56,12 @@ class Pin(BaseModel):
     rows: Size | None = None
     cols: Size | None = None
     replicas: Size | None = None
-    parts_in: Size | None = None  # of a product's input features, over the rows of its region
-    parts_out: Size | None = None  # of its output features, over the columns
+    parts_in: Size | None = None  # parts of a product's input features, over the rows of its region
+    parts_out: Size | None = None  # parts of its output features, over the columns
 
     @property
     def by_dimension(self) -> bool:
-        """True if the dimensions of weights are sharded instead of a rectangle being given."""
+        """Whether the pin shards the dimensions of weights."""
         return self.parts_in is not None or self.parts_out is not None
 
     @model_validator(mode="after")
@@ -86,7 +86,7 @@ class Pin(BaseModel):
         return re.match(rf"{pattern}(?:\.|$)", layer) is not None
 
     def attributes(self) -> dict[str, str | int]:
-        """Return the attributes of the pinned kernels."""
+        """Return the attributes that the pin adds to kernels."""
         return {f"pin_{k}": v for k, v in self.model_dump(exclude={"module"}).items() if v is not None}
 
 
@@ -97,12 +97,12 @@ class _PinFile(BaseModel):
 
 
 def make_pin(module: str, **where: Any) -> Pin:
-    """Return a pin by keywords.
+    """Return a pin from keywords.
 
     Raises
     ------
     ConfigError
-        If a keyword is unknown, impossible or missing.
+        If a keyword is unknown, missing or out of range.
     """
     try:
         return Pin(module=module, **where)
@@ -118,30 +118,42 @@ def _sentence(where: object, fault: ValidationError) -> str:
 
 
 def pin(module: M, **where: str | int | None) -> M:
-    """Mark a ``torch.nn.Module``; :func:`~wse_sim.frontend.lower` pins its kernels.  Returns the module."""
+    """Mark a ``torch.nn.Module`` so that lowering pins its kernels, and return the module.
+
+    `where` are the fields of :class:`Pin` without `module`.
+
+    Raises
+    ------
+    ConfigError
+        If a keyword is unknown, missing or out of range.
+    """
     make_pin("marked", **where)
     setattr(module, _MARK, dict(where))
     return module
 
 
 def shard(module: M, mesh: Mapping[str, int], spec: Sequence[str | None]) -> M:
-    """Mark a module whose weight is a matrix: each dimension of the weight over an axis of a mesh of cores.
+    """Shard the weights of a module: each dimension of a weight matrix over an axis of a mesh of cores.
 
     Parameters
     ----------
     module
-        A ``torch.nn.Linear``, or any module that holds some.
+        A ``torch.nn.Linear``, or a module that contains some.
     mesh
-        Cores along the axes ``rows`` and ``cols``.
+        Number of cores along the axes ``rows`` and ``cols``.
     spec
-        For the weight's dimensions (output features, input features) the axis, or None: not sharded.
+        The axis for each dimension of the weight (output features, input features); None leaves it whole.
 
-    Returns the module.
+    Returns
+    -------
+    torch.nn.Module
+        The same module.
 
     Raises
     ------
     ConfigError
-        If an axis is unknown, or one that the products do not lie along.
+        If the mesh or an axis is invalid: output features can be sharded only over ``cols``, input features
+        only over ``rows``.
     """
     if set(mesh) - {"rows", "cols"} or any(n < 1 for n in mesh.values()):
         raise ConfigError(f"the mesh {dict(mesh)} is invalid; give cores along 'rows' and 'cols'")
@@ -164,18 +176,18 @@ def shard(module: M, mesh: Mapping[str, int], spec: Sequence[str | None]) -> M:
 
 
 def marked_pins(model: object) -> list[Pin]:
-    """Return the pins that were set on the modules of a model."""
+    """Return the pins that were set on the submodules of a model."""
     named = model.named_modules() if hasattr(model, "named_modules") else ()
     return [make_pin(path, **getattr(part, _MARK)) for path, part in named if path and hasattr(part, _MARK)]
 
 
 def read_pins(path: Path | str) -> list[Pin]:
-    """Read a YAML file of pins.
+    """Return the pins in a YAML file.
 
     Raises
     ------
     ConfigError
-        If the file cannot be read or a key is unknown or impossible.
+        If the file cannot be read, or a key is unknown or out of range.
     """
     try:
         return list(_PinFile.model_validate(read_yaml(Path(path))).pins)

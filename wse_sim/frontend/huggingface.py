@@ -1,4 +1,7 @@
-"""Builds models from a transformers ``config.json``, without weights or network; the head comes from `architectures`."""
+"""Builds models from a transformers ``config.json``, without weights or network.
+
+The class of the model is the first name in the key `architectures`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from wse_sim.frontend.parameters import MOST_LAYERS, MOST_PARAMETERS, MOST_SIZE
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-# Names under which configurations state one fact.
+# Keys of configurations for each fact.
 _FACTS = {
     "layers": ("num_hidden_layers", "n_layer", "num_layers", "encoder_layers"),
     "hidden": ("hidden_size", "n_embd", "d_model"),
@@ -28,21 +31,22 @@ _FACTS = {
 
 
 def from_config(path: str, seq: int | None = None) -> tuple[Any, list[dict[str, Any]], dict[str, Any]]:
-    """Build a model from a configuration file: the module on "meta", arguments of one sample by name, facts.
+    """Build a model from a configuration file and return the module on "meta", example arguments, and facts.
 
-    Of the arguments the first are those of all inputs; others leave some out.
+    The example arguments are sets of arguments of one sample by name, as in
+    :func:`~wse_sim.frontend.examples.examples_of`.
 
     Parameters
     ----------
     path
-        ``config.json`` or the folder that holds it.
+        ``config.json`` or the folder that contains it.
     seq
-        Length of the text; default: what the configuration allows, at most 512 (:mod:`wse_sim.frontend.examples`).
+        Length of the text in tokens; default: the length that the configuration allows, at most 512.
 
     Raises
     ------
     ModelError
-        If transformers is missing, or the file or its architecture is unknown.
+        If transformers is missing, the file or its architecture is unknown, or the model cannot be built.
     """
     try:
         import transformers
@@ -53,7 +57,7 @@ def from_config(path: str, seq: int | None = None) -> tuple[Any, list[dict[str, 
     file = Path(path) / "config.json" if is_folder(path, "model", ModelError) else Path(path)
     log = transformers.utils.logging
     told = log.get_verbosity()
-    log.set_verbosity_error()  # what it warns of, weights and tokens, does not change what a chip does
+    log.set_verbosity_error()  # its warnings about weights and tokens do not concern the plan
     try:
         return _from_file(file, transformers, seq)
     finally:
@@ -85,7 +89,7 @@ def _from_file(
         examples = examples_of(module, config, seq)
     except ModelError:
         raise
-    except Exception as fault:  # every architecture builds itself from its own keys, and raises what it likes
+    except Exception as fault:  # of any type: every architecture builds itself from its own keys
         first = next((line.strip() for line in str(fault).splitlines() if line.strip()), "no reason given")
         raise ModelError(
             f"{file}: {names[0]} cannot be built from it ({type(fault).__name__}: {first[:200]}); correct the sizes"
@@ -110,7 +114,7 @@ def _read(file: Path, transformers: ModuleType) -> PretrainedConfig:
         config = transformers.AutoConfig.from_pretrained(
             str(file), local_files_only=True, trust_remote_code=False
         )
-    except Exception as fault:  # every architecture checks its own keys, and raises what it likes
+    except Exception as fault:  # of any type: every architecture checks its own keys
         first = next((line.strip() for line in str(fault).splitlines() if line.strip()), type(fault).__name__)
         raise ModelError(
             f"{file}: transformers refuses it ({first.rstrip('.')[:200]}); correct it"
@@ -120,7 +124,7 @@ def _read(file: Path, transformers: ModuleType) -> PretrainedConfig:
 
 
 def _check_sizes(file: Path, config: PretrainedConfig) -> None:
-    """Refuse impossible sizes before anything is built.
+    """Reject sizes out of range before the model is built.
 
     Raises
     ------
@@ -136,7 +140,7 @@ def _check_sizes(file: Path, config: PretrainedConfig) -> None:
             top = MOST_LAYERS if fact == "layers" else MOST_SIZE
             if isinstance(value, bool) or not isinstance(value, int):
                 if isinstance(value, list | tuple | dict):
-                    continue  # one per stage
+                    continue  # one size per stage of the model
                 raise ModelError(
                     f"{file}: key '{key}' is {value!r}, which is not an integer; give 1 to {top:,}"
                 )
@@ -158,7 +162,7 @@ def _check_sizes(file: Path, config: PretrainedConfig) -> None:
 
 
 def _stated(config: PretrainedConfig, key: str) -> object:
-    """Return the value of a key; None if the configuration has none, or has one per layer."""
+    """Return the value of a key; None if the configuration has none, or one per layer."""
     try:
         value: object = getattr(config, key, None)
     except RuntimeError:  # transformers raises this for a key whose value differs between layers

@@ -1,11 +1,12 @@
-"""Counts the FLOPs of a training step by torch and compares them with those of the kernel graph.
+"""Counts the FLOPs of a training step with torch and compares them with those of the kernel graph.
 
-The module runs forward and backward on the device "meta", where tensors have shapes and no values, and every product that
-torch's autograd asks for is counted by the formulas of ``torch.utils.flop_counter``.  Nothing of the capture or of the
-gradient rules takes part.  Where the module cannot run without values, or draws its course, its captured program does.
+The module runs forward and backward on the device "meta", where tensors have shapes and no values, and every
+product that torch's autograd runs is counted by the formulas of ``torch.utils.flop_counter``. The count
+depends neither on the capture nor on the gradient rules. If the module cannot run without values, or its
+control flow is random, its captured program is counted instead.
 
-A graph and a count that differ by more than :data:`TOLERANCE` are a note of the graph, with the products that only one of
-them has.  A count that cannot be made is a note too.  Neither ever stops a capture.
+If graph and count differ by more than :data:`TOLERANCE`, the graph gets a note with the products that only
+one of them has. If no count can be made, it gets a note too. Neither case stops a capture.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ from wse_sim.frontend.watch import as_it_was, held_tensors, quiet, seeded, unche
 from wse_sim.graph import Kernel, KernelGraph, Phase, frozen
 
 TOLERANCE = 0.005
-"""Relative difference to the FLOPs that torch counts from which a note reports it."""
-MOST_SHOWN = 3  # products in a note
+"""Largest relative difference to torch's FLOPs that no note reports."""
+MOST_SHOWN = 3  # most products in a list of a note
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _KNOWN = ("aten::", "prims::", "prim::", "quantized_decomposed::", "wse_sim::ctc")
-# Operands of products with vectors whose gradient is an outer product, which autograd makes of an elementwise operator.
+# Operands of vector products whose gradient is an outer product, which autograd computes elementwise.
 _OUTER = {"aten::mv": (0,), "aten::addmv": (1,), "aten::dot": (0, 1), "aten::vdot": (0, 1)}
 _UNCOUNTED = frozenset(
     f"aten::{name}"
@@ -50,20 +51,20 @@ _UNCOUNTED = frozenset(
         "affine_grid_generator",
     )
 )
-"""Operators of torch that contain products and have no formula."""
+"""Operators of torch that contain products but have no formula."""
 Product = tuple[str, int]
-"""An operator of torch with the sizes of its operands, and its FLOPs."""
+"""The text of an operator with the sizes of its operands, and its FLOPs."""
 
 
 @dataclass
 class Counted:
-    """The FLOPs of one step: forward, backward, and the forward passes that checkpoints repeat in the backward pass."""
+    """FLOPs of one step: forward, backward, and the forward passes that checkpoints repeat."""
 
     forward: int = 0
     backward: int = 0
     again: int = 0
     products: Counter[Product] = field(default_factory=Counter)
-    strange: set[str] = field(default_factory=set)  # operators of others, which may hold products
+    strange: set[str] = field(default_factory=set)  # operators without a formula that may contain products
 
     @property
     def total(self) -> int:
@@ -72,14 +73,20 @@ class Counted:
 
 
 def _convolution_backward(args: Sequence[Any]) -> list[int]:
-    """Count the gradients of operand and weights from the weights of a group (torch's own formula counts all channels)."""
+    """Return the FLOPs of the wanted gradients of operand and weights.
+
+    They follow from the weights of a group; torch's own formula counts all channels.
+    """
     g, x, w, transposed, mask = args[0], args[1], args[2], args[7], args[10]
     each = 2 * x.shape[0] * prod((x if transposed else g).shape[2:]) * prod(w.shape)
     return [each for wanted in mask[:2] if wanted]
 
 
 def _grouped_product(args: Sequence[Any]) -> list[int]:
-    """Return the FLOPs, for which torch has no formula: each row, or each column, is multiplied by one matrix."""
+    """Return the FLOPs of a grouped product, for which torch has no formula.
+
+    Each row, or each column, is multiplied by one matrix.
+    """
     a, b = args[:2]
     return [2 * a.shape[1] * b.numel() if a.dim() == 3 and b.dim() == 2 else 2 * a.numel() * b.shape[-1]]
 
@@ -97,8 +104,9 @@ _OWN: dict[str, Callable[[Sequence[Any]], list[int]]] = {
 
 
 class _Counting(TorchDispatchMode):
-    """Counts products; results of operators with shapes that occurred before are made again without asking torch for
-    their shape.
+    """Counts products.
+
+    The result of an operator with known shapes is created directly, without a call of torch.
     """
 
     def __init__(self) -> None:
@@ -115,7 +123,7 @@ class _Counting(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> object:
         if torch.is_inference_mode_enabled() and func.has_kernel_for_dispatch_key(_COMPOSITE):
-            # Operators of several arrive whole.
+            # In inference mode composite operators arrive undecomposed.
             with self:
                 return func.decompose(*args, **(kwargs or {}))
         key = _key(func, args, kwargs)
@@ -145,7 +153,7 @@ class _Counting(TorchDispatchMode):
                 self.found.strange.add(name)
             return
         if any(isinstance(x, torch.Tensor) and x.is_complex() for x in args):
-            counts = [4 * count for count in counts]  # torch's formulas do not look at the type
+            counts = [4 * count for count in counts]  # torch's formulas ignore the type
         setattr(self.found, self.phase, getattr(self.found, self.phase) + sum(counts))
         if self.phase != "again":
             sizes = [tuple(x.shape) for x in pytree.tree_leaves(args) if isinstance(x, torch.Tensor)]
@@ -154,7 +162,10 @@ class _Counting(TorchDispatchMode):
 
     @contextlib.contextmanager
     def during(self, phase: str) -> Iterator[None]:
-        """Count to a phase; inside a repetition everything is one, and inside the backward pass nothing is forward."""
+        """Count products as `phase` within the block.
+
+        Within the backward pass and within a recomputation, the phase changes only to "again".
+        """
         before = self.phase
         self.phase = phase if before == "forward" or phase == "again" else before
         try:
@@ -168,7 +179,10 @@ def _described(x: object) -> object:
 
 
 def _key(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> object:
-    """Return the key of the shape of a new result; None for operators that return or change their operands."""
+    """Return a key that determines the shapes of the results.
+
+    Return None for operators that return or change their operands.
+    """
     if func._schema.is_mutable or any(r.alias_info is not None for r in func._schema.returns):
         return None
     try:
@@ -180,12 +194,12 @@ def _key(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: Mapping[str
 
 
 def _of_list(x: object) -> object:
-    # 1, 1.0 and True are equal as keys, and give results of other types.
+    # The type is part of the key, because 1, 1.0 and True are equal but give results of different types.
     return tuple(map(_of_list, x)) if isinstance(x, (list, tuple)) else (type(x), _described(x))
 
 
 def _shapes(out: object) -> object:
-    """Return the shapes of results on "meta"; None if there is anything else among them."""
+    """Return the shapes, strides and types of results on "meta"; None if other objects are among them."""
     if isinstance(out, torch.Tensor):
         plain = type(out) is torch.Tensor and out.device.type == "meta" and not out.is_sparse
         return (tuple(out.shape), out.stride(), out.dtype) if plain else None
@@ -206,7 +220,7 @@ def _made(shapes: Any) -> object:
 
 @contextlib.contextmanager
 def _repeats_apart(counting: _Counting) -> Iterator[None]:
-    """Count recomputation by checkpoints in `again`: a training graph states the step without it."""
+    """Count recomputation by checkpoints as "again", because a training graph is compared without it."""
     hook: Any = torch_checkpoint._recomputation_hook
     function: Any = torch_checkpoint.CheckpointFunction
     enter, leave, forward, backward = hook.__enter__, hook.__exit__, function.forward, function.backward
@@ -224,7 +238,7 @@ def _repeats_apart(counting: _Counting) -> Iterator[None]:
     def measured(ctx: Any, *args: object) -> object:
         start = counting.found.forward
         out = forward(ctx, *args)
-        # Its backward pass runs the same function again: this once more, and then gradients.
+        # Its backward pass runs the same function again before it computes gradients.
         ctx.wse_forward = counting.found.forward - start
         return out
 
@@ -244,10 +258,10 @@ def _repeats_apart(counting: _Counting) -> Iterator[None]:
 
 
 def _step(run: Callable[[], object], trained: Sequence[torch.Tensor]) -> Counted:
-    """Count one call of `run` and the backward pass of its result to the trained tensors only."""
+    """Count one call of `run` and the backward pass of its result to the trained tensors."""
     counting = _Counting()
     attention = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)  # whose one operator has no formula
+    torch.backends.mha.set_fastpath_enabled(False)  # its fused operator has no formula
     try:
         with (
             torch.device("meta"),
@@ -260,7 +274,7 @@ def _step(run: Callable[[], object], trained: Sequence[torch.Tensor]) -> Counted
             leaves = pytree.tree_leaves(dict(made) if isinstance(made, Mapping) else made)
             wanted = [x for x in leaves if isinstance(x, torch.Tensor) and x.requires_grad]
             with counting.during("backward"):
-                # A checkpoint that is entered again takes no list of inputs.
+                # Reentrant checkpoints do not support a list of inputs.
                 into = list(trained) if _leaves_of(wanted) - {id(x) for x in trained} else None
                 torch.autograd.backward(wanted, [torch.empty_like(x) for x in wanted], inputs=into)
     finally:
@@ -269,7 +283,7 @@ def _step(run: Callable[[], object], trained: Sequence[torch.Tensor]) -> Counted
 
 
 def _leaves_of(results: Sequence[torch.Tensor]) -> set[int]:
-    """Find the tensors that get a gradient from results, by identity."""
+    """Return the ids of the leaf tensors that get a gradient from results."""
     found, seen = set[int](), set[object]()
     waiting = [x.grad_fn for x in results]
     while waiting:
@@ -294,9 +308,10 @@ def counted_module(
     kwargs: Mapping[str, Any] | None = None,
     trains: Callable[[str], bool] = lambda name: True,
 ) -> Counted:
-    """Count the FLOPs of a step of the module; a copy of it runs, with weights and arguments on "meta".
+    """Return the FLOPs of a training step of a module, with weights and arguments on "meta".
 
-    Raises whatever the module does where it cannot run without values.
+    A copy of the module runs. `trains` states for the name of a parameter whether it may train. Any error of
+    a module that cannot run without values is raised.
     """
     tensors = dict[str, torch.Tensor](module.named_parameters(remove_duplicate=False))
     tensors |= dict(module.named_buffers(remove_duplicate=False))
@@ -308,14 +323,18 @@ def counted_module(
         if parameter.requires_grad and not trains(name):
             parameter.requires_grad_(False)
     given = pytree.tree_map_only(torch.Tensor, _on_meta, (tuple(args), dict(kwargs or {})))
-    # A hook may hold the module that it was made for, and leave tensors there.
+    # A hook of the copy may refer to the original module and store tensors there.
     with seeded(), unchecked(), quiet(), as_it_was(module), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return _step(lambda: own(*given[0], **given[1]), [p for p in own.parameters() if p.requires_grad])
 
 
 def counted_program(program: torch.export.ExportedProgram, trains: Callable[[str], bool]) -> Counted:
-    """Count the FLOPs of a step of a captured program; parts that ran under no_grad run under it again."""
+    """Return the FLOPs of a training step of a captured program.
+
+    Parts that ran under no_grad have no gradients; `trains` states for the name of a parameter whether it may
+    train.
+    """
     signature = program.graph_signature
     values: list[object] = []
     placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
@@ -345,14 +364,14 @@ def counted_program(program: torch.export.ExportedProgram, trains: Callable[[str
 
 
 def _said_shape(node: torch.fx.Node) -> torch.fx.Node | None:
-    """Find the operand whose shape alone an operator takes."""
+    """Return the operand whose shape alone an operator uses; None if there is none."""
     name = str(node.target).removeprefix("aten.").partition(".")[0]
     operand = node.args[0] if name in SHAPE_ONLY and node.args else None
     return operand if isinstance(operand, torch.fx.Node) and operand.op == "call_function" else None
 
 
 class _OnMeta(torch.fx.Interpreter):
-    """A captured program on "meta", reduced to the operators on which `results` depend."""
+    """Runs a captured program on "meta", reduced to the operators on which `results` depend."""
 
     def __init__(self, module: torch.fx.GraphModule, results: Sequence[torch.fx.Node]) -> None:
         super().__init__(module)
@@ -380,23 +399,31 @@ class _OnMeta(torch.fx.Interpreter):
         self, target: torch.fx.node.Target, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> object:
         args, kwargs = pytree.tree_map_only(torch.device, lambda _: torch.device("meta"), (args, kwargs))
-        if target is _aten.copy.default:  # torch has no derivative for it
+        if target is _aten.copy.default:  # torch has no derivative of it
             return args[1].to(args[0].dtype).expand_as(args[0]).clone()
         if target is _aten.index_put.default and getattr(args[1][0], "dtype", None) is torch.bool:
-            x, (mask, *_), value = args[:3]  # how many rows it picks is not known, nor needed
+            x, (mask, *_), value = args[:3]  # the number of selected rows is unknown, and not needed
             return torch.where(mask.reshape(*mask.shape, *[1] * (x.dim() - mask.dim())), value, x)
-        if target is torch.ops.prims.fft_c2r.default:  # nor for it
+        if target is torch.ops.prims.fft_c2r.default:  # torch has no derivative of it
             return _aten._fft_c2r(args[0], kwargs["dim"], 0, kwargs["last_dim_size"])
-        # Products may give their results in another order than at the capture.
+        # The results of products may have other strides than during the capture, so a view may fail.
         target = _aten.reshape.default if target is _aten.view.default else target
         return super().call_function(target, args, kwargs)
 
 
 def compared(graph: KernelGraph, kept: KernelGraph, trace: Trace, chosen: bool) -> KernelGraph:
-    """Return the training graph with a fact that states whether torch counts the same FLOPs, and notes where it does
-    not.
+    """Return a training graph with the verdict on its FLOPs as a fact, and notes on differences from torch's.
 
-    `kept` is the graph without recomputation of its own.  `chosen`: the trace says which parameters train, not the module.
+    Parameters
+    ----------
+    graph
+        The training graph.
+    kept
+        The same graph without recomputation, which is compared.
+    trace
+        The captured program with its counters.
+    chosen
+        Whether the parameters that train are those of the trace, instead of those of the module.
     """
     trained = {node.name for node in trace.nodes.values() if node.kind == "parameter" and node.trains}
     faults: list[str] = []
@@ -418,8 +445,8 @@ def compared(graph: KernelGraph, kept: KernelGraph, trace: Trace, chosen: bool) 
             f"recomputation of torch.utils.checkpoint, {first.again:,} FLOPs a step by torch, is not in the graph, which "
             "keeps what gradients need"
         )
-    # Products with unused results run in the module, and no captured program has them.
-    lacking = bool(first.strange) and first.strange <= _UNCOUNTED  # the program spells them out
+    # The module also runs products whose results are not used; a captured program does not have them.
+    lacking = bool(first.strange) and first.strange <= _UNCOUNTED  # the captured program has them decomposed
     unread = first.forward > last.forward and first.backward == last.backward
     if _is_equal(kept, first) or ((unread or lacking) and _is_equal(kept, last)):
         return _noted(graph, "as torch counts", notes)
@@ -443,7 +470,7 @@ def _is_equal(graph: KernelGraph, by_torch: Counted) -> bool:
 
 
 def _difference(graph: KernelGraph, module: Counted, program: Counted | None) -> str:
-    """Return one sentence: both counts, and the products that only one of them has."""
+    """Return one sentence with both counts and the products that only one of them has."""
     ours: Counter[Product] = Counter()
     for kernel in graph.kernels:
         ours.update((kernel.name, part) for part in _parts(kernel))
@@ -455,14 +482,12 @@ def _difference(graph: KernelGraph, module: Counted, program: Counted | None) ->
         f"only in the graph: {_listed(mine)}; only in torch: {_listed(theirs)}"
     )
     if program is not None and _is_equal(graph, program):
-        text += (
-            "; torch counts what the graph has over the captured program: the module itself runs otherwise"
-        )
+        text += "; torch counts the graph's FLOPs for the captured program, so the module itself runs other operators"
     return text + "; please report it with the model"
 
 
 def _parts(kernel: Kernel) -> list[int]:
-    """Return the FLOPs of a kernel, product by product as torch counts them."""
+    """Return the FLOPs of a kernel, one number per product that torch counts."""
     if not kernel.flops:
         return []
     if kernel.family == "attention":
@@ -472,7 +497,7 @@ def _parts(kernel: Kernel) -> list[int]:
 
 
 def _without(some: Counter[Product], others: Counter[Product]) -> Counter[Product]:
-    """Return products for which the others have none with the same FLOPs, largest first."""
+    """Return the products of `some` that have no counterpart with the same FLOPs in `others`."""
     sizes: Counter[int] = Counter()
     for (_, flops), count in others.items():
         sizes[flops] += count

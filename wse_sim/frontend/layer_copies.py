@@ -1,6 +1,6 @@
 """Copies equal layers in a captured program: the operators of the first call replace each later call.
 
-:mod:`wse_sim.frontend.equal_layers` captures them and states which layer stands for which.
+:mod:`wse_sim.frontend.equal_layers` captures the layers and records the original of each copy.
 """
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ if TYPE_CHECKING:
 
 
 class NotCopiedError(Exception):
-    """The operators of a layer cannot be reused for another one."""
+    """The operators of a layer cannot be reused for another layer."""
 
 
 def copied(program: torch.export.ExportedProgram, layers: Layers) -> torch.export.ExportedProgram:
-    """Return the program with the operators of each first call instead of its copies, and without marks.
+    """Return the program with copies of the first call's operators instead of later calls, and without marks.
+
+    The program is changed in place.
 
     Raises
     ------
     NotCopiedError
-        If a copy would not be what torch captures.
+        If a copy would differ from what torch captures.
     """
     graph = program.graph_module.graph
     inputs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
@@ -40,7 +42,7 @@ def copied(program: torch.export.ExportedProgram, layers: Layers) -> torch.expor
         spec.arg.name for spec in program.graph_signature.output_specs if spec.kind.name == "BUFFER_MUTATION"
     }
     regions: dict[torch.fx.Node, _Region] = {}
-    named: dict[str, torch.fx.Node] = {}  # results of the program that had another name
+    named: dict[str, torch.fx.Node] = {}  # new nodes of the program's results, by their old names
     for node in list(graph.nodes):
         if node.target is END:
             region = _Region(node, inputs, mutated)
@@ -65,8 +67,9 @@ def copied(program: torch.export.ExportedProgram, layers: Layers) -> torch.expor
 def _take_results(
     node: torch.fx.Node, made: Sequence[torch.fx.Node], named: dict[str, torch.fx.Node]
 ) -> None:
-    """Redirect the readers of an operator with several results to these results, and drop the operator; `named` takes
-    the names of results.
+    """Redirect the readers of an operator's results to the nodes `made`, and remove the operator.
+
+    `named` receives the old names of results of the program.
     """
     for taken in list(node.users):
         place = cast("int", taken.args[1])
@@ -100,7 +103,7 @@ class _Region:
         paths: tuple[str, str],
         held: Mapping[str, torch.fx.Node],
     ) -> list[torch.fx.Node]:
-        """Insert copies of the operators before the node `at`; return the results."""
+        """Insert copies of the operators before the node `at` and return the results."""
         self.check()
         new: dict[torch.fx.Node, torch.fx.Node] = dict(zip(self.given, given, strict=True))
 
@@ -119,7 +122,13 @@ class _Region:
     def _own(
         self, node: torch.fx.Node, paths: tuple[str, str], held: Mapping[str, torch.fx.Node]
     ) -> torch.fx.Node:
-        """Return what a layer reads where the first one reads `node`, which is outside the marks."""
+        """Return the node that a copy reads instead of `node`, which is outside the marks.
+
+        Raises
+        ------
+        NotCopiedError
+            If `node` is not a weight or buffer of the layer, nor a constant.
+        """
         if node.op == "get_attr":
             return node
         spec = self.inputs.get(node.name) if node.op == "placeholder" else None
@@ -136,7 +145,13 @@ class _Region:
         return found
 
     def check(self) -> None:
-        """Check that only results and new values of buffers are read outside the region."""
+        """Check that only results and new values of buffers are read outside the region.
+
+        Raises
+        ------
+        NotCopiedError
+            If another value is read there.
+        """
         if self.checked:
             return
         inside = set(self.nodes)
@@ -153,11 +168,11 @@ class _Region:
         self.checked = True
 
 
-Meta = dict[str, Any]  # what torch keeps of a node
+Meta = dict[str, Any]  # torch's metadata of a node
 
 
 def _moved(meta: Meta, begin: Meta, at: Meta) -> Meta:
-    """Return torch's location data of an operator, moved from one layer to another."""
+    """Return torch's metadata of an operator with its module path moved from one layer to another."""
     stack, first, own = (list((m.get("nn_module_stack") or {}).items()) for m in (meta, begin, at))
     if len(stack) < len(first) or not own:
         raise NotCopiedError("an operator is in no layer")

@@ -1,4 +1,4 @@
-"""Options of lowering, for every entry point of the front end."""
+"""Options of lowering, for every entry point of the frontend."""
 
 from __future__ import annotations
 
@@ -21,13 +21,17 @@ class LoweringOptions(TypedDict, total=False):
     optimizer, recompute
         See :func:`wse_sim.frontend.training.add_training`; default "adamw" and "none".
     precision
-        "mixed" (default), "fp16", "bf16", "cbfloat16", "fp32", or a level 0, 1, 2.
+        "mixed" (default), "fp16", "bf16", "cbfloat16", "fp32", a level 0, 1, 2, or "TYPE:LEVEL".
     skip
         Names of fusion rules that are left out.
     train
-        Patterns of the parameters that train; None: as the module states by ``requires_grad``.
-    lora, lora_on
-        Rank of adapters added to the linear layers that match; the rest is frozen, but for what `train` names.
+        Patterns of the parameters that train, separated by commas; None: as the module states by
+        ``requires_grad``.
+    lora
+        Rank of the adapters that are added to linear layers; all other parameters are frozen, except those
+        that `train` matches. None: no adapters.
+    lora_on
+        Patterns of the linear layers that get an adapter; default: those inside attention.
     """
 
     training: bool
@@ -55,17 +59,19 @@ class Lowering:
 
     @classmethod
     def of(cls, how: LoweringOptions) -> Lowering:
-        """Return the keywords of a call.
+        """Return the options in the keywords of a call.
 
         Raises
         ------
         ModelError
-            If a keyword or a precision is unknown.
+            If a keyword is unknown.
+        ConfigError
+            If the precision is unknown.
         """
         known = [field.name for field in dataclasses.fields(cls)]
         for name in how:
             if name not in known:
-                raise ModelError(f"a model is not lowered with '{name}'; use {', '.join(known)}")
+                raise ModelError(f"lowering has no option '{name}'; use {', '.join(known)}")
         values: dict[str, object] = dict(how)
         if "precision" in how:
             values["precision"] = precision_of(how["precision"])

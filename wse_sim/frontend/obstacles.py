@@ -16,11 +16,12 @@ from wse_sim.frontend.faults import REASONS
 
 @dataclass
 class Obstacle:
-    """One obstacle: the user's line, the reason, the remedy, and the fraction of the forward FLOPs that depends on it.
+    """One obstacle: the user's line, the reason, the remedy, and the fraction of the FLOPs that it affects.
 
-    `kind` is "capture" (Python code that a compiled program cannot have), "operator" (no kernel), "gradient" (no rule of its family), "model" (the
-    model as a whole) or "slow".  `node` is the operator of the trace that it is about; `products` the number of
-    products that the capture had seen when it met the obstacle.  `fraction` is None where nothing could be counted.
+    `kind` is "capture" (Python code that a compiled program cannot have), "operator" (no kernel), "gradient"
+    (the family has no gradient rule), "model" (the model as a whole) or "slow". `node` is the operator or
+    kernel concerned; `products` is the number of matrix products before it in the program. The fraction is of
+    the forward FLOPs, for "slow" of the cycles; it is None if it is not known.
     """
 
     line: str
@@ -33,7 +34,7 @@ class Obstacle:
 
     @property
     def refuses(self) -> bool:
-        """True if the model is rejected because of it."""
+        """Whether the model is rejected because of it."""
         return self.kind != "slow"
 
 
@@ -45,9 +46,10 @@ _guesses: ContextVar[bool] = ContextVar("guesses", default=False)
 
 @contextmanager
 def collecting(*, guess: bool = False) -> Iterator[list[Obstacle]]:
-    """Collect obstacles within the block, where the program can continue, instead of raising the first.
+    """Collect obstacles within the block instead of raising the first, and yield the list of them.
 
-    `guess`: it also continues where torch stops, with a guess instead of the result (:mod:`wse_sim.frontend.substitutes`).
+    With `guess`, the capture also continues after errors of torch, with a guess instead of the result
+    (:mod:`wse_sim.frontend.substitutes`).
     """
     found: list[Obstacle] = []
     mark, guessing = _found.set(found), _guesses.set(guess)
@@ -59,7 +61,7 @@ def collecting(*, guess: bool = False) -> Iterator[list[Obstacle]]:
 
 
 def guesses() -> bool:
-    """Return whether the capture continues where torch stops."""
+    """Return whether the capture continues after errors of torch."""
     return _guesses.get()
 
 
@@ -69,7 +71,9 @@ def is_collecting() -> bool:
 
 
 def met(fault: ModelError, kind: str, line: str = "", *, node: str = "", products: int | None = None) -> None:
-    """Raise a fault, or note it and continue; the sentence begins with the user's line, if that is known.
+    """Raise a fault, or record it as an obstacle while obstacles are collected.
+
+    The message of a raised fault begins with the user's line `line`, if that is known.
 
     Raises
     ------
@@ -88,7 +92,7 @@ def met(fault: ModelError, kind: str, line: str = "", *, node: str = "", product
 
 
 def obstacle_of(fault: ModelError, kind: str, line: str = "") -> Obstacle:
-    """Split an error message into place, reason and remedy."""
+    """Return an obstacle from an error message, split into place, reason and remedy."""
     text = " ".join(str(fault).split())
     said, _, remedy = text.rpartition("; ")
     said, remedy = (said, remedy) if said else (text, "")
@@ -100,4 +104,4 @@ def obstacle_of(fault: ModelError, kind: str, line: str = "") -> Obstacle:
     return Obstacle(line, said, remedy, kind)
 
 
-_REASONS = "|".join(map(re.escape, REASONS))  # a line of code holds colons too
+_REASONS = "|".join(map(re.escape, REASONS))  # a line of code may contain colons itself

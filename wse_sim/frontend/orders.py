@@ -1,13 +1,14 @@
 """Finds kernels that read operands in an order other than the stored one, or only in part.
 
 Views cost nothing on the machine, so a graph leaves them out. Code that computes values from a graph has to
-know where elements are not contiguous: such operands are named in the kernel. The expected orders are:
+know which operands a kernel does not read in the expected order, so the kernel names them. The expected
+orders are:
 
 * the weight of a product as (N, K), so a plain product ``x @ w`` reads it transposed;
 * for attention (B, H, T, d), token by token, each with the features of all heads;
 * for anything else the stored order of elements.
 
-Attention itself states the order of its operands (:mod:`wse_sim.frontend.attention_layout`).
+An attention kernel states the order of its operands itself (:mod:`wse_sim.frontend.attention_layout`).
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ from wse_sim.frontend.attention_layout import SAME_ORDER, elements_of
 from wse_sim.frontend.trace import VIEWS, Argument, Node, Trace
 
 MOST_ELEMENTS = 2**18
-"""Largest tensor whose views are followed; for a larger one every view but a reshape counts as another order."""
+"""Most elements of a tensor whose views are analysed; of a larger one only a reshape keeps the order."""
 ATTENTION = ("scaled_dot_product_attention", "wse.attention")
 SOFTMAXES = ("softmax", "_softmax", "log_softmax", "_log_softmax", "_safe_softmax")
 COMMUTATIVE = ("add", "mul", "maximum", "minimum")
 ROWS = ".rows"
-"""Behind the name of a kernel: the rows that come into it through a view."""
+"""Suffix of a kernel's name: the rows that the kernel reads through a view."""
 WEIGHT_OF = {"mm": 1, "matmul": 1, "addmm": 2, "bmm": 1, "baddbmm": 2}
-"""Operators that read a weight as (K, N), and which of their operands it is."""
+"""Operators that read a weight as (K, N), with the position of that operand."""
 
 
 def reordered(
     trace: Trace, nodes: Iterable[Node], tensor_of: Mapping[str, str], samples: int
 ) -> tuple[str, ...]:
-    """Return the tensors that these operators read in another order than expected."""
+    """Return the tensors that these operators read in an order other than the expected one."""
     found = []
     for node in nodes:
         if node.op in ATTENTION:
@@ -60,8 +61,11 @@ def transposed_weight(trace: Trace, node: Node, tensor_of: Mapping[str, str]) ->
 
 
 def parts_taken(trace: Trace, nodes: Sequence[Node]) -> tuple[int, ...]:
-    """Return the numbers of the parts of one tensor that these operators read in order; empty if they read
-    anything else."""
+    """Return the numbers of the parts of one tensor that these operators read, in order of reading.
+
+    A part is an equal slice of the tensor's features. The result is empty unless every part is read once and
+    nothing else is read.
+    """
     made = {node.name for node in nodes}
     refs = [ref for node in nodes for ref in node.refs()]
     bases = [(ref, trace.base(ref)) for ref in refs]
@@ -88,12 +92,12 @@ def parts_taken(trace: Trace, nodes: Sequence[Node]) -> tuple[int, ...]:
 def view_taken(
     trace: Trace, nodes: Sequence[Node], tensor_of: Mapping[str, str], samples: int
 ) -> tuple[str, int | None]:
-    """Return how the single view through which these operators read rows orders them, and the token number if
-    it selects one.
+    """Return the kind of the single view through which these operators read rows, and the token it selects.
 
-    "pixels" are those of an image (samples, channels, lines, columns), one after the other, each with all
-    channels; "rows" any other view. It is ("", None) if there is none, several, or another path to the same
-    tensor. The number is None unless the view is one token of a tensor (samples, tokens, features).
+    The kind is "pixels" for the pixels of an image (samples, channels, lines, columns), one after the other,
+    each with all channels, and "rows" for any other view. It is "" if there is no view, if there are several,
+    or if the same tensor is also read without the view. The token is its number if the view is one token of a
+    tensor (samples, tokens, features), else None.
     """
     made = {node.name for node in nodes}
     refs = [ref for node in nodes for ref in node.refs()]
@@ -121,7 +125,10 @@ def view_taken(
 
 
 def rows_joined(trace: Trace, node: Node, tensor_of: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the tensors whose rows an operator concatenates in its result (samples, rows, features), in order."""
+    """Return the tensors that an operator concatenates along the rows of its result, in order.
+
+    The result must be (samples, rows, features); for other operators the names are empty.
+    """
     rank = len(node.shape)
     if node.op != "cat" or rank != 3 or int(str(node.arg(1, "dim") or 0)) % rank != 1:
         return ()
@@ -131,10 +138,10 @@ def rows_joined(trace: Trace, node: Node, tensor_of: Mapping[str, str]) -> tuple
 
 
 def operand_order(trace: Trace, nodes: Sequence[Node], tensor_of: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the tensors that operators in a row take, that of the first value first; none if one does not continue
-    from the value so far.
+    """Return the tensors that a chain of operators reads, beginning with that of the first value.
 
-    An operator that has the value so far as its second operand counts only where operands may change places.
+    The result is empty if an operator does not continue from the previous value. An operator with the
+    previous value as its second operand is accepted only if it is commutative.
     """
     found: list[str] = []
     before = ""
@@ -153,9 +160,9 @@ def operand_order(trace: Trace, nodes: Sequence[Node], tensor_of: Mapping[str, s
 
 
 def _keeps_order(node: Node) -> bool:
-    """Return whether an operator gives rows in the order in which it reads them; an einsum as a linear layer does.
+    """Return whether an operator writes rows in the order in which it reads them.
 
-    A softmax along another dimension than the last works on columns.
+    A softmax must be along the last dimension, and an einsum must have the form of a linear layer.
     """
     if node.op in SOFTMAXES:
         return node.arg(1, "dim") in (-1, len(node.shape) - 1)
@@ -167,8 +174,9 @@ def _keeps_order(node: Node) -> bool:
 
 
 def is_straight(trace: Trace, ref: Argument, samples: int, *, turned: bool = False) -> bool:
-    """Return whether the elements of a value come as they are in the tensor that it is a view of; `turned`: as its
-    columns.
+    """Return whether a value has the elements of its base tensor in their usual order.
+
+    With `turned`, the usual order is that of the transposed tensor.
     """
     node, base = trace.node(ref), trace.base(ref)
     if node is None or base is None:

@@ -1,9 +1,9 @@
-"""Captures the backward pass of modules whose forward() computes a gradient (``torch.func.grad``,
-``torch.autograd.grad``).
+"""Captures modules whose forward() computes a gradient (``torch.func.grad``, ``torch.autograd.grad``).
 
-Torch's capture above autograd has no operators for what autograd runs.  Such a module is captured below it, with autograd on
-while forward() runs: energies become forces, penalties meet gradients, and an inner step of training is part of the program.
-Convolutions and other operators arrive as ATen has them, and attention is spelled out.
+Torch's usual capture, above autograd, does not contain the operators that autograd runs. Such a module is
+captured below autograd, with gradients enabled during forward(). The gradients are then part of the program:
+forces as derivatives of energies, gradient penalties, inner training steps. Convolutions and other operators
+appear in their low-level ATen form, and attention is decomposed.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from torch.utils import _pytree as pytree
 from wse_sim.frontend.regions import marked_frozen, set_frozen
 
 DETACHED = "wse_detached"
-"""Mark of detach() where the model itself calls it."""
-_CREATES_GRAPH = 4  # place of create_graph among the arguments of torch.autograd.grad
+"""Mark of a detach() that the model itself calls."""
+_CREATES_GRAPH = 4  # position of create_graph in the arguments of torch.autograd.grad
 
 
 def captured(
     module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> torch.export.ExportedProgram:
-    """Export a module together with the autograd calls inside forward()."""
+    """Export a module including the autograd calls inside forward()."""
     hooks = (module.register_forward_pre_hook(_on), module.register_forward_hook(_off))
     try:
         with sdpa_kernel(SDPBackend.MATH):
@@ -38,7 +38,7 @@ def captured(
 
 
 def gradient(func: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]) -> object:
-    """Run torch.autograd.grad: unless it creates a graph, nothing trains through its result."""
+    """Run torch.autograd.grad; unless it creates a graph, mark its operators as running without gradients."""
     creates = kwargs.get("create_graph", args[_CREATES_GRAPH] if len(args) > _CREATES_GRAPH else False)
     with contextlib.nullcontext() if creates else marked_frozen():
         return func(*args, **kwargs)
@@ -46,7 +46,7 @@ def gradient(func: Callable[..., object], args: Sequence[object], kwargs: Mappin
 
 def _on(*_: object) -> None:
     torch._C._set_grad_enabled(True)
-    set_frozen(False)  # torch itself captures under no_grad
+    set_frozen(False)  # torch captures under no_grad, which set the mark
 
 
 def _off(_: torch.nn.Module, __: object, made: object) -> object:
@@ -70,7 +70,10 @@ def own_detach() -> Iterator[None]:
 
 
 def _without_saved(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """Remove the detach() of tensors that autograd saved, because gradients pass through them."""
+    """Replace the detach() of tensors that autograd saved by an alias, so that gradients pass through them.
+
+    A detach() that the model itself calls does not change.
+    """
     graph = program.graph
     for node in list(graph.nodes):
         if node.target is torch.ops.aten.detach.default and not (node.meta.get("custom") or {}).get(DETACHED):

@@ -1,8 +1,8 @@
-"""Represents complex numbers as pairs of real ones: kernels on pairs, and Fourier transforms.
+"""Represents complex numbers as pairs of real numbers: kernels on pairs, and Fourier transforms.
 
-A trace keeps complex tensors as torch has them. A kernel of such a node works on pairs: its tensors have a
-last dimension of 2, a product becomes four real ones (twice as many columns on both sides of it), elementwise
-work is that of the two parts.
+A trace has complex tensors as in torch. The kernel of a complex node works on pairs: its tensors have a last
+dimension of 2, a product becomes four real ones (its dimensions k and n are doubled), and elementwise work is
+that of both parts.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from wse_sim.frontend.trace import Argument, Node, NodeRef, Trace
 
 COMPLEX = frozenset(["complex64", "complex128"])
 _REMEDY = "keep real and imaginary parts as two tensors"
-# Of two complex operands, for each of the two words of a result; of a complex and a real one it is the operator itself.
+# Real operators per word of a result of two complex operands; with one real operand, the operator itself.
 _BOTH = {"mul": "mul,mul,add", "div": "mul,mul,add,mul,mul,add,div"}
-# Of one complex operand, for each word of the result.
+# Real operators per word of a result of one complex operand.
 _ALONE = {
     **{"abs": "mul,mul,add,sqrt", "angle": "atan2", "exp": "exp,cos,mul", "reciprocal": "mul,mul,add,div"},
     **{"square": "mul,mul,add", "sgn": "mul,mul,add,sqrt,div", "_conj": "neg", "conj_physical": "neg"},
@@ -25,27 +25,27 @@ _SAME = frozenset(
     ["add", "sub", "rsub", "neg", "where", "masked_fill", "eq", "ne", "sum", "mean", "lerp", "mul_add"]
 )
 FREE = frozenset(["resolve_conj", "resolve_neg"])
-"""Operators that change nothing: the machine has no numbers that wait for a change of sign."""
+"""Operators that change nothing, because the machine has no lazy negation or conjugation."""
 
 
 def is_complex(trace: Trace, value: Argument) -> bool:
-    """Return whether a value is a tensor of complex numbers."""
+    """Return whether a value is a complex tensor."""
     node = trace.node(value)
     return node is not None and node.dtype in COMPLEX
 
 
 def pair_shape(node: Node) -> tuple[int, ...]:
-    """Return the shape of a node's tensor on the machine."""
+    """Return the shape of a node's tensor on the machine, with a last dimension of 2 for complex numbers."""
     return (*node.shape, 2) if node.dtype in COMPLEX else node.shape
 
 
 def as_pairs(draft: Draft, node: Node, trace: Trace) -> Draft:
-    """Return the kernel of a node with complex operands or a complex result, on pairs.
+    """Return the kernel of a node, on pairs if the node has complex operands or a complex result.
 
     Raises
     ------
     UnsupportedOpError
-        If nobody knows the operator on complex numbers.
+        If the operator is not supported for complex numbers.
     """
     operands = [ref for ref in node.refs() if is_complex(trace, ref)]
     if draft.family == "fft" or node.op.startswith("wse.") or not (operands or node.dtype in COMPLEX):
@@ -53,9 +53,7 @@ def as_pairs(draft: Draft, node: Node, trace: Trace) -> Draft:
     width = 2 if node.dtype in COMPLEX else 1
     dims = draft.dims
     if draft.family in ("gemm", "batch_gemm"):
-        dims["k"] *= (
-            2  # rows of pairs meet a matrix of pairs: torch multiplies complex by complex numbers only
-        )
+        dims["k"] *= 2  # both operands are complex, because torch does not multiply complex by real matrices
         dims["n"] *= 2
     elif draft.family == "elementwise":
         ops = str(draft.attrs["ops"])
@@ -88,7 +86,7 @@ def _is_square(node: Node) -> bool:
 @handles("_fft_c2c _fft_r2c _fft_c2r prims.fft_c2c prims.fft_r2c prims.fft_c2r")
 def _transform(node: Node, trace: Trace) -> Draft:
     shape = shape_of(trace, node.args[0])
-    whole = node.shape if node.op.endswith("c2r") else shape  # a side that is one half has fewer points
+    whole = node.shape if node.op.endswith("c2r") else shape  # the half-sized spectrum has fewer points
     found = node.arg(1, "dim")
     axes = found if isinstance(found, (tuple, list)) else (found,)
     points = [whole[int(axis) % len(whole)] for axis in axes]
@@ -104,7 +102,7 @@ def _transform(node: Node, trace: Trace) -> Draft:
 
 @handles("complex", "view_as_complex", "view_as_real")
 def _made(node: Node, trace: Trace) -> Draft:
-    """Combine two real tensors to pairs, or reinterpret a tensor as pairs."""
+    """Return the kernel that combines two real tensors to pairs, or reinterprets a tensor as pairs."""
     return Draft(
         "layout",
         {"elements": max(1, node.elements)},

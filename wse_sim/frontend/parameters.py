@@ -1,7 +1,7 @@
-"""Parameters of a named model's family, read from YAML or passed as a mapping.
+"""Parameters of a model of a named family, read from YAML or passed as a mapping.
 
-A file in ``configs/models`` has ``name``, ``source`` (where the sizes come from) and ``model``, the mapping
-that :class:`ModelParameters` validates. ``seq`` in it is the default sequence length.
+A file in ``configs/models`` has ``name``, ``source`` (the origin of the sizes) and ``model``, the mapping
+that :class:`ModelParameters` validates. Its ``seq`` is the default sequence length.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from wse_sim.files import read_yaml
 from wse_sim.hardware.constants import one_sentence
 from wse_sim.options import Real, Whole
 
-# Limits far beyond every model that was ever described, and near enough that the shapes of a model stay countable.
+# Limits far beyond every published model, but small enough to build the shapes of a model.
 MOST_LAYERS = 256
 MOST_SIZE = 10**7
 MOST_PARAMETERS = 10**15
@@ -54,7 +54,7 @@ _READ: dict[str, frozenset[str]] = {
         "unet": "hidden heads input context context_width activation",
     }.items()
 }
-"""Keys that the models of a family are built from; a convolution network states its activation, and has one only."""
+"""Keys that a family accepts; resnet, dit and unet accept `activation`, but have a fixed one."""
 
 
 class ModelParameters(BaseModel):
@@ -72,7 +72,8 @@ class ModelParameters(BaseModel):
     vocab: Size | None = None
     activation: Literal["relu", "gelu", "silu", "swiglu", "geglu"] = "gelu"
     positions: Literal["learned", "rotary", "none"] = "learned"
-    # Fraction of dropped elements in training; None means 0.1 for learned positions, 0 for rotary.
+    # Fraction of dropped elements in training; None means 0.1 for encoders and decoders with learned
+    # positions, else 0.
     dropout: Share | None = None
     # Positions of a sample on which the language-model head of an encoder runs; None means all.
     mlm_positions: Size | None = None
@@ -80,15 +81,15 @@ class ModelParameters(BaseModel):
     # Features (mlp) or pixels per side (images) of one sample.
     input: Size | None = None
     classes: Size | None = None
-    # Rows of the learned position table; None means the sequence length.
+    # Rows of the learned position table, at least the requested sequence length; None means `seq`.
     max_positions: Size | None = None
-    # Head and embedding share one weight; None means yes for learned positions, no for rotary.
+    # Head and embedding share one weight; None means yes for learned positions, else no.
     tied: StrictBool | None = None
     rotary_dim: Size | None = None
     patch: Size | None = None
     experts: Size | None = None
     experts_per_token: Size | None = None
-    # Length and width of what cross-attention reads (text of a diffusion model).
+    # Length and width of the operand of cross-attention (the text of a diffusion model).
     context: Size | None = None
     context_width: Size | None = None
 
@@ -126,8 +127,8 @@ class ModelParameters(BaseModel):
         return self
 
     def _check_unread(self) -> None:
-        """Reject unused keys: those of other families, and sizes of positions that the model does not have."""
-        fields = type(self).model_fields  # what is stated as it is by default changes nothing
+        """Reject keys that the family does not use, and position sizes that contradict other keys."""
+        fields = type(self).model_fields  # a key with its default value is accepted
         stated = {
             key for key in self.model_fields_set if getattr(self, key) not in (None, fields[key].default)
         }
@@ -153,7 +154,7 @@ class ModelParameters(BaseModel):
 
     @property
     def training_dropout(self) -> float:
-        """Dropped fraction in training, with the default of the family."""
+        """Fraction of dropped elements in training, with the default of the family."""
         if self.dropout is not None:
             return self.dropout
         sequence = self.family in ("encoder", "decoder")
@@ -171,7 +172,7 @@ class ModelParameters(BaseModel):
 
 
 class ModelFile(BaseModel):
-    """One file of ``configs/models``."""
+    """The content of a file of ``configs/models``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -187,12 +188,12 @@ def model_names() -> list[str]:
 
 
 def parse_parameters(data: Mapping[str, Any], where: object = "model parameters") -> ModelParameters:
-    """Validate a mapping of model parameters.
+    """Return validated model parameters from a mapping.
 
     Raises
     ------
     ConfigError
-        One sentence with the file (or "model parameters") and the key.
+        One sentence with `where` (a file or "model parameters") and the key.
     """
     try:
         return ModelParameters.model_validate(dict(data))
@@ -202,7 +203,7 @@ def parse_parameters(data: Mapping[str, Any], where: object = "model parameters"
 
 def _sentence(where: object, fault: ValidationError) -> str:
     first = fault.errors()[0]
-    if first["type"] == "value_error":  # a rule between keys: its own sentence names them
+    if first["type"] == "value_error":  # raised by a validator of ours, whose sentence names the keys
         return f"{where}: {first['ctx']['error']}"
     if first["type"] == "extra_forbidden":
         known = ", ".join(ModelParameters.model_fields)
@@ -211,12 +212,12 @@ def _sentence(where: object, fault: ValidationError) -> str:
 
 
 def read_model_file(path: Path) -> ModelFile:
-    """Read a model file.
+    """Return the content of a model file.
 
     Raises
     ------
     ConfigError
-        If the file cannot be read or a key is unknown or impossible.
+        If the file cannot be read, or a key is unknown or out of range.
     """
     try:
         return ModelFile.model_validate(read_yaml(path))
@@ -226,7 +227,7 @@ def read_model_file(path: Path) -> ModelFile:
 
 @lru_cache(maxsize=256)
 def named_model(name: str) -> ModelFile:
-    """Return the shipped model with a name.
+    """Return the shipped model with this name.
 
     Raises
     ------

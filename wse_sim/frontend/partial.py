@@ -1,12 +1,14 @@
-"""Partial training: which parameters train, and adapters of low rank for linear layers (LoRA).
+"""Partial training: selection of the parameters that train, and low-rank adapters of linear layers (LoRA).
 
-Symbols: a linear layer y = x W^T of n inputs and m outputs, rank r, scale s::
+Symbols: a linear layer y = x W^T with n inputs and m outputs, rank r::
 
-    y = x W^T + s (x A^T) B^T          A (r, n), B (m, r): trained; W: frozen
+    y = x W^T + (x A^T) B^T          A (r, n), B (m, r): trained; W: frozen
 
-A pattern is a list of shell patterns with commas between them.  It holds for a parameter whose name, or the path of
-a module around it, matches one of them: ``h.3``, ``*.ln_*``, ``lm_head.bias``.  What does not train has no weight
-gradient, no gradient stream and no update; input gradients stop where nothing before them trains.
+The scale of an adapter is part of B.
+
+A pattern is a list of shell patterns separated by commas. It matches a parameter if one of them matches its
+name or the path of a module around it: ``h.3``, ``*.ln_*``, ``lm_head.bias``. A frozen parameter has no
+weight gradient, no gradient stream and no update; input gradients stop where no parameter before them trains.
 """
 
 from __future__ import annotations
@@ -25,12 +27,12 @@ if TYPE_CHECKING:
     from wse_sim.frontend.trace import Trace
 
 ADAPTED = "*attn*,*attention*"
-"""Linear layers that get an adapter unless others are named: those inside attention."""
-SHOWN = 6  # names in a message
+"""Default pattern of the linear layers that get an adapter: those inside attention."""
+SHOWN = 6  # most names in a message
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Return whether a dotted name, or a path that leads to it, matches one of the patterns."""
+    """Return whether a dotted name, or a prefix of its path, matches one of the patterns."""
     parts = name.split(".")
     paths = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
     wanted = [item.strip() for item in pattern.split(",") if item.strip()]
@@ -56,9 +58,9 @@ def train_only(trace: Trace, pattern: str) -> None:
 
 @contextmanager
 def adapted(module: torch.nn.Module, rank: int, layers: str, train: str | None) -> Iterator[None]:
-    """Add adapters of `rank` to the linear `layers` of the module for the duration of the context.
+    """Add adapters of `rank` to the linear layers of a module that match `layers`, within the block.
 
-    Everything else is frozen, but for what `train` names.
+    All other parameters are frozen, except those that `train` matches. The module is restored afterwards.
 
     Raises
     ------
@@ -88,7 +90,7 @@ def adapted(module: torch.nn.Module, rank: int, layers: str, train: str | None) 
 
 
 def _found(name: str, pattern: str) -> bool:
-    """Return whether a name of a module that may stand inside a wrapper with the loss matches."""
+    """Return whether a name matches, with or without the prefix of the wrapper that adds the loss."""
     return matches(name, pattern) or matches(name.removeprefix("model."), pattern)
 
 
@@ -98,7 +100,7 @@ def _replace(module: torch.nn.Module, path: str, layer: torch.nn.Module) -> None
 
 
 def _adapter(layer: torch.nn.Linear, rank: int) -> torch.nn.Module:
-    """Return the layer with its adapter, named as the peft library names them."""
+    """Return a linear layer with its adapter, with the names of the peft library."""
     import torch
 
     class Adapter(torch.nn.Module):

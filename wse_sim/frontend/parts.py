@@ -1,8 +1,8 @@
-"""Decomposes operators of a captured program once per sort of call, not once per call.
+"""Decomposes operators of a captured program once per kind of call, instead of once per call.
 
-``ExportedProgram.run_decompositions`` traces the whole program again, which takes longer than the capture did.  Here one small
-program has each sort of call once: operator, plain arguments, shapes, strides and types of tensors.  Torch takes that program
-apart, and its parts replace every call of the sort.
+``ExportedProgram.run_decompositions`` traces the whole program again, which takes longer than the capture
+did. Here a small program has each kind of call once: the same operator, plain arguments, and shapes, strides
+and types of tensors. Torch decomposes that program, and its parts replace every call of the kind.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ class NotBySortError(Exception):
 
 @dataclasses.dataclass
 class _Sort:
-    """Equal calls: the tensors that they take, in order, and, once known, the parts of one of them."""
+    """One kind of call: its calls, and the inputs, operators and results of its decomposition."""
 
     calls: list[Node]
     inputs: list[Node] = dataclasses.field(default_factory=list)  # in the small program
     parts: list[Node] = dataclasses.field(default_factory=list)
-    results: dict[int, Node] = dataclasses.field(default_factory=dict)  # by place; -1: the only one
+    results: dict[int, Node] = dataclasses.field(default_factory=dict)  # by position; -1 for a single result
 
 
 def by_sort(program: ExportedProgram, table: Table) -> ExportedProgram:
-    """Return the program with the parts that `table` gives in the place of its operators; it is changed in place.
+    """Replace the operators in `table` by their decompositions, in place, and return the program.
 
     Raises
     ------
     NotBySortError
-        If the whole program has to be traced again; then it is as it was.
+        If the whole program has to be traced again; the program is then unchanged.
     """
     sorts: dict[Hashable, _Sort] = {}
     for node in program.graph.nodes:
@@ -76,12 +76,12 @@ def _key(call: Node) -> Hashable:
 
 
 def _take_apart(sorts: list[_Sort], table: Table) -> None:
-    """Let torch decompose a program that contains each sort once.
+    """Decompose a small program that has one call of each kind, and record the parts in `sorts`.
 
     Raises
     ------
     NotBySortError
-        If the small program is not one of operators on its inputs alone.
+        If torch fails, or the small program has more than operators on its inputs.
     """
     graph, given, values = Graph(), list[dict[Node, Node]](), list[torch.Tensor]()
     for sort in sorts:
@@ -120,7 +120,7 @@ def _like(value: FakeTensor) -> torch.Tensor:
 
 
 def _results_of(call: Node) -> list[int] | None:
-    """Return which results of a call are tensors; None if it has only one."""
+    """Return the positions of a call's results that are tensors; None if it has a single result."""
     value = call.meta.get("val")
     if isinstance(value, (tuple, list)):
         return [place for place, item in enumerate(value) if isinstance(item, torch.Tensor)]
@@ -130,7 +130,7 @@ def _results_of(call: Node) -> list[int] | None:
 
 
 def _between(inputs: list[Node], results: list[Node]) -> list[Node]:
-    """Return the operators whose results follow from inputs, in order."""
+    """Return the operators between inputs and results, in order."""
     needed, waiting = set(inputs), list(results)
     while waiting:
         node = waiting.pop()
@@ -145,7 +145,7 @@ def _between(inputs: list[Node], results: list[Node]) -> list[Node]:
 
 
 def _put(graph: Graph, call: Node, sort: _Sort, named: dict[str, str]) -> None:
-    """Replace a call by its parts; `named` takes new names of results."""
+    """Replace a call by its parts; `named` receives the new names of results by their old ones."""
     new = dict(zip(sort.inputs, call.all_input_nodes, strict=True))
     with graph.inserting_before(call):
         for part in sort.parts:

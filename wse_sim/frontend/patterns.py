@@ -1,7 +1,8 @@
 """Patterns of operators that models write out: attention, norms, rotary positions, activations.
 
-Each pattern is one small class: the operators it may start from (`roots`) and `match`, which returns
-the operator that takes the root's place, or None.  What only the old chain read is dropped afterwards.
+Each pattern is a small class with the operators that it may start from (`roots`) and `match`, which returns
+the operator that replaces the root, or None. Operators that only the replaced chain read are dropped
+afterwards.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ class Pattern(Protocol):
     roots: frozenset[str]
 
     def match(self, node: Node, trace: Trace) -> Node | None:
-        """Return the operator that replaces `node`, or None."""
+        """Return the operator that replaces `node`, or None if the pattern does not match."""
 
 
 def made_from(node: Node, op: str, args: tuple[Any, ...], **kwargs: Argument) -> Node:
-    """Return a new operator with the result, place and line of `node`."""
+    """Return a new operator with the name, result shape, module and source line of `node`."""
     return Node(
         node.name,
         op,
@@ -57,7 +58,7 @@ def _number(value: Argument) -> float | None:
 
 
 class SpelledRmsNorm:
-    """Matches an RMS norm: x * rsqrt(mean(x^2) + e), then times a weight."""
+    """Matches an RMS norm: x * rsqrt(mean(x^2) + e), optionally times a weight."""
 
     name = "rms norm"
     roots = frozenset({"mul"})
@@ -87,13 +88,13 @@ class SpelledRmsNorm:
 
 
 def _offset(trace: Trace, value: Argument) -> float:
-    """Return the number in `value + number`, 0 if there is none."""
+    """Return the number in `value + number`; 0 if there is none."""
     total = _base(trace, value, "add")
     return next((n for n in map(_number, total.args[1:2]) if n is not None), 0.0) if total else 0.0
 
 
 def _without_offset(trace: Trace, weight: Argument) -> Argument:
-    """Return the weight in `1 + weight`: the one is folded into it."""
+    """Return the weight in `1 + weight`, which is folded into it; other weights as they are."""
     total = _base(trace, weight, "add")
     if total is None:
         return weight
@@ -102,7 +103,7 @@ def _without_offset(trace: Trace, weight: Argument) -> Argument:
 
 
 class SpelledLayerNorm:
-    """Matches a layer norm: (x - mean) / sqrt(var + e), then times a weight, then plus a bias."""
+    """Matches a layer norm: (x - mean) / sqrt(var + e), optionally times a weight and plus a bias."""
 
     name = "layer norm"
     roots = frozenset({"div", "mul", "add"})
@@ -130,7 +131,7 @@ class SpelledLayerNorm:
 
 
 class SpelledGelu:
-    """Matches GELU: x/2 (1 + tanh(...)) and x/2 (1 + erf(x / sqrt 2)), in either grouping."""
+    """Matches GELU: x/2 (1 + tanh(...)) and x/2 (1 + erf(x / sqrt 2)), with the factors in any order."""
 
     name = "gelu"
     roots = frozenset({"mul"})
@@ -162,7 +163,7 @@ def _reaches(trace: Trace, value: Argument, name: str, depth: int) -> bool:
 
 
 class SpelledSilu:
-    """Matches SiLU, x sigmoid(x), and the quick GELU, x sigmoid(1.702 x)."""
+    """Matches SiLU, x sigmoid(x), and the quick GELU, x sigmoid(c x) with c = 1.702 for example."""
 
     name = "silu"
     roots = frozenset({"mul"})
@@ -181,8 +182,9 @@ class SpelledSilu:
 
 
 class Rotary:
-    """Matches rotary positions: x cos + rotated(x) sin, on all or on the first features of each head; also as complex
-    numbers.
+    """Matches rotary positions, x cos + rotated(x) sin, on all or the first features of each head.
+
+    The complex form is a product with complex numbers between ``view_as_complex`` and ``view_as_real``.
     """
 
     name = "rotary"
@@ -230,8 +232,7 @@ class Rotary:
 
 
 def _filled(step: Node, trace: Trace) -> str:
-    """Return the kind of a constant mask of `masked_fill`: "none" (all visible), "causal", or "dense"
-    (anything else)."""
+    """Return the kind of a `masked_fill` mask: "none" (all visible), "causal", or "dense" (anything else)."""
     hidden = trace.evaluate(step.args[1].name) if isinstance(step.args[1], NodeRef) else None
     number = _number(step.args[2])
     if hidden is None or hidden.dtype != bool or number is None or number > HIDDEN:
@@ -269,10 +270,10 @@ class SpelledAttention:
         if not _is_alone(trace, weights, dropped or node) or (
             dropped and not _is_alone(trace, dropped, node)
         ):
-            return None  # weights that somebody else reads are computed once
+            return None  # attention weights with other readers have to be computed
         mask: Argument = None
         causal = False
-        factor: float | None = 1.0  # of the scores; None: they pass more than that
+        factor: float | None = 1.0  # of the scores; None if other operations are applied to them
         value = weights.args[0]
         for _ in range(8):
             step = trace.base(value)
@@ -307,7 +308,7 @@ class SpelledAttention:
 
     @staticmethod
     def _masked(step: Node, trace: Trace) -> tuple[Any, Any] | None:
-        """Return (scores, mask) of one masking step."""
+        """Return (scores, mask) of one masking step; None if the scores are not found."""
         if step.op == "where":
             return step.args[1], step.args[0]
         if step.op == "masked_fill":
@@ -355,7 +356,7 @@ class SpelledAttention:
             value_width=node.shape[-1],
             scale=factor,
             reshaped=factor is None,
-            # A mask that is added as well decides: a triangle does not represent both.
+            # With a dense mask in addition, the attention is not causal only.
             is_causal=causal and mask_kind(trace, mask) != "dense",
         )
 
@@ -367,7 +368,7 @@ def _is_alone(trace: Trace, node: Node, reader: Node) -> bool:
 
 
 def _heads(trace: Trace, q: Argument, scores: Node) -> int:
-    """Return the heads of the scores: their second dimension, or that of the view before batch and heads merged."""
+    """Return the heads of the scores: their second dimension, or that before batch and heads were merged."""
     if len(scores.shape) == 4:
         return scores.shape[1]
     node = trace.node(q)
@@ -387,7 +388,7 @@ def _heads(trace: Trace, q: Argument, scores: Node) -> int:
 
 
 class SplitCrossEntropy:
-    """Matches nll_loss of log_softmax, which becomes one kernel."""
+    """Matches nll_loss of log_softmax, which becomes one cross-entropy kernel."""
 
     name = "cross entropy"
     roots = frozenset({"nll_loss", "nll_loss_nd", "nll_loss_forward"})

@@ -1,7 +1,7 @@
 """Precision: a half type and a level, which are independent settings.
 
-The half type (fp16, bf16, cbfloat16) names the 16-bit format of activations and of the operands of products.
-The level states where sums are fp32:
+The half type (fp16, bf16, cbfloat16) is the 16-bit format of activations and of the operands of products. The
+level determines which sums are fp32:
 
 =====  =======================  =======================  ==============================
 level  sums of products         sums of attention        norms, softmax, losses, means
@@ -11,10 +11,10 @@ level  sums of products         sums of attention        norms, softmax, losses,
 2      the half type            the half type            computed in the half type
 =====  =======================  =======================  ==============================
 
-Weights rest in fp32 while training; for inference in the half type.  Integer weights (PT2E, torchao) keep
-their 8 bits.  Named precisions are pairs: ``mixed`` = (fp16, 1), ``fp16`` = (fp16, 2), ``bf16`` = (bf16, 1),
-``cbfloat16`` = (cbfloat16, 1), ``fp32`` has no half type.  Any other pair is written ``TYPE:LEVEL``
-("cbfloat16:0"); a bare level is that of fp16.
+Weights are stored in fp32 for training and in the half type for inference. Integer weights (PT2E, torchao)
+keep their 8 bits. Named precisions are pairs: ``mixed`` = (fp16, 1), ``fp16`` = (fp16, 2), ``bf16`` = (bf16,
+1), ``cbfloat16`` = (cbfloat16, 1); ``fp32`` has no half type. Any other pair is written ``TYPE:LEVEL``
+("cbfloat16:0"); a level alone is one of fp16.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ _INTEGERS = {"int64": "int32", "int16": "int32", "int32": "int32", "int8": "int8
 
 @dataclass(frozen=True)
 class Precision:
-    """A half type (`compute`) and a level."""
+    """A half type (`compute`, or "fp32") and a level."""
 
     compute: str = "fp16"
     level: int = 1
 
     @property
     def name(self) -> str:
-        """``mixed``, ``bf16`` ...; ``TYPE:LEVEL`` for pairs without a name."""
+        """``mixed``, ``bf16`` and so on; ``TYPE:LEVEL`` for pairs without a name."""
         named = {pair: name for name, pair in _NAMED.items()}
         return named.get((self.compute, self.level), f"{self.compute}:{self.level}")
 
     def computed(self, dtype: str) -> str:
-        """Return the machine's type of an activation of torch's type `dtype`; indices take 32 bits."""
+        """Return the machine's type of an activation of torch's type `dtype`; indices have 32 bits."""
         return _INTEGERS.get(dtype, self.compute)
 
     def stored(self, dtype: str, training: bool) -> str:
-        """Return the type in which a weight of torch's type `dtype` is stored."""
+        """Return the machine's type of a stored weight of torch's type `dtype`."""
         if dtype not in _FLOATS:
             return _INTEGERS.get(dtype, "fp32")
         return "fp32" if training else self.compute
 
     def kernel(self, sums_rows: bool) -> str:
-        """Return the type in which a kernel computes: at level 0 kernels that sum over rows compute in fp32."""
+        """Return the type in which a kernel computes; at level 0, kernels that sum over rows use fp32."""
         return "fp32" if self.level == 0 and sums_rows else self.compute
 
     def matrix_attrs(self, dtype: str) -> dict[str, str]:
@@ -71,7 +71,7 @@ class Precision:
 
 
 def precision_of(value: str | int | Precision) -> Precision:
-    """Return a precision by name, by level (of fp16), or as ``TYPE:LEVEL``.
+    """Return a precision from its name, its level (of fp16), or ``TYPE:LEVEL``.
 
     Raises
     ------

@@ -1,6 +1,4 @@
-"""Finds parts of forward() without gradients: they are marked while a training step is captured, and in exported
-programs.
-"""
+"""Finds parts of forward() without gradients, during the capture of a training step and in exported programs."""
 
 from __future__ import annotations
 
@@ -13,21 +11,22 @@ import torch
 import torch.fx.traceback as marks
 
 FROZEN = "wse_frozen"
-"""Mark of operators that ran under torch.no_grad() in a training step, among what torch keeps of a node's place."""
+"""Key of the mark of operators that ran without gradients, in torch's custom metadata of a node."""
 
 
 @contextlib.contextmanager
 def frozen_marked() -> Iterator[list[str]]:
-    """Mark (:data:`FROZEN`), while a training step is captured, the operators that forward() runs without gradients.
+    """Mark (:data:`FROZEN`) the operators that forward() runs without gradients, within the block.
 
-    The capture builds no gradients itself, so the program would not tell.  What a torch.autograd.Function does inside is
-    not marked: its gradient is its own.  Gives the names of such functions of the model's.
+    The capture itself builds no gradients, so the program would not show them. Operators inside a
+    torch.autograd.Function are not marked, because its backward pass defines their gradient. Yields a list
+    that receives the names of such functions of the model.
     """
     function: Any = torch.autograd.Function
     modes: dict[Any, bool | None] = {
         torch.no_grad: True,
         torch.enable_grad: False,
-        torch.set_grad_enabled: None,  # its argument is the mode
+        torch.set_grad_enabled: None,  # the mode is its argument
         torch.inference_mode: None,
     }
     apply = function.__dict__["apply"]
@@ -51,7 +50,7 @@ def frozen_marked() -> Iterator[list[str]]:
         def made(self: Any, *args: object, **kwargs: object) -> None:
             self._wse_before = is_frozen()
             init(self, *args, **kwargs)
-            if kind is torch.set_grad_enabled and not within:  # holds from here on, entered or not
+            if kind is torch.set_grad_enabled and not within:  # it is in effect even if it is not entered
                 set_frozen(not self.mode)
 
         def entered(self: Any) -> None:
@@ -91,7 +90,7 @@ def marked_frozen() -> Iterator[None]:
 
 
 def is_frozen() -> bool:
-    """Return whether the code under capture runs without gradients."""
+    """Return whether the code under capture is marked as running without gradients."""
     return bool((marks.current_meta.get("custom") or {}).get(FROZEN))
 
 
@@ -101,7 +100,7 @@ def set_frozen(value: bool) -> None:
 
 
 def without_regions(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """Return the program with separate regions of disabled or enabled gradients inlined and marked."""
+    """Return the program with regions of disabled or enabled gradients inlined and their operators marked."""
     if not any(map(_is_region, program.graph.nodes)):
         return program
     module = copy.deepcopy(program.graph_module)

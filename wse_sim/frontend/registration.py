@@ -1,7 +1,7 @@
 """Registration of kernel families, operators and rewrites by users.
 
-``wse_sim.register_family``, ``wse_sim.register_operator`` and ``wse_sim.register_rewrite`` are these functions;
-``docs/add-an-operator.md`` adds an operator with them.
+``wse_sim.register_family``, ``wse_sim.register_operator`` and ``wse_sim.register_rewrite`` are these
+functions; ``docs/add-an-operator.md`` adds an operator with them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def register_family(family: F) -> F:
     Raises
     ------
     KernelError
-        If it is no such object, or has no name or no dimensions.
+        If it is not such an object, or has no name or no dimensions.
     """
     if not isinstance(family, Family):
         raise KernelError(
@@ -59,12 +59,15 @@ def register_family(family: F) -> F:
 
 
 def register_operator(*operators: str) -> Callable[[Handler], Handler]:
-    """Decorate the function that makes a kernel of an operator's node; it replaces a handler of the same operator.
+    """Return a decorator for a handler: a function of (node, trace) that returns the kernel of an operator.
+
+    It replaces an earlier handler of the same operator.
 
     Parameters
     ----------
     operators
-        Names of operators as in error messages: "gelu" of ATen, "demo.cube" of a library of one's own.
+        Names of operators as in error messages: "gelu" for an ATen operator, "demo.cube" for one of a
+        library ``demo``.
 
     Example
     -------
@@ -84,13 +87,14 @@ def register_operator(*operators: str) -> Callable[[Handler], Handler]:
 
 
 def register_rewrite(rule: Rule) -> Rule:
-    """Add a rewrite after those of the library.
+    """Add a rewrite rule after those of the library.
 
     Parameters
     ----------
     rule
         An object with `name` and either `roots` and `match(node, trace)` (operators of a trace: see
-        :mod:`wse_sim.frontend.patterns`) or `apply(draft, kernel)` (kernels: see :mod:`wse_sim.frontend.fusions`).
+        :mod:`wse_sim.frontend.patterns`) or `apply(draft, kernel)` (kernels: see
+        :mod:`wse_sim.frontend.fusions`).
 
     Returns
     -------
@@ -111,7 +115,7 @@ def register_rewrite(rule: Rule) -> Rule:
     Raises
     ------
     ModelError
-        If it is neither.
+        If the object has neither form.
     """
     name = getattr(rule, "name", "")
     if name and hasattr(rule, "match") and hasattr(rule, "roots"):

@@ -1,10 +1,10 @@
-"""Finds repeated blocks: kernels of one module list that are equal except for their names.
+"""Finds repeated blocks: groups of kernels of one module list that are equal except for their names.
 
-Kernels are grouped by the outermost numbered container of their module path ("transformer.h", 3).  A
-group's signature holds, kernel by kernel, what it costs, which kernel of the group each input comes from
-(or the size of what comes from outside) and the sizes of its weights.  Equal signatures are one
-:class:`~wse_sim.graph.Repeat`.  Where the groups of a container all differ, the next numbered level is
-tried.
+Kernels are grouped by the outermost numbered container in their module path ("transformer.h", 3). The
+signature of a group has, for each kernel, its own signature, FLOPs and kept bytes, the kernel of the group
+that makes each operand (or the size and type of an operand from outside), and its forward kernel. Groups of a
+container with equal signatures are one :class:`~wse_sim.graph.Repeat`. In a group that is equal to no other,
+the next numbered level is searched.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _NUMBER = re.compile(r"(?:^|\.)(\d+)(?=\.|$)")
 
 
 def find_repeats(kernels: Iterable[Kernel], tensors: Mapping[str, Tensor]) -> tuple[Repeat, ...]:
-    """Return the blocks that occur at least twice, in the order of their first kernel."""
+    """Return the blocks that occur at least twice, in the order of their containers' first kernels."""
     return tuple(_level(tuple(kernels), tensors, 0))
 
 
 def _place(kernel: Kernel, level: int) -> tuple[str, int] | None:
-    """Return (container, index) of the numbered module at `level` of a kernel's path."""
+    """Return (container, index) of the numbered module at `level` in a kernel's path; None without one."""
     for i, match in enumerate(_NUMBER.finditer(kernel.layer)):
         if i == level:
             return kernel.layer[: match.start(1)].rstrip("."), int(match[1])

@@ -1,10 +1,10 @@
-"""The rewrites of the imitated compiler as visible lists, in the order in which they run.
+"""The rewrites of the simulated compiler as lists, in the order in which they run.
 
 1. :data:`PATTERNS`: chains of operators that are one kernel (attention, norms, rotary, gelu).
-2. :data:`FUSIONS`: kernels that one kernel can do together (product epilogues, elementwise chains).
+2. :data:`FUSIONS`: kernels that one kernel can execute together (product epilogues, elementwise chains).
 
-To add a rule, write a small class in :mod:`~wse_sim.frontend.patterns` or
-:mod:`~wse_sim.frontend.fusions` and put it in the list.  Each rule reports what it did.
+To add a rule, write a small class in :mod:`~wse_sim.frontend.patterns` or :mod:`~wse_sim.frontend.fusions`
+and append it to the list. Each application of a rule is recorded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["FUSIONS", "PATTERNS", "Applied", "fuse", "rewrite"]
 
 @dataclass(frozen=True)
 class Applied:
-    """One application of a rule: the rule, its target, the module and the user's line."""
+    """One application of a rule: the name of the rule, a description, the module and the user's line."""
 
     rule: str
     what: str
@@ -33,7 +33,7 @@ class Applied:
 
 
 def rewrite(trace: Trace) -> list[Applied]:
-    """Apply all patterns to a trace in place."""
+    """Apply all patterns to a trace in place and return their applications."""
     done: list[Applied] = []
     for pattern in PATTERNS:
         roots = [node.name for node in trace.nodes.values() if node.op in pattern.roots]
@@ -49,7 +49,10 @@ def rewrite(trace: Trace) -> list[Applied]:
 
 
 def fuse(draft: DraftGraph, skip: frozenset[str] = frozenset()) -> list[Applied]:
-    """Apply all fusions to a draft in place, each to its fixed point; rules named in `skip` rest."""
+    """Apply all fusions but those named in `skip` to a draft in place, and return their applications.
+
+    Each fusion is applied to a kernel as often as possible.
+    """
     done: list[Applied] = []
     for fusion in FUSIONS:
         if fusion.name in skip:

@@ -1,7 +1,8 @@
-"""Counts the bytes of the forward pass that a backward pass needs, each number once.
+"""Counts the bytes of the forward pass that the backward pass needs, each tensor once.
 
 A kernel claims the tensors and the bytes that its family keeps
-(:class:`wse_sim.kernels.contract.family.Kept`). A tensor that several kernels need is counted at the first.
+(:class:`wse_sim.kernels.contract.family.Kept`). A tensor that several kernels need is counted for the first
+of them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from wse_sim.kernels import family
 
 
 def saved_bytes(graph: KernelGraph, wanted: frozenset[str], recompute: str) -> list[Kernel]:
-    """Return the forward kernels with their `saved_bytes` set; `wanted` are the tensors with gradients."""
+    """Return the forward kernels with their `saved_bytes` set; `wanted` are the tensors with gradients.
+
+    Bytes that can be recomputed are included only if `recompute` is "none".
+    """
     claimed: set[str] = set()
     kernels = []
     for kernel in graph.kernels:

@@ -1,12 +1,12 @@
-"""Lists elementwise work operator by operator, with the tensor or the number that each takes.
+"""Lists elementwise work operator by operator, each with its tensor or number as the second operand.
 
     (x - 3) * 2 + y     ("", "x"), ("add", -3.0), ("mul", 2.0), ("add", "y")
     1 - x               ("", "x"), ("mul", -1.0), ("add", 1.0)
     x / 2, x ** 2       ("mul", 0.5), ("square", "")
     clamp(x, 0, 6)      ("max", 0.0), ("min", 6.0)
 
-Families and costs know operators by name alone.  Code that computes values needs the numbers, and which operand of a difference
-comes first.
+Families and costs know only the names of operators. Code that computes values also needs the numbers, and the
+order of operands.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from wse_sim.frontend.trace import Argument, Node, Trace
 from wse_sim.graph import Step
 
 VALUE = object()
-"""Placeholder of the current value among the operands of an operator."""
+"""Placeholder for the current value in the operands of an operator."""
 PLAIN = (
     "relu",
     "silu",
@@ -45,11 +45,11 @@ Rule = Callable[[Node, list[Operand]], "list[Step] | None"]
 def steps_of(
     trace: Trace, nodes: Sequence[Node], tensor_of: Mapping[str, str], made: str = ""
 ) -> tuple[Step, ...]:
-    """Return what a chain of operators does to each element; empty if one is unknown or reads the current
-    value twice.
+    """Return the steps that a chain of operators applies to each element.
 
-    `made` is the operator whose result the first one continues from, ("", "") in the steps; without it the
-    first step names a tensor.
+    The result is empty if an operator has no rule or does not read the current value exactly once. `made` is
+    the name of the operator whose result the first one continues from, which is ("", "") in the steps; if it
+    is "", the first step names a tensor.
     """
     found: list[Step] = [("", "")] if made else []
     before = made
@@ -71,14 +71,14 @@ def steps_of(
 
 
 def says_more(steps: Sequence[Step], nodes: Sequence[Node]) -> bool:
-    """Return whether steps state more than the operator names: a number, an order of operands, a power."""
+    """Return whether steps state more than the operator names: a number, an order of operands, or a power."""
     is_ordered = len(steps) > 2 and any(op in ("sub", "div") for op, _ in steps)
     has_number = any(isinstance(taken, float) for _, taken in steps)
     return bool(steps) and (is_ordered or has_number or any(node.op == "pow" for node in nodes))
 
 
 def _operand(trace: Trace, arg: Argument, before: str, tensor_of: Mapping[str, str]) -> Operand:
-    """Return an argument: the value so far, the name of a tensor, a number; else as it is."""
+    """Return the meaning of an argument: the current value, the name of a tensor, a number, or itself."""
     base = trace.base(arg)
     if base is not None:
         if base.name == before:
@@ -92,8 +92,10 @@ def _operand(trace: Trace, arg: Argument, before: str, tensor_of: Mapping[str, s
 
 
 def _start(operands: Sequence[Operand], trace: Trace, node: Node) -> int | None:
-    """Return the operand with which the value starts: one that depends on the inputs; of a sum the one with a
-    factor."""
+    """Return the position of the operand with which the value starts, one that depends on the model's inputs.
+
+    In a sum with a factor it is the last such operand, otherwise the first. Return None if there is none.
+    """
     places = [
         i
         for i, (operand, arg) in enumerate(zip(operands, node.args, strict=True))
@@ -114,7 +116,10 @@ def _is_taken(value: Operand) -> bool:
 
 
 def _sum(first: float, second: float) -> Rule:
-    """Return `first` x + `second` y; alpha multiplies the second operand of a sum and the first one of rsub."""
+    """Return the rule of `first` x + `second` y.
+
+    alpha multiplies the second operand of a sum or difference, and the first one of rsub.
+    """
 
     def rule(node: Node, operands: list[Operand]) -> list[Step] | None:
         alpha = float(node.kwargs.get("alpha", 1))
@@ -192,7 +197,7 @@ def _softplus(node: Node, operands: list[Operand]) -> list[Step]:
 
 
 def _scaled(function: str, factor: float) -> list[Step]:
-    """Rewrite f(c x) / c, so that the quick GELU x sigmoid(c x) becomes a SiLU."""
+    """Return the steps of f(c x) / c; with f = SiLU this is the quick GELU x sigmoid(c x)."""
     steps: list[Step] = [("mul", factor), (function, ""), ("mul", 1 / factor)]
     return steps if factor != 1 else [(function, "")]
 

@@ -1,13 +1,15 @@
-"""Stores kernel graphs on disk, so that a model that was read once is read again without torch.
+"""Stores kernel graphs on disk, so that a model that was lowered before is loaded without torch.
 
-A graph follows from, and is named by:
+The key of a graph is made of:
 
-* the model: sizes of a shipped or described model, the bytes of a ``.pt2`` file or of a transformers configuration;
-* what was requested: samples, length of a sequence, phase, optimizer, precision, fusions left out, what trains;
-* the versions of torch, of transformers and of Python, and the sources of this package's front end, kernels and graph.
+* the model: the sizes of a shipped or described model, the bytes of a ``.pt2`` file or of a transformers
+  configuration;
+* the request: samples, sequence length, phase, optimizer, precision, omitted fusions, parameters that train;
+* the versions of torch, transformers and Python, and the sources of this package's frontend, kernels and
+  graph.
 
-A factory is not kept: what its module imports cannot be known.  Nothing is kept or read while operators, rewrites or
-families are registered from outside.
+The graph of a factory is not stored, because the imports of its module are unknown. No graph is stored or
+loaded while operators, rewrites or families of users are registered.
 """
 
 from __future__ import annotations
@@ -35,12 +37,12 @@ SOURCES = ("wse_sim.frontend", "wse_sim.kernels", "wse_sim.graph")
 def key_of(
     spec: str | Path | Mapping[str, Any], batch: int | None, seq: int | None, options: DataclassInstance
 ) -> str | None:
-    """Return the name of a model's graph; None if it is not kept.
+    """Return the key of a model's graph; None if the graph is not stored.
 
     Raises
     ------
     WseError
-        If a name or file is at fault.
+        If the model's name is unknown, or its file is invalid.
     """
     described = _description(spec)
     if described is None or not result_cache.is_used() or not _is_untouched():
@@ -52,13 +54,13 @@ def key_of(
 
 
 def get(key: str) -> KernelGraph | None:
-    """Return the kept graph; None if there is none that reads."""
+    """Return the stored graph; None if there is none that can be loaded."""
     found = result_cache.get(_folder(), key)
     return found if isinstance(found, KernelGraph) else None
 
 
 def put(key: str, graph: KernelGraph) -> None:
-    """Store a graph."""
+    """Store a graph under a key."""
     result_cache.put(_folder(), key, graph)
 
 
@@ -86,7 +88,7 @@ def _description(spec: str | Path | Mapping[str, Any]) -> list[object] | None:
 
 
 def _bytes_of(path: Path) -> str | None:
-    """Hash a file; an unreadable file has a fixed hash, so that the fault is found where it is explained."""
+    """Return the hash of a file, or a unique text if it cannot be read; the later read reports the fault."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except (OSError, ValueError):  # ValueError: a null byte in the path

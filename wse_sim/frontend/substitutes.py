@@ -1,9 +1,9 @@
-"""Makes the doctor's substitutes for results that torch rejects, so that the rest of the model is examined as well.
+"""Makes substitutes for results that torch rejects, so that the doctor can examine the rest of the model.
 
-A product gets operands of the sizes that its weight requires, a reshape the requested shape, a selection by
-an unknown mask all elements. Anything else is assumed to have the shape of its first operand; so is the
-result of a module whose Python code fails. These are guesses: the obstacle is certain, everything after it is
-examined with the guess.
+A product gets an operand of the size that its weight requires, a reshape returns the requested shape, and a
+selection by an unknown mask selects all elements. Any other result, also that of a module whose Python code
+fails, is assumed to have the shape of an operand. These are guesses: the obstacle is certain, but everything
+after it is examined with a guess.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _ARRAYS = (Tensor.numpy, Tensor.__array__)
 
 
 def substitute(func: Function, args: Sequence[Any], kwargs: Named) -> object:
-    """Return a result instead of that of a function that failed; None if there is no operand to take a shape from.
+    """Return a substitute for the result of a call that failed; None if no operand is a tensor.
 
     Raises
     ------
     Exception
-        What torch raises for the repaired call too.
+        If torch also rejects the call with repaired operands.
     """
     first = _first(args, kwargs)
     if first is None:
@@ -74,7 +74,7 @@ def _fitting(func: Function, x: Tensor, weight: Tensor, args: Sequence[Any], kwa
 
 
 def _made_of(x: Tensor, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
-    """Return a tensor of a shape that depends on x, so that the origin of x stays in the program."""
+    """Return a tensor of a given shape that depends on x, so that later results still depend on it."""
     made = x.new_zeros(shape, dtype=dtype or x.dtype)
     return made + x.sum().to(made.dtype) if x.is_floating_point() and made.is_floating_point() else made
 
@@ -86,13 +86,13 @@ def _asked(x: Tensor, sizes: Sequence[Any]) -> tuple[int, ...]:
 
 
 def last_operator() -> torch.fx.Node | None:
-    """Return the last operator of the program under capture."""
+    """Return the last operator of the program under capture; None outside a capture."""
     mode = get_proxy_mode()
     return next(iter(reversed(mode.tracer.graph.nodes)), None) if mode is not None else None
 
 
 def forget_after(last: torch.fx.Node | None) -> None:
-    """Remove the operators after `last`: those of a failed call."""
+    """Remove the operators after `last`, which a failed call left behind."""
     mode = get_proxy_mode()
     if mode is None or last is None:
         return
@@ -104,11 +104,10 @@ def forget_after(last: torch.fx.Node | None) -> None:
 
 @contextmanager
 def modules_go_on(module: torch.nn.Module, seen: Seen, latest: Callable[[], Tensor | None]) -> Iterator[None]:
-    """Let a submodule whose forward() raises within the block report the fault and return zeros of the shape of its
-    first operand.
+    """Let modules whose forward() raises within the block report an obstacle and return a substitute.
 
-    The module itself returns the `latest` tensor that was made: what stands before the fault is looked at.  `seen` counts the
-    products that the capture has met.
+    A submodule returns zeros of the shape of its first operand. The module itself returns the `latest`
+    result, so that the part before the fault is examined. `seen` counts the matrix products of the capture.
     """
 
     def going_on(part: torch.nn.Module, forward: Function) -> Function:

@@ -1,6 +1,6 @@
 """Shows a model as a tree: parameters, FLOPs and activations per module, with equal neighbours folded.
 
-``print(table_of(graph))`` shows it; :class:`ModelTable` holds the numbers.
+``print(table_of(graph))`` prints it; :class:`ModelTable` has the numbers.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from wse_sim.graph import Kernel, KernelGraph, Phase, TensorKind
 
 @dataclass
 class Level:
-    """A module with its content; numbers include everything below.
+    """A module and its submodules; the numbers include all submodules.
 
-    `parameters` counts a tied weight at its first user; `activation_bytes` are results of forward kernels,
-    `saved_bytes` what training stores of them.
+    `families` counts forward kernels, `parameters` counts a tied weight at its first user, `flops` are those
+    of the forward pass and `total_flops` of all phases. `activation_bytes` are results of forward kernels,
+    `saved_bytes` the bytes of the forward pass that training keeps.
     """
 
     name: str
@@ -31,7 +32,7 @@ class Level:
 
     @property
     def shape(self) -> tuple[object, ...]:
-        """Key that is equal for modules with equal content."""
+        """A key that is equal for modules with equal content."""
         return (
             tuple(sorted(self.families.items())),
             self.parameters,
@@ -44,7 +45,7 @@ class Level:
 
 @dataclass(frozen=True)
 class TableRow:
-    """One printed line: depth, name, number of repetitions, and the level that it describes."""
+    """One printed line: depth, name, number of repetitions, and the module that it describes."""
 
     depth: int
     name: str
@@ -54,7 +55,7 @@ class TableRow:
 
 @dataclass(frozen=True)
 class ModelTable:
-    """The tree of a model; prints itself."""
+    """The tree of a model; converting it to text gives the table."""
 
     title: str
     root: Level
@@ -63,7 +64,7 @@ class ModelTable:
     depth: int
 
     def rows(self) -> Iterator[TableRow]:
-        """Lines from the root down, equal neighbours folded."""
+        """Yield the lines from the root down, with equal neighbours folded."""
         yield TableRow(0, self.title, 1, self.root)
         yield from self._below(self.root, 1)
 
@@ -130,7 +131,7 @@ def _bytes(value: float) -> str:
 
 
 def table_of(graph: KernelGraph, depth: int = 4) -> ModelTable:
-    """Return the table of a kernel graph, `depth` levels of modules deep."""
+    """Return the table of a kernel graph with at most `depth` levels of modules."""
     root = Level(graph.name)
     owned: set[str] = set()
     for kernel in graph.kernels:

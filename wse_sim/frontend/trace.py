@@ -1,8 +1,8 @@
 """A captured program without torch: operator nodes with shapes, types and origins.
 
-:mod:`wse_sim.frontend.capture` makes a :class:`Trace`; clean-up and rewrites change it; classification turns
-the rest into kernels. Arguments are plain Python values; a :class:`NodeRef` represents the result of another
-node.
+:mod:`wse_sim.frontend.capture` makes a :class:`Trace`, the clean-up and rewrites change it, and
+classification converts the remaining nodes to kernels. Arguments are plain Python values; a :class:`NodeRef`
+represents the result of another node.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class NodeRef:
-    """The result of the node `name`."""
+    """A reference to the result of the node `name`."""
 
     name: str
 
@@ -25,16 +25,17 @@ class NodeRef:
 Argument = (
     NodeRef | str | int | float | complex | slice | tuple["Argument", ...] | dict[str, "Argument"] | None
 )
-"""An argument of an operator: the result of a node, a value that was known at capture, or several of them."""
+"""An argument of an operator: the result of a node, a value that is known at capture, or several of these."""
 
 
 @dataclass
 class Node:
-    """One operator (kind "call") or one leaf ("input", "parameter", "buffer").
+    """One operator (kind "call") or one leaf ("input", "parameter" or "buffer").
 
-    `op` is the operator without overload: "linear" for ``aten.linear.default``, "wse.rotary" for a
-    recognised pattern.  `shape` and `dtype` are those of the result (of the first, where there are
-    several; `shapes` has all).  `dynamic` tells whether it depends on the user's inputs.
+    `op` is the operator without overload: "linear" for ``aten.linear.default``, "wse.rotary" for a recognised
+    pattern. `shape` and `dtype` are those of the result, or of the first of several; `shapes` has all.
+    `layer` is the path of the module, `module` its class, `source` the user's line. `dynamic` states whether
+    the result depends on the user's inputs.
     """
 
     name: str
@@ -50,13 +51,11 @@ class Node:
     source: str = ""
     overload: str = ""
     dynamic: bool = False
-    trains: bool = (
-        True  # of a parameter: it requires a gradient; of an operator: it did not run under no_grad
-    )
+    trains: bool = True  # a parameter requires a gradient; an operator did not run under no_grad
 
     @property
     def elements(self) -> int:
-        """Elements of the result."""
+        """Number of elements of the result."""
         return prod(self.shape)
 
     def arg(self, index: int, name: str, default: Argument = None) -> Any:
@@ -66,7 +65,7 @@ class Node:
         return self.kwargs.get(name, default)
 
     def refs(self) -> list[NodeRef]:
-        """Return all nodes that this one reads, in order."""
+        """Return references to all nodes that this one reads, in order."""
         found: list[NodeRef] = []
         _collect((self.args, tuple(self.kwargs.values())), found)
         return found
@@ -81,7 +80,7 @@ def _collect(value: Argument, found: list[NodeRef]) -> None:
 
 
 def renamed(value: Argument, names: Mapping[str, str]) -> Argument:
-    """`value` with references by their new names; those that are not in `names` keep theirs."""
+    """Return `value` with references renamed by `names`; references that are not in `names` do not change."""
     if isinstance(value, NodeRef):
         return NodeRef(names.get(value.name, value.name))
     if isinstance(value, (tuple, list)):
@@ -92,7 +91,7 @@ def renamed(value: Argument, names: Mapping[str, str]) -> Argument:
 
 
 def substitute(value: Argument, old: str, new: NodeRef) -> Argument:
-    """`value` with references to `old` replaced."""
+    """Return `value` with references to `old` replaced by `new`."""
     if isinstance(value, NodeRef):
         return new if value.name == old else value
     if isinstance(value, (tuple, list)):
@@ -100,8 +99,8 @@ def substitute(value: Argument, old: str, new: NodeRef) -> Argument:
     return value
 
 
-# Operators that only rename elements: on a data-flow machine they decide the order of a stream, which
-# the compiler chooses, and cost nothing.
+# Operators that only reorder or select elements. They cost nothing on a dataflow machine, because the
+# compiler chooses the order of a stream.
 VIEWS = frozenset(
     [
         "view",
@@ -150,7 +149,7 @@ VIEWS = frozenset(
     ]
 )
 
-# Operators that take shape and type of their first argument, not its elements.
+# Operators that use the shape or type of their first argument, not its elements.
 SHAPE_ONLY = frozenset(
     [
         *("zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like", "randint_like"),
@@ -158,16 +157,16 @@ SHAPE_ONLY = frozenset(
     ]
 )
 
-# Operators that take shape or type of their second argument, not its elements.
+# Operators that use the shape or type of their second argument, not its elements.
 SHAPE_SECOND = frozenset(["expand_as", "view_as", "reshape_as", "type_as"])
 
 
 def shape_operand(op: str) -> int | None:
-    """Return the argument of an operator that only states a shape or a type; None if there is none."""
+    """Return the position of the argument that only provides a shape or a type; None if there is none."""
     return 0 if op in SHAPE_ONLY else 1 if op in SHAPE_SECOND else None
 
 
-# Views that pick some of the elements.
+# Views that select some of the elements.
 PARTIAL_VIEWS = frozenset(
     ["slice", "select", "split", "split_with_sizes", "chunk", "unbind", "narrow", "diagonal"]
 )
@@ -177,7 +176,8 @@ PARTIAL_VIEWS = frozenset(
 class Trace:
     """A program in topological order.
 
-    Parameters that share their numbers are one leaf.  `evaluate` computes the value of a node that depends on constants only, as a numpy array, or gives None.
+    Tied parameters are one leaf. `evaluate` returns the value of a node that depends only on constants as a
+    numpy array, else None. `log` records the clean-up; `notes` become notes of the graph.
     """
 
     name: str
@@ -186,7 +186,8 @@ class Trace:
     evaluate: Callable[[str], Any] = lambda name: None
     log: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    # How torch counts the FLOPs of a training step, the first way that works; each takes which parameters train.
+    # Functions that count the FLOPs of a training step with torch, in order of preference. Each takes a
+    # function that states whether the parameter of a name trains.
     counts: tuple[Callable[[Callable[[str], bool]], Any], ...] = ()
     _users: dict[str, list[str]] | None = None
     _constant: dict[str, bool] = field(default_factory=dict)
@@ -195,11 +196,11 @@ class Trace:
         return iter(list(self.nodes.values()))
 
     def node(self, ref: Argument) -> Node | None:
-        """Return the node that a value refers to, if it is a reference."""
+        """Return the node that a value refers to; None if the value is not a reference."""
         return self.nodes.get(ref.name) if isinstance(ref, NodeRef) else None
 
     def base(self, ref: Argument) -> Node | None:
-        """Return the node that made the elements of a value: views followed back."""
+        """Return the node that made the elements of a value, found by following views back, or None."""
         node = self.node(ref)
         while node is not None and node.op in VIEWS and node.kind == "call":
             refs = node.refs()
@@ -218,7 +219,7 @@ class Trace:
         return self._users.get(name, [])
 
     def readers(self, name: str) -> list[Node]:
-        """Return the nodes that read the elements of `name`: views followed forward."""
+        """Return the nodes that read the elements of `name`, directly or through views."""
         found: dict[str, Node] = {}
         waiting = [name]
         while waiting:
@@ -228,11 +229,11 @@ class Trace:
         return list(found.values())
 
     def forget_users(self) -> None:
-        """Call after changing arguments of nodes in place."""
+        """Discard the cached readers; call this after changing arguments of nodes in place."""
         self._users = None
 
     def replace(self, old: str, node: Node) -> None:
-        """Replace `old` by `node`, which takes its name: readers of `old` then read `node`."""
+        """Replace the node `old` by `node`, which takes its name, so that readers of `old` read `node`."""
         node.name = old
         if self._users is not None:
             for ref in self.nodes[old].refs():
@@ -256,7 +257,7 @@ class Trace:
         self._users = None
 
     def prune(self) -> int:
-        """Drop calls whose results have no reader; return their number."""
+        """Remove calls that no output depends on; return their number."""
         live: set[str] = set()
         stack = [ref.name for ref in self.outputs]
         while stack:
@@ -271,7 +272,7 @@ class Trace:
         return before - len(self.nodes)
 
     def drop_prefix(self, prefix: str, inputs: Sequence[str] = ()) -> None:
-        """Drop the name of a wrapping module from module paths and weights; name the inputs."""
+        """Remove the name of a wrapping module from module paths and weights; rename the inputs to `inputs`."""
         cut = f"{prefix}."
         names = {
             n: n.removeprefix(cut) for n, node in self.nodes.items() if node.kind in ("parameter", "buffer")
@@ -301,12 +302,12 @@ class Trace:
                 node.dynamic = node.kind == "input"
 
     def is_parameter(self, ref: Argument) -> bool:
-        """Return whether a value is a view of a weight (or of a constant table)."""
+        """Return whether a value is a view of a parameter or of a buffer."""
         base = self.base(ref)
         return base is not None and base.kind in ("parameter", "buffer")
 
     def is_constant(self, ref: Argument) -> bool:
-        """Return whether a value is a number, or depends neither on inputs nor on weights."""
+        """Return whether a value is not a node, or depends neither on inputs nor on parameters."""
         if not isinstance(ref, NodeRef):
             return True
         known = self._constant.get(ref.name)

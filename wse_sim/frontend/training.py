@@ -1,8 +1,8 @@
-"""Adds training by rules: backward kernels, optimizer kernels, and the values that a backward pass keeps.
+"""Adds training to a forward graph: backward kernels, optimizer kernels, and the bytes that are kept.
 
-The forward graph is walked backwards once.  The family of each kernel writes its gradient kernels on the tape
-(:class:`wse_sim.kernels.contract.tape.Tape`).  There is no gradient for the inputs of the model, for integers and
-for parameters that do not train.
+The forward graph is walked backwards once. The family of each kernel writes its gradient kernels on the tape
+(:class:`wse_sim.kernels.contract.tape.Tape`). Inputs of the model, integers, and parameters that do not train
+have no gradient.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RECOMPUTE = ("none", "full", "attention")
 FLOPS_CHECKED = "training_flops"
 """Fact of a captured training graph: "as torch counts", "differ from torch's" or "not compared"."""
 FLOPS_NOTE = "training FLOPs"
-"""Beginning of a note that explains a difference."""
+"""Beginning of a note on a difference from torch's FLOPs."""
 
 _FLOAT = ("fp32", "fp16", "bf16", "cbfloat16")
 
@@ -36,12 +36,12 @@ def add_training(graph: KernelGraph, *, optimizer: str = "adamw", recompute: str
     Parameters
     ----------
     graph
-        A forward graph; its outputs are the loss or what the loss is made of.
+        A forward graph; its outputs are the loss, or values from which the loss is computed.
     optimizer
-        "sgd", "momentum" or "adamw".
+        "sgd", "momentum", "adam" or "adamw".
     recompute
-        "none" keeps what the gradients need, "attention" computes attention weights again, "full" leaves
-        the choice of blocks to the compiler (the graph only says so in its facts).
+        "none" keeps everything that gradients need, "attention" recomputes attention weights, "full" leaves
+        the choice of recomputed blocks to the compiler (the graph states it only as a fact).
 
     Raises
     ------
@@ -87,7 +87,7 @@ def add_training(graph: KernelGraph, *, optimizer: str = "adamw", recompute: str
 
 
 def _wanted(graph: KernelGraph) -> set[str]:
-    """Return the tensors that get a gradient: trained parameters, and floating-point results that depend on them."""
+    """Return the tensors with a gradient: trained parameters, and floating-point results that use them."""
     wanted = {
         t.name
         for t in graph.tensors.values()

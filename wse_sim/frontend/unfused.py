@@ -1,10 +1,11 @@
 """Replaces functions of torch that a capture cannot follow by their definition while a program is captured.
 
-``flex_attention``, which torch compiles on its own: scores, what the user's functions make of them, softmax, values.  Where
-scores are left alone it is torch's scaled product with a mask.
+``flex_attention``, which torch compiles separately, becomes scores, the user's functions of them, a softmax
+and a product with the values. If the scores are not changed, it becomes torch's scaled dot-product attention
+with a mask.
 
-Packed sequences, whose number of rows depends on values: they are padded, as a machine of fixed shapes runs them, and a note
-says so.  All sequences take as many steps as the longest may have.
+Packed sequences, whose number of rows depends on values, are padded, as on a machine with fixed shapes, and a
+note states this. All sequences have as many steps as the longest.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from torch import _VF, Tensor
 from torch.nn import functional
 from torch.nn.attention import flex_attention as flex
 
-PADDED = "packed: sequences of a batch are padded to its longest; torch leaves the steps behind the end of shorter ones out"
+PADDED = "packed: sequences of a batch are padded to its longest; torch skips the steps after the end of shorter ones"
 
 
 def _attention(
     query: Tensor, key: Tensor, value: Tensor, score_mod: Callable[..., Tensor], block_mask: tuple[Any, ...],
     scale: float, *_: object,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Compute flex_attention: (results, log-sum-exp, largest scores)."""
+    """Return the results of flex_attention: outputs, log-sum-exp and largest scores."""
     heads, rows, cols = query.shape[1], query.shape[-2], key.shape[-2]
     if key.shape[1] != heads:
         key, value = (x.repeat_interleave(heads // x.shape[1], 1) for x in (key, value))
@@ -54,7 +55,7 @@ class _Padded:
         self.used = False
 
     def pack(self, x: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Any]:
-        """Return the rows of all steps, and how many each has."""
+        """Return the rows of all steps, and the number of rows of each step."""
         self.lengths, self.used = lengths, True
         rows = x.transpose(0, 1) if batch_first else x
         return rows.flatten(0, 1), _Sizes([rows.shape[1]] * rows.shape[0])
@@ -62,13 +63,13 @@ class _Padded:
     def pad(
         self, rows: Tensor, sizes: Sequence[int], batch_first: bool, value: float, total: int | None
     ) -> tuple[Tensor, Tensor]:
-        """Return separate steps and samples, with the original lengths."""
+        """Return the rows as a padded tensor of steps and samples, with the original lengths."""
         x = rows.unflatten(0, (len(sizes), sizes[0]))
         lengths = self.lengths if self.lengths is not None else torch.full((sizes[0],), len(sizes))
         return (x.transpose(0, 1) if batch_first else x), lengths
 
     def layer(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a recurrent layer so that it takes packed sequences as padded ones."""
+        """Wrap a recurrent layer so that it accepts packed sequences in padded form."""
 
         def inner(x: Tensor, sizes: Any, *rest: Any) -> Any:
             if not isinstance(sizes, _Sizes):
@@ -81,7 +82,7 @@ class _Padded:
 
 
 class _Sizes(list[int]):
-    """The rows of each step, as a list, because a capture would not know the values of a tensor."""
+    """The number of rows of each step, as a list, because a capture would not know the values of a tensor."""
 
     device = torch.device("cpu")
 
@@ -90,17 +91,17 @@ class _Sizes(list[int]):
         return len(self)
 
     def is_pinned(self) -> bool:
-        """Return False: the sizes are not in memory that could be pinned."""
+        """Return False: the sizes are not in pinned memory."""
         return False
 
     def to(self, *_: object, **__: object) -> _Sizes:
-        """Return the object itself: it is on no device."""
+        """Return the object itself, because it is on no device."""
         return self
 
 
 @contextlib.contextmanager
 def defined() -> Iterator[list[str]]:
-    """Run these functions by their definition within the block; yields notes on those that were used."""
+    """Run these functions by their definition within the block; the yielded list receives notes."""
     notes: list[str] = []
     padded = _Padded()
     held: Any = _VF

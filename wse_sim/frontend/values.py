@@ -1,4 +1,4 @@
-"""Computes the values of the tensors of a graph with PyTorch, on the captured program."""
+"""Computes the values of the tensors of a graph by running the captured program with PyTorch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wse_sim.frontend.precision import precision_of
 
 
 class _Recorder(torch.fx.Interpreter):
-    """Stores every intermediate value."""
+    """Runs a program and stores every intermediate value."""
 
     def __init__(self, module: torch.fx.GraphModule) -> None:
         super().__init__(module)
@@ -27,7 +27,7 @@ class _Recorder(torch.fx.Interpreter):
 
 
 def _leaves(args: object) -> Iterator[object]:
-    """Yield the leaves of tuples, lists and mappings of arguments, in the order of PyTorch's export."""
+    """Yield the leaves of nested tuples, lists and dictionaries, in the order of PyTorch's export."""
     if isinstance(args, dict):
         args = tuple(args.values())
     if not isinstance(args, (tuple, list)):
@@ -40,9 +40,10 @@ def _leaves(args: object) -> Iterator[object]:
 def values_of(
     module: torch.nn.Module, args: tuple[object, ...], names: Collection[str]
 ) -> dict[str, NDArray[np.float32]]:
-    """Return the values of the tensors in `names` of the module's graph, without dropout.
+    """Return the values of the tensors in `names` of the module's inference graph, as fp32 arrays.
 
-    The name of a kernel with suffix :data:`ROWS` is its operand through its one view.
+    The name of a kernel with the suffix :data:`ROWS` is the operand that the kernel reads through its view of
+    an input. Names without a value are left out.
     """
     was_training = module.training
     module.eval()

@@ -1,4 +1,4 @@
-"""Checks around a capture: torch's output, side effects of forward(), the user's lines."""
+"""Checks and settings around a capture: torch's messages, side effects of forward(), and the user's lines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress torch's printing of incomplete graphs; the error sentence replaces it."""
+    """Suppress torch's messages about incomplete graphs within the block; an error sentence replaces them."""
     logger = logging.getLogger("torch")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -45,8 +45,9 @@ def quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def unchecked() -> Iterator[None]:
-    """Disable the checks of torch.distributions on the values of their parameters, which a captured program does not
-    have.
+    """Disable torch.distributions' checks of parameter values within the block.
+
+    A captured program does not have these values.
     """
     before = torch.distributions.Distribution._validate_args
     torch.distributions.Distribution.set_default_validate_args(False)
@@ -57,8 +58,9 @@ def unchecked() -> Iterator[None]:
 
 
 class _Direct:
-    """A direct call of the compiled forward() of a scripted module; it has a setter, because otherwise the stored
-    method would win.
+    """A descriptor that calls the compiled forward() of a scripted module.
+
+    It has a setter so that it takes precedence over the stored method.
     """
 
     def __get__(self, module: Any, kind: type | None = None) -> Any:
@@ -70,8 +72,9 @@ class _Direct:
 
 @contextlib.contextmanager
 def scripts_called() -> Iterator[None]:
-    """Let scripted modules run their compiled program, whose operators a capture sees; torch's tracer fails on its own
-    call.
+    """Let scripted modules run their compiled program within the block.
+
+    A capture sees the operators of that program, whereas torch's tracer fails on a scripted call.
     """
     kind: Any = torch.jit.ScriptModule
     before = vars(kind).get("forward")
@@ -84,7 +87,10 @@ def scripts_called() -> Iterator[None]:
 
 @contextlib.contextmanager
 def seeded() -> Iterator[None]:
-    """Seed the random numbers of Python and numpy and restore them afterwards: models that draw give equal captures."""
+    """Seed the random numbers of Python and numpy within the block, so that captures are reproducible.
+
+    The earlier states are restored afterwards.
+    """
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - what models draw from
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002
@@ -97,7 +103,7 @@ def seeded() -> Iterator[None]:
 
 @contextlib.contextmanager
 def as_it_was(module: torch.nn.Module) -> Iterator[None]:
-    """Restore plain attributes, lists and dictionaries in them, and submodules after the block."""
+    """Restore submodules and public attributes, with lists and dictionaries in them, after the block."""
     plain = [(part, {k: v for k, v in vars(part).items() if k[0] != "_"}) for part in module.modules()]
     parts = [(part, dict(part._modules)) for part in module.modules()]
     contents = [
@@ -114,7 +120,7 @@ def as_it_was(module: torch.nn.Module) -> Iterator[None]:
                 del vars(part)[key]
             vars(part).update(held)
         for part, kept_parts in parts:
-            # A scripted module has its submodules in C++: forward() cannot replace them.
+            # The submodules of a scripted module are in C++, where forward() cannot replace them.
             if isinstance(part._modules, dict) and part._modules != kept_parts:
                 part._modules.clear()
                 part._modules.update(kept_parts)
@@ -127,11 +133,12 @@ def as_it_was(module: torch.nn.Module) -> Iterator[None]:
 def found_submodules(module: torch.nn.Module) -> Iterator[dict[str, int]]:
     """Register submodules that torch does not find by their attribute, within the block.
 
-    Yields the number of weights that stay constants, by the attribute of the modules that have them.
+    Submodules in plain lists and dictionaries are registered if the module also registers their weights
+    elsewhere, as in ``self.weights = nn.ParameterList(...)``; otherwise torch would treat the weights as
+    constants, which do not train. Submodules whose name is also a method of their owner, as in
+    ``self.parameters = nn.ParameterList(...)``, get another name.
 
-    Those in plain lists and dictionaries are registered if the module names their weights elsewhere, as in
-    ``self.weights = nn.ParameterList(...)``: torch would take the weights for constants, which do not train.  Those that
-    a method of their owner hides, as in ``self.parameters = nn.ParameterList(...)``, get another name.
+    Yields the number of weights that remain constants, by the attribute of the modules that have them.
     """
     weights = {id(weight) for weight in module.parameters()}
     known = {id(part) for part in module.modules()}
@@ -140,7 +147,7 @@ def found_submodules(module: torch.nn.Module) -> Iterator[dict[str, int]]:
     constants: dict[str, int] = {}
     while left:
         part = left.pop()
-        if not isinstance(part._modules, dict):  # that of a scripted module is in C++
+        if not isinstance(part._modules, dict):  # the submodules of a scripted module are in C++
             continue
         found = {
             f"{name}_" if name not in vars(part) and hasattr(type(part), name) else name: child
@@ -169,7 +176,7 @@ def found_submodules(module: torch.nn.Module) -> Iterator[dict[str, int]]:
 
 
 def plain_state(module: torch.nn.Module) -> dict[str, Any]:
-    """Return numbers, strings and lengths of containers in a module's attributes."""
+    """Return the numbers, booleans, strings and container lengths in a module's public attributes, by path."""
     state: dict[str, Any] = {}
     for path, part in module.named_modules():
         for key, value in vars(part).items():
@@ -184,7 +191,7 @@ def plain_state(module: torch.nn.Module) -> dict[str, Any]:
 
 
 def held_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Return tensors in plain attributes, alone or in containers, under torch's names."""
+    """Return the tensors in plain attributes, alone or in containers, by torch's names for them."""
     found: dict[str, torch.Tensor] = {}
 
     def collect(name: str, value: object) -> None:
@@ -210,17 +217,17 @@ _OWN = frozenset(["_parameters", "_buffers", "_modules"])
 
 
 class Caches:
-    """Tensors that a forward pass stores in attributes: those that depend on weights alone may be recomputed in each
-    step.
+    """Tensors that a forward pass stores in attributes and that depend only on weights.
 
-    A hook for the end of forward(), while torch still knows from which inputs each tensor was made.
+    Each step may recompute them. :meth:`look` is a hook for the end of forward(), when torch still knows the
+    inputs of each tensor.
     """
 
     def __init__(self) -> None:
         self.harmless: set[str] = set()
 
     def look(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Find out which tensors of the module's attributes depend on no argument of the call."""
+        """Record the tensors in the module's attributes that depend on no argument of the call."""
         mode = get_proxy_mode()
         if mode is None:
             return
@@ -232,7 +239,7 @@ class Caches:
                 self.harmless.add(name)
 
     def holds(self, attribute: str) -> bool:
-        """Return whether an attribute (a container) has only harmless tensors."""
+        """Return whether a container in an attribute has a harmless tensor."""
         return any(name.startswith(f"self.{attribute}[") for name in self.harmless)
 
 
@@ -246,7 +253,7 @@ def made_by(value: object, tracer: PythonKeyTracer | _GraphAppendingTracerEx) ->
 
 
 def _reads(node: torch.fx.Node, given: set[torch.fx.Node]) -> bool:
-    """Return whether a node depends on one of the nodes `given`, by more than its shape."""
+    """Return whether a node depends on one of the nodes `given` by more than its shape."""
     seen, waiting = {node}, [node]
     while waiting:
         current = waiting.pop()
@@ -261,7 +268,7 @@ def _reads(node: torch.fx.Node, given: set[torch.fx.Node]) -> bool:
 
 
 def take_caches_apart(module: torch.nn.Module) -> bool:
-    """Register the cache classes of transformers with torch by their own rules; return whether there are any."""
+    """Register the cache classes of transformers with torch by their own rules; return whether it succeeded."""
     source = sys.modules.get("transformers")
     if source is None:
         return False
@@ -277,9 +284,7 @@ def take_caches_apart(module: torch.nn.Module) -> bool:
 
 
 def switched(module: torch.nn.Module, before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """Return the texts, truth values and numbers that a forward pass changed: switches that a second pass may find
-    settled.
-    """
+    """Return the strings, booleans and numbers that a forward pass changed, by path, with the new values."""
     found = {}
     for name, value in after.items():
         owner, _, leaf = name.rpartition(".")
@@ -291,7 +296,7 @@ def switched(module: torch.nn.Module, before: dict[str, Any], after: dict[str, A
 
 
 def does_the_same(one: torch.export.ExportedProgram, other: torch.export.ExportedProgram) -> bool:
-    """Return whether two programs have the same operators, on the same numbers and shapes."""
+    """Return whether two programs have the same operators on the same numbers and shapes."""
 
     def work(program: torch.export.ExportedProgram) -> list[object]:
         shapes = [getattr(node.meta.get("val"), "shape", None) for node in program.graph.nodes]
@@ -301,13 +306,20 @@ def does_the_same(one: torch.export.ExportedProgram, other: torch.export.Exporte
 
 
 def set_plain(module: torch.nn.Module, values: dict[str, Any]) -> None:
-    """Set plain attributes by their paths."""
+    """Set plain attributes of a module by their paths."""
     for path, value in values.items():
         owner, _, leaf = path.rpartition(".")
         setattr(module.get_submodule(owner), leaf, value)
 
 
 def reject_side_effects(before: dict[str, Any], after: dict[str, Any], caches: Caches) -> None:
+    """Raise for plain attributes that forward() changes, except containers of harmless caches.
+
+    Raises
+    ------
+    ModelError
+        For the first such attribute, unless obstacles are collected.
+    """
     changed = [name for name, value in after.items() if before.get(name, value) != value]
     changed = [name for name in changed if not caches.holds(name)]
     for name in changed:
@@ -321,7 +333,10 @@ def reject_side_effects(before: dict[str, Any], after: dict[str, Any], caches: C
 def assigned_attributes(
     caught: list[warnings.WarningMessage], caches: Caches, *, kept: bool = False
 ) -> list[str]:
-    """Return the tensors in attributes that torch saw assigned, by name, without harmless caches; `kept`: these alone."""
+    """Return the names of tensors in attributes that forward() assigned, according to torch's warnings.
+
+    Harmless caches are left out; with `kept`, only they are returned.
+    """
     found: list[str] = []
     for item in caught:
         match = re.search(r"attributes? (.+?) (?:was|were) assigned during export", str(item.message))
@@ -334,9 +349,14 @@ def assigned_attributes(
 def reject_assigned_attributes(
     caught: list[warnings.WarningMessage], caches: Caches, scratch: Collection[str] = ()
 ) -> list[str]:
-    """Raise for tensors kept from one step to the next; returns notes about those that are not.
+    """Raise for tensors that forward() keeps in attributes; return notes on the harmless ones.
 
     `scratch` are attributes that forward() assigns before it reads them.
+
+    Raises
+    ------
+    ModelError
+        If a tensor is kept from one step to the next, unless obstacles are collected.
     """
     names = [name for name in assigned_attributes(caught, caches) if root_of(name) not in scratch]
     if names:
@@ -360,14 +380,14 @@ def reject_assigned_attributes(
 
 
 def _is_ours(file: str) -> bool:
-    """Return whether a line is one of those that answer for torch while a program is captured."""
+    """Return whether a file is one of the frontend's that replace functions of torch during a capture."""
     return file.endswith(
         tuple(f"wse_sim/frontend/{name}.py" for name in ("folding", "expansions", "alignments"))
     )
 
 
 def user_line(stack: str) -> str:
-    """``file:line: code`` of the innermost frame outside torch in a printed stack."""
+    """Return ``file:line: code`` of the innermost frame outside torch in a printed stack, or ""."""
     lines = stack.splitlines()
     for i in range(len(lines) - 1, -1, -1):
         match = _FRAME.search(lines[i])

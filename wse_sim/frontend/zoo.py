@@ -1,8 +1,8 @@
 """Compact definitions of the named model families, built without weights.
 
-Each is plain PyTorch with the module paths a user would expect.  :func:`build` takes the validated
-parameters and returns ``(module, example_args)`` on the meta device, so that a model of any size costs
-no memory.  With ``loss=True`` the module takes labels and returns the loss.
+Each is plain PyTorch with the usual module paths. :func:`build` takes validated parameters and returns
+``(module, example_args)`` on the meta device, so that a model of any size needs no memory. With ``loss=True``
+the module takes the target as its last argument and returns the loss.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Apply rotary positions to the first ``cos.shape[-1]`` features of each head."""
+    """Return x with rotary positions on the first ``cos.shape[-1]`` features of each head."""
     width = cos.shape[-1]
     turned, rest = x[..., :width], x[..., width:]
     half = torch.cat((-turned[..., width // 2 :], turned[..., : width // 2]), dim=-1)
@@ -42,7 +42,7 @@ def _dropout(p: ModelParameters) -> nn.Module:
 
 
 class Attention(nn.Module):
-    """Self-attention with one projection to q, k and v, grouped heads and optional rotary positions."""
+    """Self-attention with one projection to q, k and v, and optional grouped heads and rotary positions."""
 
     cos: Tensor
     sin: Tensor
@@ -99,7 +99,7 @@ class Mlp(nn.Module):
 
 
 class Experts(nn.Module):
-    """A mixture of experts: router, top-k, one grouped product per projection (static shapes)."""
+    """A mixture of experts with static shapes: router, top-k, and one grouped product per projection."""
 
     def __init__(self, p: ModelParameters) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class Experts(nn.Module):
 
 
 class DecoderBlock(nn.Module):
-    """A decoder block with norms first; its residuals follow each other or, as in GPT-J, are computed in parallel."""
+    """A decoder block with norms before attention and MLP, which are sequential or, as in GPT-J, parallel."""
 
     def __init__(self, p: ModelParameters, seq: int) -> None:
         super().__init__()
@@ -150,7 +150,7 @@ class DecoderBlock(nn.Module):
 
 
 class Decoder(nn.Module):
-    """GPT-2, GPT-3, GPT-J and LLaMA style language models, and mixtures of experts."""
+    """A language model like GPT-2, GPT-3, GPT-J or LLaMA, or a mixture of experts."""
 
     def __init__(self, p: ModelParameters, seq: int) -> None:
         super().__init__()
@@ -179,7 +179,7 @@ class Decoder(nn.Module):
 
 
 class EncoderBlock(nn.Module):
-    """BERT's block, with a norm after each residual."""
+    """A block of BERT, with a norm after each residual."""
 
     def __init__(self, p: ModelParameters, seq: int) -> None:
         super().__init__()
@@ -196,7 +196,7 @@ class EncoderBlock(nn.Module):
 
 
 class Encoder(nn.Module):
-    """BERT with its masked-language-model head, on all positions or on `mlm_positions` of them."""
+    """BERT with its masked-language-model head, on all positions or on those that are passed to it."""
 
     def __init__(self, p: ModelParameters, seq: int) -> None:
         super().__init__()
@@ -261,7 +261,9 @@ class WithLoss(nn.Module):
 def build(
     p: ModelParameters, batch: int = 1, seq: int | None = None, *, loss: bool = False
 ) -> tuple[nn.Module, Any]:
-    """Build a model on the meta device: ``(module, example_args)``.
+    """Return a model on the meta device and its example arguments: ``(module, example_args)``.
+
+    `seq` replaces the default sequence length; with `loss`, the model is a :class:`WithLoss`.
 
     Raises
     ------
@@ -303,7 +305,7 @@ def build(
 
 
 class EncoderOf(nn.Module):
-    """Norm-first blocks without a mask, the trunk of a vision transformer."""
+    """The trunk of a vision transformer: blocks with norms first and without a mask."""
 
     def __init__(self, p: ModelParameters) -> None:
         super().__init__()

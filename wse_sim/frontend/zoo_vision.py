@@ -1,4 +1,4 @@
-"""Image models of the zoo: residual networks, vision and diffusion transformers, a diffusion U-Net."""
+"""Image models of the zoo: residual networks, vision and diffusion transformers, and a diffusion U-Net."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _STAGES = {
 
 
 class _Residual(nn.Module):
-    """Two 3 x 3 convolutions, or 1 x 1, 3 x 3, 1 x 1 with four times the channels; stride in the 3 x 3."""
+    """A residual block of two 3 x 3 convolutions, or of 1 x 1, 3 x 3 and 1 x 1 with four times the channels.
+
+    The stride is that of the first 3 x 3 convolution.
+    """
 
     def __init__(self, channels: int, width: int, stride: int, deep: bool) -> None:
         super().__init__()
@@ -45,12 +48,14 @@ class _Residual(nn.Module):
 
 
 class ResNet(nn.Module):
-    """ResNet with 18, 34, 50, 101 or 152 layers."""
+    """A ResNet with 18, 34, 50, 101 or 152 layers."""
 
     def __init__(self, p: ModelParameters) -> None:
         super().__init__()
         if p.layers not in _STAGES:
-            raise ModelError(f"a resnet has no {p.layers} layers; use one of {', '.join(map(str, _STAGES))}")
+            raise ModelError(
+                f"a resnet cannot have {p.layers} layers; use one of {', '.join(map(str, _STAGES))}"
+            )
         deep = p.layers >= 50
         self.conv1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
@@ -74,7 +79,7 @@ class ResNet(nn.Module):
 
 
 class Vit(nn.Module):
-    """Vision transformer: patches, a class token, norm-first blocks, a classifier."""
+    """A vision transformer: patches, a class token, blocks with norms first, and a classifier."""
 
     def __init__(self, p: ModelParameters, trunk: nn.Module) -> None:
         super().__init__()
@@ -96,7 +101,7 @@ class Vit(nn.Module):
 
 
 class _Heads(nn.Module):
-    """Attention over `width` features, to itself or to a context."""
+    """Multi-head attention over `width` features, to itself or to a context."""
 
     def __init__(self, width: int, heads: int, context: int | None = None, bias: bool = True) -> None:
         super().__init__()
@@ -136,7 +141,7 @@ class _DitBlock(nn.Module):
 
 
 class Dit(nn.Module):
-    """Diffusion transformer on latents of 4 channels (noise and variance out)."""
+    """A diffusion transformer on latents of 4 channels, which predicts the noise in 4 channels."""
 
     def __init__(self, p: ModelParameters) -> None:
         super().__init__()
@@ -157,7 +162,7 @@ class Dit(nn.Module):
         self.out = nn.Linear(p.hidden, p.patch * p.patch * 4)
 
     def with_example(self, batch: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
-        """Return the module and example arguments: latents, waves of the time step, class."""
+        """Return the module and example arguments: latents, sinusoidal features of the time step, class."""
         return self, (
             torch.zeros(batch, 4, self.side, self.side),
             torch.zeros(batch, 256),
@@ -177,7 +182,7 @@ class Dit(nn.Module):
 
 
 class _UnetResidual(nn.Module):
-    """Applies norm, SiLU and convolution twice and adds the time step between them."""
+    """Norm, SiLU and convolution, twice, with the time step added between them and a residual connection."""
 
     def __init__(self, channels: int, out: int, time: int) -> None:
         super().__init__()
@@ -193,7 +198,7 @@ class _UnetResidual(nn.Module):
 
 
 class _UnetAttention(nn.Module):
-    """Applies self-attention, attention to the text and a gated feed-forward layer to all pixels."""
+    """Self-attention, attention to the text and a gated feed-forward layer on all pixels."""
 
     def __init__(self, width: int, heads: int, context: int) -> None:
         super().__init__()
@@ -214,7 +219,7 @@ class _UnetAttention(nn.Module):
 
 
 class Unet(nn.Module):
-    """A U-Net of latent diffusion: four levels, attention on the three finest, skip connections across."""
+    """A U-Net of latent diffusion with four levels, attention on the three finest, and skip connections."""
 
     def __init__(self, p: ModelParameters) -> None:
         super().__init__()
@@ -257,7 +262,7 @@ class Unet(nn.Module):
         return stage
 
     def with_example(self, batch: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
-        """Return the module and example arguments: latents, waves of the time step, text."""
+        """Return the module and example arguments: latents, sinusoidal features of the time step, text."""
         side, length, width, hidden = self.parameters_of_example
         return self, (
             torch.zeros(batch, 4, side, side),
