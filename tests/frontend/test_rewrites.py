@@ -100,6 +100,21 @@ def test_activations_spelled_out(function: Callable[[Tensor], Tensor], name: str
     assert [(k.family, k.attrs["function"]) for k in graph] == [("activation", name)]
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: 2.0 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+        lambda x: x / 0.5 * (1 + torch.erf(x / math.sqrt(2.0))),
+        lambda x: 0.5 * x * (1 + torch.tanh(x)),
+        lambda x: 0.5 * x * (1 + torch.erf(x)),
+    ],
+)
+def test_what_only_looks_like_a_gelu_is_none(function: Callable[[Tensor], Tensor]) -> None:
+    """Other factors or other arguments of tanh and erf have other values."""
+    graph = lowered(lambda m, x: function(x), X)
+    assert "gelu" not in str([kernel.attrs for kernel in graph])
+
+
 def _half(x: Tensor) -> Tensor:
     return torch.cat((-x[..., 4:], x[..., :4]), -1)
 

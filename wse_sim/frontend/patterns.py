@@ -7,6 +7,9 @@ afterwards.
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
+from math import isclose, pi, sqrt
 from typing import Any, Protocol
 
 from wse_sim.frontend.classify import HIDDEN, _distinct_heads, kind_of_mask, mask_kind
@@ -130,6 +133,18 @@ class SpelledLayerNorm:
         return None
 
 
+HALF = {"mul": 0.5, "div": 2.0}
+"""Number by which an operator halves its operand."""
+GELU_TOLERANCE = 0.01  # of the argument of tanh or erf: models round its constants
+SCALAR: dict[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": operator.truediv,
+    "pow": operator.pow,
+}
+
+
 class SpelledGelu:
     """Matches GELU: x/2 (1 + tanh(...)) and x/2 (1 + erf(x / sqrt 2)), with the factors in any order."""
 
@@ -145,14 +160,36 @@ class SpelledGelu:
                 else None
             )
             scaled = _base(trace, half, "mul", "div")
-            if bend is None or scaled is None or _number(scaled.args[1]) not in (0.5, 2.0):
+            if bend is None or scaled is None or _number(scaled.args[1]) != HALF[scaled.op]:
                 continue
             source = trace.base(scaled.args[0])
             if source is not None and _reaches(trace, bend.args[0], source.name, 6):
+                if not all(_is_close(trace, bend, source.name, x) for x in (-1.5, 0.25, 2.0)):
+                    continue
                 return made_from(
                     node, "gelu", (scaled.args[0],), approximate="tanh" if bend.op == "tanh" else "none"
                 )
         return None
+
+
+def _is_close(trace: Trace, bend: Node, name: str, x: float) -> bool:
+    """Return whether the argument of `bend` is that of a GELU at `x`; true if its operators are not known."""
+    expected = sqrt(2 / pi) * (x + 0.044715 * x**3) if bend.op == "tanh" else x / sqrt(2)
+    found = _value(trace, bend.args[0], name, x)
+    return found is None or isclose(found, expected, rel_tol=GELU_TOLERANCE)
+
+
+def _value(trace: Trace, value: Argument, name: str, x: float) -> float | None:
+    """Return the number that `value` is if the result `name` is `x`; None if an operator is not known."""
+    if isinstance(value, NodeRef):
+        node = trace.base(value)
+        if node is None or node.name == name:
+            return x if node else None
+        if node.kind != "call" or node.op not in SCALAR or len(node.args) != 2:
+            return None
+        operands = [_value(trace, one, name, x) for one in node.args]
+        return None if None in operands else float(SCALAR[node.op](*operands))
+    return _number(value)
 
 
 def _reaches(trace: Trace, value: Argument, name: str, depth: int) -> bool:

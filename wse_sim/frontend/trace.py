@@ -286,7 +286,8 @@ class Trace:
             node.kwargs = {key: renamed(item, names) for key, item in node.kwargs.items()}
             node.name = names.get(node.name, node.name)
             nodes[node.name] = node
-        self.nodes, self._users = nodes, None
+        self.nodes, self._users, self._constant = nodes, None, {}
+        self.outputs = tuple(NodeRef(names.get(ref.name, ref.name)) for ref in self.outputs)
         ways = self.counts
         self.counts = tuple(
             lambda trains, way=way: way(lambda name: trains(name.removeprefix(cut)))  # type: ignore[misc]
