@@ -41,7 +41,7 @@ RULES = (
     Rule("in whole", r"\bin whole\b(?! (?:words|pieces|cycles|nanoseconds))", "completely", 0),
     Rule("held against", r"\bheld against\b", "compared with, tested against", 0),
     Rule("work out again", r"\bwork(?:s|ed)? out (?:again|once more)\b", "recompute", 0),
-    Rule("lies", r"\b(?:lies|lie|lay) (?:beside|on|in|at|behind|around|as)\b", "is on, is in", 1),
+    Rule("lies", r"\b(?:lies|lie|lay) (?:beside|on|in|at|behind|around|as)\b", "is on, is in", 0),
     Rule("stands", r"\bstands? (?:beside|in|on|at|for itself|here|there)\b", "is in, is on", 1),
     Rule("beside", r"\bbeside\b", "next to, besides, together with", 8),
     Rule("so many", r"\bso many\b", "that many, the number of", 3),
@@ -62,8 +62,8 @@ RULES = (
         "subject and verb first",
         20,
     ),
-    Rule("of which", r"\bof which\b", "whose, or two sentences", 20),
-    Rule("of its own", r"\bof (?:its|their|your|one's|the user's) own\b", "its own X, a separate X", 35),
+    Rule("of which", r"\bof which\b", "whose, or two sentences", 19),
+    Rule("of its own", r"\bof (?:its|their|your|one's|the user's) own\b", "its own X, a separate X", 27),
     Rule("work out", r"\bwork(?:s|ed|ing)? out\b", "compute", 0),
     Rule(
         "next to a time",
@@ -72,7 +72,7 @@ RULES = (
         0,
     ),
     Rule("verb not", r"\b(?:says|knows|needs|takes|gives|holds|reads) not\b", "does not", 0),
-    Rule("holds no", r"\bholds? no\b", "contains no, has no", 6),
+    Rule("holds no", r"\bholds? no\b", "contains no, has no", 5),
     Rule("about at the end", r", about[.:;,)]", "about N", 0),
     Rule("of today", r"\bof (?:today|before)\b", "today's, earlier", 0),
     Rule("whoever", r"\bwhoever\b", "the caller, the user, those who", 0),
@@ -85,23 +85,23 @@ RULES = (
     Rule("any more", r"\bany ?more\b", "no longer", 0),
     Rule("by lot", r"\bby lot\b", "at random, by seed", 0),
     Rule("of all", r"\bof all (?:kernels|cores|stages|regions) together\b", "total", 0),
-    Rule("stands for", r"\bstands? for\b", "represents, is", 17),
+    Rule("stands for", r"\bstands? for\b", "represents, is", 13),
     Rule("was asked", r"\b(?:is|are|was|were) asked\b(?! for)", "requested", 0),
     Rule("the way from", r"\bthe way (?:from|to|around|back|home)\b", "the route, the path, the link", 1),
     Rule("what no", r"\b[Ww]hat (?:no|neither|nobody)\b", "parts without, others", 3),
-    Rule("docstring Of", r"\A\s*(?-i:Of|As) (?!a result|long|soon)[^.]{3,}", "subject and verb first", 3),
-    Rule("docstring What", r"\A\s*(?-i:What) [a-z]", "a noun: the cycles that, the options of", 12),
+    Rule("docstring Of", r"\A\s*(?-i:Of|As) (?!a result|long|soon)[^.]{3,}", "subject and verb first", 2),
+    Rule("docstring What", r"\A\s*(?-i:What) [a-z]", "a noun: the cycles that, the options of", 11),
     Rule("side by side", r"\bside by side\b", "in parallel, next to each other", 8),
-    Rule("in turn", r"\bin turn\b", "one after the other, round-robin", 7),
+    Rule("in turn", r"\bin turn\b", "one after the other, round-robin", 4),
     Rule("at rest", r"\bat rest\b", "resident, stationary", 6),
     Rule(
         "cycles a word",
         r"\b(?:cycles?|words?|bytes|rows|wavelets|seconds) a (?:sample|cycle|word|row|core|token|step|second)\b",
         "per",
-        19,
+        16,
     ),
     Rule("in the mean", r"\bin the mean\b", "on average", 0),
-    Rule("nobody", r"\bnobody\b", "no caller, no process", 12),
+    Rule("nobody", r"\bnobody\b", "no caller, no process", 10),
     Rule(
         "is no X",
         r"(?<!there )\b(?:is|are) no (?:text|number|folder|object|tensor|pointer|JSON|link|expression|artifact|exported|pattern|params|positive|configuration|stream|multiple|whole|program|array|window|table|placer|list|line|path|request|value|fault)\b",
@@ -126,7 +126,7 @@ RULES = (
         "tell apart",
         r"\b(?:tells?|told) (?:\w+ ){0,3}apart\b|\btake(?:s|n)? (?:\w+ ){0,2}apart\b",
         "distinguish, decompose",
-        2,
+        1,
     ),
     Rule("hears", r"\bhears?\b", "receives", 3),
     Rule("are given", r", and (?:indices |arguments )?are given\b", "but N are given", 0),
@@ -138,7 +138,7 @@ RULES = (
         "free way",
         r"\b(?:free|longer|shortest|other) ways?\b|\bways of (?:gradients|streams|words)\b",
         "route",
-        3,
+        2,
     ),
     Rule("by luck", r"\b(?:only|by) luck\b", "a race, undefined order", 2),
     Rule("stranger", r"\bstrangers?\b", "another person, untrusted", 1),
@@ -266,8 +266,8 @@ def places(rule: Rule) -> list[tuple[str, int, str]]:
     ]
 
 
-SHORT_LEFT = 108
-LONG_LEFT = 2
+SHORT_LEFT = 105
+LONG_LEFT = 1
 
 
 def counted() -> list[tuple[str, list[tuple[str, int, str]], int, str]]:
