@@ -110,11 +110,12 @@ def main() -> None:
     parser.add_argument("--only", default="", help="models whose label holds this text")
     parser.add_argument("--keep", action="store_true", help="put the rows into docs/measured.json")
     chosen = parser.parse_args()
+    found: dict[str, dict[str, Any]] = {}
     for label, run in RUNS.items():
         if chosen.only not in label:
             continue
-        found = {label: row(*run)}
-        print(json.dumps(found), flush=True)
+        found[label] = row(*run)
+        print(json.dumps({label: found[label]}), flush=True)
         if chosen.keep:
             measured.keep("probes", found, "process CPU time, one thread, beside other jobs on two cores")
 
