@@ -91,11 +91,15 @@ def with_efficiency(boxes: Sequence[Box], efficiency: float) -> tuple[list[Box],
     In the first list compute columns are reduced to that number if they exceed it; in the second they are set
     to it.
     """
-    most = [int(compute_cols(box.cols, efficiency)) for box in boxes]
+    most = compute_cols(np.array([box.cols for box in boxes]), efficiency).tolist()
     few = [
-        replace(box, compute_cols=min(box.compute_cols, cols)) for box, cols in zip(boxes, most, strict=True)
+        replace(box, compute_cols=cols) if box.compute_cols > cols else box
+        for box, cols in zip(boxes, most, strict=True)
     ]
-    return few, [replace(box, compute_cols=cols) for box, cols in zip(boxes, most, strict=True)]
+    return few, [
+        replace(box, compute_cols=cols) if box.compute_cols != cols else box
+        for box, cols in zip(boxes, most, strict=True)
+    ]
 
 
 def compute_cols(cols: np.ndarray | int, efficiency: float) -> np.ndarray:
