@@ -169,7 +169,11 @@ class Router:
         if most > self.capacity:
             above = self.loads - self.capacity
             over = float(np.maximum(above, 0.0, out=above).sum()) / self.capacity
-        return round(over, 6), max(float(np.ceil(100 * (most / self.capacity))), 25.0), float(self.crowd.max())
+        return (
+            round(over, 6),
+            max(float(np.ceil(100 * (most / self.capacity))), 25.0),
+            float(self.crowd.max()),
+        )
 
 
 def _face(net: Net, point: Point) -> tuple[int, int]:

@@ -151,6 +151,7 @@ class ShelfPlacer:
         self.spare = self.wafer.cols - self.wafer.program_cols
         self._dead = [dead_counts(self.wafer, top, rows) for top, rows in self.bands]
         self._cores = [dead_list(self.wafer, top, rows) for top, rows in self.bands]
+        self._too_large: list[NDArray[np.int64]] = []  # columns, rows and widths that did not fit last
 
     def _shapes(self, rows: NDArray[np.int64], cols: NDArray[np.int64]) -> Shapes:
         """Return the compute shapes of all regions of `rows` (h,) x `cols` (w,) cores."""
@@ -219,12 +220,18 @@ class ShelfPlacer:
         of_kind = self._pace_of_kind(pace)
         narrow = least_sizes_of(self._narrow, self.small_rows, of_kind)
         cols = self.wafer.program_cols if cols is None else cols
+        tables = [self._table(rows) for _, rows in self.bands]
+        widths_of = [self._least_widths(of_heights, of_kind) for of_heights in tables]
+        sizes = [np.array([cols]), narrow, *widths_of]
+        if self._too_large and all(map(np.array_equal, sizes, self._too_large)):
+            return None  # at a longer pace that makes no stage smaller
         start, direction = 0, 0
         count = len(self.kind_of)
         boxes = np.zeros((count, 4), np.int64)
-        for (top, rows), dead, cores in zip(self.bands, self._dead, self._cores, strict=True):
-            of_heights = self._table(rows)
-            heights, widths = of_heights.heights, self._least_widths(of_heights, of_kind)
+        for (top, rows), of_heights, widths, dead, cores in zip(
+            self.bands, tables, widths_of, self._dead, self._cores, strict=True
+        ):
+            heights = of_heights.heights
             table = (self.kind_of, widths, narrow, self.stacks.as_array, heights)
             least, trace = best_shelves(*table, start, direction, rows, cols, self.spare, dead, cores)
             reached = np.flatnonzero(least.min(axis=1) <= rows)
@@ -248,6 +255,7 @@ class ShelfPlacer:
                 floor += height
             start = end
         if start < count:
+            self._too_large = sizes
             return None
         for kind, pin in enumerate(self.pins):
             if pin is not None:
