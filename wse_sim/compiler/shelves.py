@@ -148,7 +148,10 @@ class ShelfPlacer:
             ]
         )
         self.bands = usable_bands(self.wafer)
-        self.spare = self.wafer.cols - self.wafer.program_cols
+        dead = self.wafer.dead_cores
+        self.spare = (
+            self.wafer.cols - self.wafer.program_cols if dead else 0
+        )  # columns instead of blocked ones
         self._dead = [dead_counts(self.wafer, top, rows) for top, rows in self.bands]
         self._cores = [dead_list(self.wafer, top, rows) for top, rows in self.bands]
         self._too_large: list[NDArray[np.int64]] = []  # columns, rows and widths that did not fit last
@@ -225,6 +228,10 @@ class ShelfPlacer:
         sizes = [np.array([cols]), narrow, *widths_of]
         if self._too_large and all(map(np.array_equal, sizes, self._too_large)):
             return None  # at a longer pace that makes no stage smaller
+        if self._least_area(narrow, tables, widths_of) > sum(rows for _, rows in self.bands) * (
+            cols + self.spare
+        ):
+            return None
         start, direction = 0, 0
         count = len(self.kind_of)
         boxes = np.zeros((count, 4), np.int64)
@@ -261,6 +268,15 @@ class ShelfPlacer:
             if pin is not None:
                 boxes[self.kind_of == kind, 2] = pin[0]
         return boxes
+
+    def _least_area(
+        self, narrow: NDArray[np.int64], tables: Sequence[ShelfTable], widths_of: Sequence[NDArray[np.int64]]
+    ) -> int:
+        """Return the cores that all stages take at least, each in a narrow column or on the best of the shelves."""
+        least = narrow * self.stacks.cols
+        for of_heights, widths in zip(tables, widths_of, strict=True):
+            least = np.minimum(least, (of_heights.heights * widths).min(axis=1))
+        return int(least[self.kind_of].sum())
 
     def boxes(self, found: NDArray[np.int64]) -> list[Box]:
         """Convert the result of :meth:`place` to boxes."""

@@ -139,15 +139,9 @@ def two_batches(
             first[count + k, i] = last[count + k, i] = stop + fill
         copies = 0  # of this stage, if this pass was the last before their update
         if lane >= count and (i + 1) % samples == 0:
-            latest, copies = stop, count // own
-            for copy in range(k % own, count, own):
-                latest = max(latest, end[count + copy, i])
-                copies = copies if done[count + copy] > i else 0
+            copies = _update(k, i, done, end, stages, sums, free, taken)
             for copy in range(k % own, k % own + copies * own, own):
-                over = latest + sums[k % own] + stages[copy, 2]
-                updated[i // samples] = max(updated[i // samples], over)
-                free[copy] = over
-                taken[copy] = over
+                updated[i // samples] = max(updated[i // samples], free[copy])
         # Lanes affected by this pass: both of its stage, those at the other ends of its streams, all sources.
         ends = out[lane + 1] - out[lane]
         starts = into[lane + 1] - into[lane]
@@ -180,6 +174,30 @@ def two_batches(
                 samples,
                 own,
             )
+
+
+@inlined_kernel
+def _update(
+    k: int,
+    i: int,
+    done: NDArray[np.int64],
+    end: NDArray[np.float64],
+    stages: NDArray[np.float64],
+    sums: NDArray[np.float64],
+    free: NDArray[np.float64],
+    taken: NDArray[np.float64],
+) -> int:
+    """Update the weights of all copies of stage k if each has started backward pass i, the last of a batch; return the
+    number of copies, or 0."""
+    count, own = stages.shape[0], sums.shape[0]
+    latest = 0.0
+    for copy in range(k % own, count, own):
+        if done[count + copy] <= i:
+            return 0
+        latest = max(latest, end[count + copy, i])
+    for copy in range(k % own, count, own):
+        free[copy] = taken[copy] = latest + sums[k % own] + stages[copy, 2]
+    return count // own
 
 
 @inlined_kernel
