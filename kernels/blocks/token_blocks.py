@@ -116,6 +116,14 @@ class TokenBlocks:
         smallest block."""
         if tokens.ndim and self._parts.ndim > 2:
             raise ValueError("several numbers of tokens on several wafers are priced one by one")
+        if not tokens.ndim:
+            return self._best_of(tokens)
+        different, places = np.unique(tokens, return_inverse=True)  # few on many regions
+        sizes, parts = self._best_of(different)
+        places = places.reshape(tokens.shape)
+        return sizes[places], parts[places]
+
+    def _best_of(self, tokens: NDArray[np.integer]) -> tuple[NDArray[np.integer], NDArray[np.float64]]:
         ways = [
             (tokens // b)[..., None] * self._parts[b] + self._parts[tokens % b]
             for b in range(1, len(self._parts))

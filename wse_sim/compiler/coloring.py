@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from wse_sim.compiler.nets import Net, routers_of
 from wse_sim.compiler.routing import Router
+from wse_sim.compiler.routing_kernels import meeting_pairs
 
 HOST_COLORS = 3  # routable colors that the host copy uses (vendor documentation)
 KERNEL_COLORS = 3  # per direction, as in programs of triggered products: one for operands, two for sums
@@ -69,16 +70,8 @@ def conflicts(nets: Sequence[Net], rows: int, cols: int, *, whole_ends: bool = T
     met = np.zeros((len(nets), len(nets)), np.bool_)
     after: list[list[int]] = [[] for _ in nets]
     if boxes:
-        box, own = np.array(boxes), np.array(owner)
-    for i, ((r0, r1, c0, c1), net_of) in enumerate(zip(boxes, owner, strict=True)):
-        later = box[i + 1 :]
-        meet = (later[:, 0] < r1) & (r0 < later[:, 1]) & (later[:, 2] < c1) & (c0 < later[:, 3])
-        found = own[i + 1 :][meet]
-        found = found[~met[net_of, found] & (found != net_of)]
-        if found.size:
-            found = found[np.append(True, found[1:] != found[:-1])]  # the boxes of a net are consecutive
-            met[net_of, found] = True
-            after[net_of] += found.tolist()
+        for net_of, other in meeting_pairs(np.array(boxes), np.array(owner), met).tolist():
+            after[net_of].append(other)
     return Meeting([np.flatnonzero(met[:, i]).tolist() + after[i] for i in range(len(nets))])
 
 

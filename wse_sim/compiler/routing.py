@@ -24,12 +24,13 @@ from numpy.typing import NDArray
 
 from wse_sim.compiler.nets import EAST, SOUTH, Net, Point
 from wse_sim.compiler.plan import Region
-from wse_sim.compiler.routing_kernels import add_leg, best_way, touches
+from wse_sim.compiler.routing_kernels import add_legs, best_way, touches
 
 ROUNDS = 3
 DETOURS = (0.25, 0.5, 0.75)  # positions of the middle leg of a Z between its ends
 NEAR_POINTS = 3  # points of the tree from which routes to a consumer are tried
 OPEN = np.zeros((0, 0), np.bool_)  # no router is closed
+NO_BOXES = np.zeros((0, 4), np.int64)
 
 
 def add_region_load(loads: NDArray[np.float64], region: Region, bytes_in: float, bytes_out: float) -> None:
@@ -59,7 +60,7 @@ class Router:
         self.rows, self.cols = loads.shape[:2]
         self.crowd = np.zeros((self.rows, self.cols), np.int32)
         # By net: the tree, end regions and legs whose bytes were added to the links last.
-        self._laid: dict[int, tuple[object, NDArray[np.int64], tuple[tuple[int, int, int, int], ...]]] = {}
+        self._laid: dict[int, tuple[object, NDArray[np.int64], NDArray[np.int64]]] = {}
 
     @property
     def use(self) -> float:
@@ -89,15 +90,14 @@ class Router:
 
     def add(self, net: Net, sign: int = 1) -> None:
         """Add the bytes of a net to the links of its tree, or remove them if `sign` is -1."""
-        parents, ends, legs = self._laid.get(id(net), (None, OPEN, ()))
+        parents, ends, legs = self._laid.get(id(net), (None, NO_BOXES, NO_BOXES))
         if parents is not net.parents:
             boxes = [(r.row, r.row + r.rows, r.col, r.col + r.cols) for r in net.ends.values()]
             ends = np.array(boxes, np.int64).reshape(-1, 4)
-            legs = tuple((*start, *end) for start, end in net.legs())
+            legs = np.array(net.legs(), np.int64).reshape(-1, 4)
             self._laid[id(net)] = net.parents, ends, legs
         ways = 2 if net.with_gradients else 1
-        for leg in legs:
-            add_leg(self.loads, self.crowd, leg, net.width, float(net.bytes_per_sample), ways, ends, sign)
+        add_legs(self.loads, self.crowd, legs, net.width, float(net.bytes_per_sample), ways, ends, sign)
 
     def grow(
         self, net: Net, closed: NDArray[np.bool_] | None = None, reach: Sequence[float] = DETOURS
@@ -165,11 +165,15 @@ class Router:
         They are the overload of all links, the fullest link in percent (at least 25), and the most nets at a
         router.
         """
-        over = 0.0
-        if self.loads.max() > self.capacity:
+        over, most = 0.0, float(self.loads.max())
+        if most > self.capacity:
             above = self.loads - self.capacity
             over = float(np.maximum(above, 0.0, out=above).sum()) / self.capacity
-        return round(over, 6), max(float(np.ceil(100 * self.use)), 25.0), float(self.crowd.max())
+        return (
+            round(over, 6),
+            max(float(np.ceil(100 * (most / self.capacity))), 25.0),
+            float(self.crowd.max()),
+        )
 
 
 def _face(net: Net, point: Point) -> tuple[int, int]:

@@ -316,34 +316,60 @@ def touches(closed: np.ndarray, row: int, col: int, width: int) -> bool:
 
 
 @kernel
-def add_leg(
+def add_legs(
     loads: np.ndarray,
     crowd: np.ndarray,
-    leg: tuple[int, int, int, int],
+    legs: np.ndarray,
     width: int,
     size: float,
     ways: int,
     ends: np.ndarray,
     sign: int,
 ) -> None:
-    """Add bytes to a leg's links, in one direction or both (`ways`), except inside the regions `ends`.
+    """Add bytes to the links of `legs` (n, 4), in one direction or both (`ways`), except inside the regions
+    `ends`.
 
-    Also adds `sign` to the number of nets at every router of the leg.
+    Also adds `sign` to the number of nets at every router of each leg.
     """
     rows, cols = loads.shape[0], loads.shape[1]
-    for back in range(ways):
-        a, b, c, d = (leg[2], leg[3], leg[0], leg[1]) if back else leg
-        r0, r1, c0, c1, direction = _links(a, b, c, d, width, rows, cols)
-        links = (r1 - r0) if direction in (EAST, WEST) else (c1 - c0)
-        load = sign * size / links
+    for n in range(legs.shape[0]):
+        start_row, start_col, end_row, end_col = legs[n, 0], legs[n, 1], legs[n, 2], legs[n, 3]
+        for back in range(ways):
+            if back:
+                r0, r1, c0, c1, way = _links(end_row, end_col, start_row, start_col, width, rows, cols)
+            else:
+                r0, r1, c0, c1, way = _links(start_row, start_col, end_row, end_col, width, rows, cols)
+            links = (r1 - r0) if way in (EAST, WEST) else (c1 - c0)
+            load = sign * size / links
+            for row in range(r0, r1):
+                for col in range(c0, c1):
+                    loads[row, col, way] += load
+            for e in range(ends.shape[0]):
+                for row in range(max(r0, ends[e, 0]), min(r1, ends[e, 1])):
+                    for col in range(max(c0, ends[e, 2]), min(c1, ends[e, 3])):
+                        loads[row, col, way] -= load
+        r0, r1, c0, c1 = _routers(start_row, start_col, end_row, end_col, width, rows, cols)
         for row in range(r0, r1):
             for col in range(c0, c1):
-                loads[row, col, direction] += load
-        for e in range(ends.shape[0]):
-            for row in range(max(r0, ends[e, 0]), min(r1, ends[e, 1])):
-                for col in range(max(c0, ends[e, 2]), min(c1, ends[e, 3])):
-                    loads[row, col, direction] -= load
-    r0, r1, c0, c1 = _routers(leg[0], leg[1], leg[2], leg[3], width, rows, cols)
-    for row in range(r0, r1):
-        for col in range(c0, c1):
-            crowd[row, col] += sign
+                crowd[row, col] += sign
+
+
+@kernel
+def meeting_pairs(boxes: np.ndarray, owner: np.ndarray, met: np.ndarray) -> np.ndarray:
+    """Return the pairs (n, 2) of nets of which some boxes overlap, in the order of these boxes; set `met` at
+    each pair.
+
+    `boxes` (b, 4) are half-open ranges (row0, row1, col0, col1), `owner` (b,) the net of each, ascending.
+    """
+    pairs = np.empty((met.size, 2), np.int64)
+    count = 0
+    for i in range(boxes.shape[0]):
+        r0, r1, c0, c1, net = boxes[i, 0], boxes[i, 1], boxes[i, 2], boxes[i, 3], owner[i]
+        for k in range(i + 1, boxes.shape[0]):
+            if boxes[k, 0] < r1 and r0 < boxes[k, 1] and boxes[k, 2] < c1 and c0 < boxes[k, 3]:
+                other = owner[k]
+                if other != net and not met[net, other]:
+                    met[net, other] = True
+                    pairs[count, 0], pairs[count, 1] = net, other
+                    count += 1
+    return pairs[:count]

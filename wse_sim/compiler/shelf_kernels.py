@@ -289,6 +289,19 @@ def _whole_shelf_end(
     return int(small_rows.shape[0])
 
 
+@helper_kernel
+def _period(kinds: np.ndarray) -> int:
+    """Return the least number of stages after which the kinds of stages repeat, to the end."""
+    count = kinds.shape[0]
+    for period in range(1, count):
+        index = 0
+        while index + period < count and kinds[index] == kinds[index + period]:
+            index += 1
+        if index + period == count:
+            return period
+    return count
+
+
 @kernel
 def _best_whole_shelves(
     kinds: np.ndarray,
@@ -303,7 +316,8 @@ def _best_whole_shelves(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return :func:`best_shelves` for a wafer without dead cores.
 
-    There the stages in a shelf do not depend on its direction.
+    There the stages in a shelf do not depend on its direction, and replicas repeat: a shelf that starts with a
+    stage of a later replica ends as many stages further as that of the first replica.
     """
     count = kinds.shape[0]
     least = np.full((count + 1, 2), NEVER, np.int64)
@@ -315,12 +329,17 @@ def _best_whole_shelves(
         for j in range(heights.shape[0]):
             wide[j, index] = widths[kinds[index], j]
     thin, reach = stacks[0], stacks[1]
+    period = _period(kinds)
+    lengths = np.full((period, heights.shape[0]), -1, np.int64)  # stages of a shelf, unknown so far
     for i in range(start, count):
         lowest = min(least[i, 0], least[i, 1])
         for j in range(heights.shape[0]):
             if lowest + heights[j] > rows:
                 break
-            end = _whole_shelf_end(wide, j, small_rows, thin, reach, heights[j], i, cols)
+            if lengths[i % period, j] < 0:
+                end = _whole_shelf_end(wide, j, small_rows, thin, reach, heights[j], i, cols)
+                lengths[i % period, j] = end - i
+            end = min(i + lengths[i % period, j], count)
             if end == i:
                 continue
             for d in range(2):

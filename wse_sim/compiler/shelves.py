@@ -91,11 +91,15 @@ def with_efficiency(boxes: Sequence[Box], efficiency: float) -> tuple[list[Box],
     In the first list compute columns are reduced to that number if they exceed it; in the second they are set
     to it.
     """
-    most = [int(compute_cols(box.cols, efficiency)) for box in boxes]
+    most = compute_cols(np.array([box.cols for box in boxes]), efficiency).tolist()
     few = [
-        replace(box, compute_cols=min(box.compute_cols, cols)) for box, cols in zip(boxes, most, strict=True)
+        replace(box, compute_cols=cols) if box.compute_cols > cols else box
+        for box, cols in zip(boxes, most, strict=True)
     ]
-    return few, [replace(box, compute_cols=cols) for box, cols in zip(boxes, most, strict=True)]
+    return few, [
+        replace(box, compute_cols=cols) if box.compute_cols != cols else box
+        for box, cols in zip(boxes, most, strict=True)
+    ]
 
 
 def compute_cols(cols: np.ndarray | int, efficiency: float) -> np.ndarray:
@@ -144,9 +148,13 @@ class ShelfPlacer:
             ]
         )
         self.bands = usable_bands(self.wafer)
-        self.spare = self.wafer.cols - self.wafer.program_cols
+        dead = self.wafer.dead_cores
+        self.spare = (
+            self.wafer.cols - self.wafer.program_cols if dead else 0
+        )  # columns instead of blocked ones
         self._dead = [dead_counts(self.wafer, top, rows) for top, rows in self.bands]
         self._cores = [dead_list(self.wafer, top, rows) for top, rows in self.bands]
+        self._too_large: list[NDArray[np.int64]] = []  # columns, rows and widths that did not fit last
 
     def _shapes(self, rows: NDArray[np.int64], cols: NDArray[np.int64]) -> Shapes:
         """Return the compute shapes of all regions of `rows` (h,) x `cols` (w,) cores."""
@@ -215,12 +223,22 @@ class ShelfPlacer:
         of_kind = self._pace_of_kind(pace)
         narrow = least_sizes_of(self._narrow, self.small_rows, of_kind)
         cols = self.wafer.program_cols if cols is None else cols
+        tables = [self._table(rows) for _, rows in self.bands]
+        widths_of = [self._least_widths(of_heights, of_kind) for of_heights in tables]
+        sizes = [np.array([cols]), narrow, *widths_of]
+        if self._too_large and all(map(np.array_equal, sizes, self._too_large)):
+            return None  # at a longer pace that makes no stage smaller
+        if self._least_area(narrow, tables, widths_of) > sum(rows for _, rows in self.bands) * (
+            cols + self.spare
+        ):
+            return None
         start, direction = 0, 0
         count = len(self.kind_of)
         boxes = np.zeros((count, 4), np.int64)
-        for (top, rows), dead, cores in zip(self.bands, self._dead, self._cores, strict=True):
-            of_heights = self._table(rows)
-            heights, widths = of_heights.heights, self._least_widths(of_heights, of_kind)
+        for (top, rows), of_heights, widths, dead, cores in zip(
+            self.bands, tables, widths_of, self._dead, self._cores, strict=True
+        ):
+            heights = of_heights.heights
             table = (self.kind_of, widths, narrow, self.stacks.as_array, heights)
             least, trace = best_shelves(*table, start, direction, rows, cols, self.spare, dead, cores)
             reached = np.flatnonzero(least.min(axis=1) <= rows)
@@ -244,11 +262,21 @@ class ShelfPlacer:
                 floor += height
             start = end
         if start < count:
+            self._too_large = sizes
             return None
         for kind, pin in enumerate(self.pins):
             if pin is not None:
                 boxes[self.kind_of == kind, 2] = pin[0]
         return boxes
+
+    def _least_area(
+        self, narrow: NDArray[np.int64], tables: Sequence[ShelfTable], widths_of: Sequence[NDArray[np.int64]]
+    ) -> int:
+        """Return the cores that all stages take at least, each in a narrow column or on the best of the shelves."""
+        least = narrow * self.stacks.cols
+        for of_heights, widths in zip(tables, widths_of, strict=True):
+            least = np.minimum(least, (of_heights.heights * widths).min(axis=1))
+        return int(least[self.kind_of].sum())
 
     def boxes(self, found: NDArray[np.int64]) -> list[Box]:
         """Convert the result of :meth:`place` to boxes."""

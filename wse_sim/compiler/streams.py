@@ -83,9 +83,11 @@ def route_streams(
     graph, wafer = sizer.graph, sizer.wafer
     more = max(group.lay.more_colors for group in sizer.groups)
     limit = max(0, colors_for_streams(wafer.colors, graph.training) - more)
+    inner_loads = np.zeros((wafer.rows, wafer.cols, 4), np.float64)
+    _add_inner_loads(graph, sizer, stages, inner_loads)
     tries: list[_Attempt] = []
     for fraction in LINK_FRACTIONS:
-        tries.append(_attempt(sizer, stages, pace_cycles, fraction, limit))
+        tries.append(_attempt(sizer, stages, pace_cycles, fraction, limit, inner_loads.copy()))
         if tries[-1].colors <= limit and not tries[-1].shares_ends:
             break
     best = min(tries, key=lambda found: (found.colors > limit, found.shares_ends, found.colors))
@@ -106,12 +108,17 @@ def route_streams(
 
 
 def _attempt(
-    sizer: Sizer, stages: tuple[Stage, ...], pace_cycles: float, fraction: float, limit: int
+    sizer: Sizer,
+    stages: tuple[Stage, ...],
+    pace_cycles: float,
+    fraction: float,
+    limit: int,
+    loads: NDArray[np.float64],
 ) -> _Attempt:
-    """Route and color all nets with streams that use `fraction` of a link's rate."""
-    graph, wafer = sizer.graph, sizer.wafer
-    loads = np.zeros((wafer.rows, wafer.cols, 4), np.float64)
-    _add_inner_loads(graph, sizer, stages, loads)
+    """Route and color all nets with streams that use `fraction` of a link's rate; their bytes are added to
+    `loads`.
+    """
+    wafer = sizer.wafer
     count = len(sizer.groups)
     copies: list[list[_Route]] = []
     fed: set[Point] = set()

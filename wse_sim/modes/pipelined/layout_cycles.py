@@ -162,6 +162,7 @@ def _batch_cycles(
             np.concatenate((travel, travel))[order],
             np.concatenate((wide, wide))[order],
             samples,
+            np.zeros(count),
         )
         return over - done
     loop = ((back_end - begin) / depth).max()

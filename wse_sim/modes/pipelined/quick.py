@@ -20,8 +20,14 @@ from wse_sim.jit import inlined_kernel, kernel
 from wse_sim.modes.pipelined.estimate import Link
 
 
-def quick_step_cycles(stages: Sequence[Stage], links: Sequence[Link], samples: int) -> float:
-    """Return the cycles between the ends of two training batches of `samples` on one replica."""
+def quick_step_cycles(
+    stages: Sequence[Stage], links: Sequence[Link], samples: int, sums: Sequence[float] = ()
+) -> float:
+    """Return the cycles between the ends of two training batches of `samples` on each replica.
+
+    `stages` are those of all replicas, replica by replica, `sums` the cycles in which the gradients of each
+    stage of a replica are summed; without them there is one replica.
+    """
     index = {stage.name: k for k, stage in enumerate(stages)}
     count = len(stages)
     forward = [(index[a], index[b], travel, room) for a, b, travel, room in links]
@@ -46,7 +52,8 @@ def quick_step_cycles(stages: Sequence[Stage], links: Sequence[Link], samples: i
         ],
         np.float64,
     )
-    first, second = two_batches(numbers, there, travels, rooms, samples)
+    summed = np.array(sums or [0.0] * count, np.float64)
+    first, second = two_batches(numbers, there, travels, rooms, samples, summed)
     return float(second - first)
 
 
@@ -57,14 +64,17 @@ def two_batches(
     travel: NDArray[np.float64],
     room: NDArray[np.int64],
     samples: int,
+    sums: NDArray[np.float64],
 ) -> tuple[float, float]:
     """Return when each of two batches has updated all stages (cycles).
 
     `stages` (K, 8): forward, backward, update and forward fill cycles, rows, barrier flag, samples in flight,
     backward fill. `there` (L, 2): lanes at both ends of every stream, sorted by the first, `travel` (L,)
-    cycles, `room` (L,) samples.
+    cycles, `room` (L,) samples. `sums` are the cycles in which the gradients of the stages of one replica are
+    summed over all of them; the next replica begins after as many stages.
     """
     count, total, streams = stages.shape[0], 2 * samples, there.shape[0]
+    own = sums.shape[0]
     inputs = np.zeros(2 * count, np.int64)
     outputs = np.zeros(2 * count, np.int64)
     for e in range(streams):
@@ -97,7 +107,7 @@ def two_batches(
     following = np.zeros(2 * count)
     for lane in range(2 * count):
         following[lane] = _next_start(
-            lane, done, missing, first, last, begin, end, stages, out, there, room, inputs, free, samples
+            lane, done, missing, first, last, begin, end, stages, out, there, room, inputs, free, samples, own
         )
     updated = np.zeros(2)
     while True:
@@ -127,27 +137,67 @@ def two_batches(
         if lane < count and outputs[k] == 0:
             missing[count + k, i] -= 1
             first[count + k, i] = last[count + k, i] = stop + fill
+        copies = 0  # of this stage, if this pass was the last before their update
         if lane >= count and (i + 1) % samples == 0:
-            over = stop + stages[k, 2]
-            updated[i // samples] = max(updated[i // samples], over)
-            free[k] = over
-            taken[k] = over
+            copies = _update(k, i, done, end, stages, sums, free, taken)
+            for copy in range(k % own, k % own + copies * own, own):
+                updated[i // samples] = max(updated[i // samples], free[copy])
         # Lanes affected by this pass: both of its stage, those at the other ends of its streams, all sources.
         ends = out[lane + 1] - out[lane]
         starts = into[lane + 1] - into[lane]
         is_end = lane >= count and inputs[k] == 0
-        for n in range(2 + ends + starts + (sources.shape[0] if is_end else 0)):
+        for n in range(2 + ends + starts + copies + (sources.shape[0] if is_end else 0)):
             if n < 2:
                 other = k + n * count
             elif n < 2 + ends:
                 other = there[out[lane] + n - 2, 1]
             elif n < 2 + ends + starts:
                 other = before[into[lane] + n - 2 - ends]
+            elif n < 2 + ends + starts + copies:
+                other = k % own + (n - 2 - ends - starts) * own
             else:
-                other = sources[n - 2 - ends - starts]
+                other = sources[n - 2 - ends - starts - copies]
             following[other] = _next_start(
-                other, done, missing, first, last, begin, end, stages, out, there, room, inputs, free, samples
+                other,
+                done,
+                missing,
+                first,
+                last,
+                begin,
+                end,
+                stages,
+                out,
+                there,
+                room,
+                inputs,
+                free,
+                samples,
+                own,
             )
+
+
+@inlined_kernel
+def _update(
+    k: int,
+    i: int,
+    done: NDArray[np.int64],
+    end: NDArray[np.float64],
+    stages: NDArray[np.float64],
+    sums: NDArray[np.float64],
+    free: NDArray[np.float64],
+    taken: NDArray[np.float64],
+) -> int:
+    """Update the weights of all copies of stage k if each has started backward pass i, the last of a batch; return the
+    number of copies, or 0."""
+    count, own = stages.shape[0], sums.shape[0]
+    latest = 0.0
+    for copy in range(k % own, count, own):
+        if done[count + copy] <= i:
+            return 0
+        latest = max(latest, end[count + copy, i])
+    for copy in range(k % own, count, own):
+        free[copy] = taken[copy] = latest + sums[k % own] + stages[copy, 2]
+    return count // own
 
 
 @inlined_kernel
@@ -166,6 +216,7 @@ def _next_start(
     inputs: NDArray[np.int64],
     free: NDArray[np.float64],
     samples: int,
+    own: int,
 ) -> float:
     """Return when the next pass of a lane may start; infinite while a predecessor has not started."""
     count = stages.shape[0]
@@ -183,7 +234,7 @@ def _next_start(
             at = max(at, end[count + k, held])
         if inputs[lane] == 0:
             held = i - int(stages[:, 6].max())
-            for other in range(count):
+            for other in range(k - k % own, k - k % own + own):
                 if inputs[other] == 0 and held >= 0:
                     at = max(at, end[count + other, held])
     for e in range(out[lane], out[lane + 1]):

@@ -211,15 +211,15 @@ class Lane:
         self.open_until = end
         self.partial_since = inf
         fill = self.fill  # delays the rows without using cycles of the cores
-        first = now + (end - now) / stage.rows_per_sample
+        first, over = now + (end - now) / stage.rows_per_sample + fill, end + fill
         for link in self.after:
             link.samples += 1
-            link.other.announce(sample, first + fill + link.travel, end + fill + link.travel)
+            link.other.announce(sample, first + link.travel, over + link.travel)
         for link in self.before:
             link.samples += 1
             if link.other.is_blocked:
                 link.other.wake()
-        region.pass_started(self, sample, end + fill)
+        region.pass_started(self, sample, over)
         if pipeline.trace.room:
             name = f"{self.name} {sample}"
             pipeline.trace.span(
@@ -325,23 +325,30 @@ class RegionProcess:
         if now <= since:
             return
         self._since = now
-        taken_until = self.taken_until
-        if taken_until >= now:
-            self._book_work(now - since, taken_until - since)
-            return
-        busy_end = max(taken_until, since)
-        self._book_work(busy_end - since, busy_end - since)
+        taken_until, times = self.taken_until, self.times
+        if taken_until > since:
+            busy_end = now if taken_until > now else taken_until
+            stalls = self._stalls
+            if stalls[0] or stalls[1]:
+                self._book_work(busy_end - since, taken_until - since)
+            else:
+                times[BUSY] += busy_end - since
+            if busy_end >= now:
+                return
+        else:
+            busy_end = since
         forward, backward = self.forward, self.backward
-        open_end = min(max(forward.open_until, backward.open_until, busy_end), now)
-        self.times[STALLED_INPUT] += open_end - busy_end
+        open_end = max(forward.open_until, backward.open_until, busy_end)
         if open_end >= now:
+            times[STALLED_INPUT] += now - busy_end
             return
+        times[STALLED_INPUT] += open_end - busy_end
         if forward.is_blocked or backward.is_blocked:
-            self.times[STALLED_OUTPUT] += now - open_end
+            times[STALLED_OUTPUT] += now - open_end
             return
         partial = max(now - max(open_end, min(forward.partial_since, backward.partial_since)), 0.0)
-        self.times[STALLED_INPUT] += partial
-        self.times[IDLE] += now - open_end - partial
+        times[STALLED_INPUT] += partial
+        times[IDLE] += now - open_end - partial
         if self.is_source and forward.partial_since < now:
             self.input_wait += partial
 

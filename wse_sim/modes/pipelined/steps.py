@@ -42,7 +42,7 @@ from wse_sim.modes.pipelined.options import PipelinedOptions
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.quick import quick_step_cycles
 from wse_sim.modes.pipelined.regions import StageMaker, deepened
-from wse_sim.modes.pipelined.run import free_step_cycles
+from wse_sim.modes.pipelined.run import MIN_LEFT, allreduce_cycles, free_step_cycles
 
 IN_STREAMS = "samples that wait in streams"
 NO_MOMENTS = OPTIMIZERS["sgd"]  # a training graph without updates keeps weights and gradients only
@@ -375,10 +375,25 @@ def _fastest_batch(
 def _batch_cycles(plan: PipelinedPlan) -> float:
     """Return the cycles of one batch without host limits: those of its schedule, or of its busiest link if
     that takes longer."""
-    busiest_link = ceil(plan.batch / plan.replicas) * plan.link_cycles
-    if plan.replicas == 1 and len(plan.stages) * plan.batch <= SCHEDULED:
-        return max(quick_step_cycles(plan.stages, links_of(plan), plan.batch), busiest_link)
-    return max(free_step_cycles(plan), busiest_link)
+    samples = ceil(plan.batch / plan.replicas)
+    if len(plan.stages) * samples <= SCHEDULED and (plan.replicas == 1 or _is_scheduled(plan)):
+        sums = _sums_cycles(plan) if plan.replicas > 1 else ()
+        return max(quick_step_cycles(plan.stages, links_of(plan), samples, sums), samples * plan.link_cycles)
+    return max(free_step_cycles(plan), samples * plan.link_cycles)
+
+
+def _is_scheduled(plan: PipelinedPlan) -> bool:
+    """Return whether the compiled schedule of a plan with replicas is that of its events, none of them left out."""
+    is_whole = plan.batch % plan.replicas == 0 and plan.batch // plan.replicas <= MIN_LEFT
+    return (
+        is_whole and plan.link_cycles <= plan.pace_cycles and not any(s.passes_overlap for s in plan.stages)
+    )
+
+
+def _sums_cycles(plan: PipelinedPlan) -> list[float]:
+    """Return the cycles in which the replicas sum the gradients of each stage."""
+    own = len(plan.stages) // plan.replicas
+    return [allreduce_cycles(plan, list(plan.stages[k::own])) for k in range(own)]
 
 
 def _round(graph: KernelGraph, sizer: Sizer, options: PipelinedOptions) -> int:
