@@ -34,9 +34,17 @@ def main() -> None:
                 continue
             tally = campaign(door, folder, max(2, round(door.count * options.share)), options.seed)
             found[door.name] = {**tally.answers, "wrong": len(tally.faults)}
-            print(door.name, found[door.name], *(ascii(fault)[:400] for fault in tally.faults[:5]), sep="\n  ", flush=True)
+            print(
+                door.name,
+                found[door.name],
+                *(ascii(fault)[:400] for fault in tally.faults[:5]),
+                sep="\n  ",
+                flush=True,
+            )
             if options.keep:
-                measured.keep("strangers", found, "malformed inputs, seed 0; make test-all has two fifths of them")
+                measured.keep(
+                    "strangers", found, "malformed inputs, seed 0; make test-all has two fifths of them"
+                )
 
 
 if __name__ == "__main__":
