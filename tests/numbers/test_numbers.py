@@ -24,9 +24,11 @@ def test_no_result_drifts_unseen(group):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("group", [name for name in GROUPS if name != "left_out"])
 def test_no_result_drifts_unseen_in_all_runs(group):
-    """Every number of the file."""
+    """Every number of the file but those of refits: they take as long as all others, follow from the engine's answers in
+    "validation", and `make numbers-check` computes them.
+    """
     assert numbers.check(only=[group]) == []
 
 
