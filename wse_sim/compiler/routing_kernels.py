@@ -356,7 +356,7 @@ def add_legs(
 
 @kernel
 def meeting_pairs(boxes: np.ndarray, owner: np.ndarray, met: np.ndarray) -> np.ndarray:
-    """Return the pairs (n, 2) of nets of which some boxes overlap, in the order of these boxes; set `met` at
+    """Return the pairs (n, 2) of nets with overlapping boxes, in the order of these boxes; set `met` at
     each pair.
 
     `boxes` (b, 4) are half-open ranges (row0, row1, col0, col1), `owner` (b,) the net of each, ascending.
