@@ -119,7 +119,7 @@ def test_no_inference_stops(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-@examples(100)
+@examples(50)
 @given(case=TRAINING)
 def test_no_training_of_many_stops(case: dict[str, Any]) -> None:
     """Many random networks are trained."""
