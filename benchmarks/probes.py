@@ -110,7 +110,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="models whose label holds this text")
     parser.add_argument("--keep", action="store_true", help="put the rows into docs/measured.json")
     chosen = parser.parse_args()
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, dict[str, object]] = {}
     for label, run in RUNS.items():
         if chosen.only not in label:
             continue

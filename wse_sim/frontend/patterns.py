@@ -136,7 +136,7 @@ class SpelledLayerNorm:
 HALF = {"mul": 0.5, "div": 2.0}
 """Number by which an operator halves its operand."""
 GELU_TOLERANCE = 0.01  # of the argument of tanh or erf: models round its constants
-SCALAR: dict[str, Callable[[Any, Any], Any]] = {
+SCALAR: dict[str, Callable[[float, float], float]] = {
     "add": operator.add,
     "sub": operator.sub,
     "mul": operator.mul,
@@ -187,8 +187,8 @@ def _value(trace: Trace, value: Argument, name: str, x: float) -> float | None:
             return x if node else None
         if node.kind != "call" or node.op not in SCALAR or len(node.args) != 2:
             return None
-        operands = [_value(trace, one, name, x) for one in node.args]
-        return None if None in operands else float(SCALAR[node.op](*operands))
+        left, right = (_value(trace, one, name, x) for one in node.args)
+        return None if left is None or right is None else float(SCALAR[node.op](left, right))
     return _number(value)
 
 
