@@ -90,6 +90,7 @@ def test_layer_norm_spelled_out() -> None:
     [
         (lambda x: 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))), "gelu_tanh"),
         (lambda x: x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0))), "gelu"),
+        (lambda x: x / 2 * (1 + torch.erf(x / torch.sqrt(torch.tensor(2.0)))), "gelu"),
         (lambda x: x * torch.sigmoid(x), "silu"),
         (lambda x: x * torch.sigmoid(1.702 * x), "gelu"),
     ],
@@ -100,6 +101,13 @@ def test_activations_spelled_out(function: Callable[[Tensor], Tensor], name: str
     assert [(k.family, k.attrs["function"]) for k in graph] == [("activation", name)]
 
 
+def _doubled(x: Tensor, times: int) -> Tensor:
+    """Return 2^times x by as many sums of equal operands."""
+    for _ in range(times):
+        x = x + x
+    return x
+
+
 @pytest.mark.parametrize(
     "function",
     [
@@ -107,12 +115,28 @@ def test_activations_spelled_out(function: Callable[[Tensor], Tensor], name: str
         lambda x: x / 0.5 * (1 + torch.erf(x / math.sqrt(2.0))),
         lambda x: 0.5 * x * (1 + torch.tanh(x)),
         lambda x: 0.5 * x * (1 + torch.erf(x)),
+        lambda x: 0.5 * x * (1 + torch.tanh(torch.sin(x))),
+        lambda x: 0.5 * x * (1 + torch.tanh(x**0.5)),
+        lambda x: 0.5 * x * (1 + torch.tanh(x / (x - 2.0))),
+        lambda x: 0.5 * x * (1 + torch.tanh(_doubled(x, 40))),
     ],
 )
 def test_what_only_looks_like_a_gelu_is_none(function: Callable[[Tensor], Tensor]) -> None:
     """Other factors or other arguments of tanh and erf have other values."""
     graph = lowered(lambda m, x: function(x), X)
     assert "gelu" not in str([kernel.attrs for kernel in graph])
+
+
+def test_constants_of_types_that_numpy_lacks() -> None:
+    """A number in bfloat16 makes the same kernels as one in fp32."""
+    kernels = [
+        [
+            (kernel.family, kernel.attrs, kernel.access)
+            for kernel in lowered(lambda m, x: x * m.factor - x, X, factor=nn.Buffer(number))
+        ]
+        for number in (torch.tensor(0.5), torch.tensor(0.5).bfloat16())
+    ]
+    assert kernels[0] == kernels[1]
 
 
 def _half(x: Tensor) -> Tensor:

@@ -361,7 +361,7 @@ def meeting_pairs(boxes: np.ndarray, owner: np.ndarray, met: np.ndarray) -> np.n
 
     `boxes` (b, 4) are half-open ranges (row0, row1, col0, col1), `owner` (b,) the net of each, ascending.
     """
-    pairs = np.empty((met.size, 2), np.int64)
+    pairs = np.empty((met.size // 2, 2), np.int64)  # the second of a pair is the later net
     count = 0
     for i in range(boxes.shape[0]):
         r0, r1, c0, c1, net = boxes[i, 0], boxes[i, 1], boxes[i, 2], boxes[i, 3], owner[i]

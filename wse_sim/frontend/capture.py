@@ -68,6 +68,11 @@ if TYPE_CHECKING:
     import numpy as np
     from torch.export.graph_signature import InputSpec
 
+IN_NUMPY = (
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.float16, torch.float32, torch.float64, torch.complex64, torch.complex128),
+)
+"""Types of constants that numpy has; others, such as bfloat16, become fp32."""
 MAX_FOLDED_ELEMENTS = 1 << 28
 """Constants with more elements are not evaluated; a mask of 16,384 x 16,384 positions still is."""
 
@@ -555,7 +560,9 @@ class _Reader:
     def _evaluate(self, name: str) -> np.ndarray | None:
         """Return the value of a constant node as a numpy array; None if it needs weights or is too large."""
         value = self._value(self.fx_nodes.get(self.names.get(name, "")))
-        return value.numpy() if isinstance(value, torch.Tensor) else None
+        if not isinstance(value, torch.Tensor):
+            return None
+        return (value if value.dtype in IN_NUMPY else value.float()).numpy()
 
     def _value(self, fx: torch.fx.Node | None) -> object:
         if fx is None or fx.op != "call_function":

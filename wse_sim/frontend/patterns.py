@@ -7,10 +7,11 @@ afterwards.
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable
-from math import isclose, pi, sqrt
+from math import pi, sqrt
 from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from wse_sim.frontend.classify import HIDDEN, _distinct_heads, kind_of_mask, mask_kind
 from wse_sim.frontend.trace import PARTIAL_VIEWS, VIEWS, Argument, Node, NodeRef, Trace
@@ -136,13 +137,9 @@ class SpelledLayerNorm:
 HALF = {"mul": 0.5, "div": 2.0}
 """Number by which an operator halves its operand."""
 GELU_TOLERANCE = 0.01  # of the argument of tanh or erf: models round its constants
-SCALAR: dict[str, Callable[[float, float], float]] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "div": operator.truediv,
-    "pow": operator.pow,
-}
+GELU_DEPTH = 6  # operators from the input to the argument of tanh or erf
+GELU_POINTS = np.array([-1.5, 0.25, 2.0])
+BINARY = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "pow": np.power}
 
 
 class SpelledGelu:
@@ -163,40 +160,40 @@ class SpelledGelu:
             if bend is None or scaled is None or _number(scaled.args[1]) != HALF[scaled.op]:
                 continue
             source = trace.base(scaled.args[0])
-            if source is not None and _reaches(trace, bend.args[0], source.name, 6):
-                if not all(_is_close(trace, bend, source.name, x) for x in (-1.5, 0.25, 2.0)):
-                    continue
+            if source is not None and _is_gelu(trace, bend, source.name):
                 return made_from(
                     node, "gelu", (scaled.args[0],), approximate="tanh" if bend.op == "tanh" else "none"
                 )
         return None
 
 
-def _is_close(trace: Trace, bend: Node, name: str, x: float) -> bool:
-    """Return whether the argument of `bend` is that of a GELU at `x`; true if its operators are not known."""
+def _is_gelu(trace: Trace, bend: Node, name: str) -> bool:
+    """Return whether the argument of `bend` (tanh or erf) is that of a GELU of the result `name`."""
+    x = GELU_POINTS
     expected = sqrt(2 / pi) * (x + 0.044715 * x**3) if bend.op == "tanh" else x / sqrt(2)
-    found = _value(trace, bend.args[0], name, x)
-    return found is None or isclose(found, expected, rel_tol=GELU_TOLERANCE)
+    with np.errstate(all="ignore"):
+        found = _values(trace, bend.args[0], name, GELU_DEPTH)
+    return found is not None and np.allclose(found, expected, rtol=GELU_TOLERANCE, atol=0)
 
 
-def _value(trace: Trace, value: Argument, name: str, x: float) -> float | None:
-    """Return the number that `value` is if the result `name` is `x`; None if an operator is not known."""
-    if isinstance(value, NodeRef):
-        node = trace.base(value)
-        if node is None or node.name == name:
-            return x if node else None
-        if node.kind != "call" or node.op not in SCALAR or len(node.args) != 2:
-            return None
-        left, right = (_value(trace, one, name, x) for one in node.args)
-        return None if left is None or right is None else float(SCALAR[node.op](left, right))
-    return _number(value)
-
-
-def _reaches(trace: Trace, value: Argument, name: str, depth: int) -> bool:
+def _values(trace: Trace, value: Argument, name: str, depth: int) -> NDArray[np.float64] | None:
+    """Return `value` where the result `name` is :data:`GELU_POINTS`; None if it cannot be evaluated."""
     node = trace.base(value)
-    if node is None or depth == 0:
-        return False
-    return node.name == name or any(_reaches(trace, ref, name, depth - 1) for ref in node.refs())
+    if node is None:
+        number = _number(value)
+        return None if number is None else np.full_like(GELU_POINTS, number)
+    if node.name == name:
+        return GELU_POINTS
+    if node.elements == 1 and trace.is_constant(value):
+        constant = trace.evaluate(node.name)
+        return None if constant is None else np.full_like(GELU_POINTS, constant.item())
+    if depth == 0 or node.op not in BINARY or len(node.args) != 2 or set(node.kwargs) - {"alpha"}:
+        return None
+    left, right = (_values(trace, one, name, depth - 1) for one in node.args)
+    alpha = _number(node.kwargs.get("alpha", 1))
+    if left is None or right is None or alpha is None:
+        return None
+    return np.asarray(BINARY[node.op](left, alpha * right), np.float64)
 
 
 class SpelledSilu:
