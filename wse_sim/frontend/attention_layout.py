@@ -10,8 +10,9 @@ keys and values are slices of one tensor, else 1), part p has the usual layout i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
-from math import isclose, sqrt
+from math import isclose, prod, sqrt
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,10 @@ from numpy.typing import NDArray
 from wse_sim.frontend.trace import VIEWS, Argument, Node, Trace
 from wse_sim.graph import Attr
 
-Elements = NDArray[np.int32]
+Elements = NDArray[np.integer]
 MOST_ELEMENTS = 2**20
-"""Largest tensor that is analysed (a few milliseconds); larger ones get no layout attribute."""
+"""Largest tensor whose element numbers are compared where a reshape copies (a few milliseconds); larger ones get
+no layout attribute then."""
 
 _SAME = frozenset(
     ["alias", "detach", "contiguous", "clone", "lift_fresh", "lift_fresh_copy", "positive", "dropout_off", "no_op_cast"]
@@ -63,16 +65,64 @@ def _lies(trace: Trace, node: Node, dims: dict[str, int], parts: int) -> bool | 
     """Return whether queries, keys and values have the usual layout; None if that is not analysed."""
     b, heads, t, d = (dims[name] for name in ("b", "heads", "q", "d"))
     row, size = parts * heads * d, parts * b * t * heads * d
-    if dims["kv"] != t or dims.get("kv_heads", heads) != heads or size > MOST_ELEMENTS:
+    if dims["kv"] != t or dims.get("kv_heads", heads) != heads:
         return None
-    taken = []
-    for place, operand in enumerate(node.args[:3]):
-        base, part = trace.base(operand), elements_of(trace, operand)
-        if base is None or part is None or (base.elements, base.shape[-1]) != (size, row):
+    for operand in node.args[:3]:
+        base = trace.base(operand)
+        if base is None or (base.elements, base.shape[-1]) != (size, row):
             return None
-        if part.size != size // parts:
+    shape = b, heads, t, d
+    found = _strides(trace, node, shape)
+    if found is not None:
+        offsets = [part * heads * d for part in range(parts)] if parts > 1 else 3 * [0]
+        orders = (t * row, d, row, 1), (row, d, b * row, 1)  # by sample, by token
+        return any(
+            all(
+                _same(strides, order, shape) and first == offset
+                for (first, strides), offset in zip(found, offsets, strict=True)
+            )
+            for order in orders
+        )
+    return _compared(trace, node, dims, parts) if size <= MOST_ELEMENTS else None
+
+
+def _same(strides: Sequence[int], others: Sequence[int], shape: Sequence[int]) -> bool:
+    """Return whether strides are equal on all axes with more than one element."""
+    return all(one == other for one, other, size in zip(strides, others, shape, strict=True) if size > 1)
+
+
+def _strides(trace: Trace, node: Node, shape: tuple[int, ...]) -> list[tuple[int, tuple[int, ...]]] | None:
+    """Return the first element and the strides of queries, keys and values as (B, H, T, d), in their base tensors;
+    None if a reshape copies.
+
+    The views are applied to arrays whose memory is never touched.
+    """
+    out = []
+    for place, operand in enumerate(node.args[:3]):
+        base = trace.base(operand)
+        whole: Elements = np.empty(0 if base is None else base.elements, np.int8)
+        part = viewed(trace, operand, whole)
+        if part is None or part.size != prod(shape):
             return None
         if place == 1 and node.op == "wse.attention":  # its keys are transposed, as a right factor
+            part = part.swapaxes(-1, -2)
+        part = part.reshape(shape)
+        if not np.may_share_memory(part, whole):
+            return None
+        first = part.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+        out.append((first, part.strides))
+    return out
+
+
+def _compared(trace: Trace, node: Node, dims: dict[str, int], parts: int) -> bool | None:
+    """Return the same by the numbers of all elements."""
+    b, heads, t, d = (dims[name] for name in ("b", "heads", "q", "d"))
+    size, taken = parts * b * t * heads * d, []
+    for place, operand in enumerate(node.args[:3]):
+        part = elements_of(trace, operand)
+        if part is None or part.size != size // parts:
+            return None
+        if place == 1 and node.op == "wse.attention":
             part = part.swapaxes(-1, -2)
         taken.append(part.reshape(b, heads, t, d))
     numbers = np.arange(size, dtype=np.int32)
@@ -87,6 +137,12 @@ def elements_of(trace: Trace, ref: Argument) -> Elements | None:
 
     Return None if a view is not supported here.
     """
+    node = trace.base(ref)
+    return None if node is None else viewed(trace, ref, np.arange(node.elements, dtype=np.int32))
+
+
+def viewed(trace: Trace, ref: Argument, whole: Elements) -> Elements | None:
+    """Apply the views of a value to the flat elements of the tensor that it is a view of."""
     node = trace.node(ref)
     views: list[tuple[Node, int]] = []  # a view and the number of its piece
     while node is not None and node.kind == "call" and node.op in VIEWS:
@@ -97,9 +153,9 @@ def elements_of(trace: Trace, ref: Argument) -> Elements | None:
                 return None
         views.append((node, part))
         node = trace.node(node.args[0])
-    if node is None:
+    if node is None or node.elements != whole.size:
         return None
-    seen: Elements = np.arange(node.elements, dtype=np.int32).reshape(node.shape)
+    seen: Elements = whole.reshape(node.shape)
     for view, part in reversed(views):
         found = _pieces(seen, view)[part] if view.op in _CUT else _viewed(seen, view)
         if found is None:
@@ -111,9 +167,9 @@ def elements_of(trace: Trace, ref: Argument) -> Elements | None:
 def _pieces(seen: Elements, node: Node) -> list[Elements]:
     if node.op == "unbind":
         return list(np.moveaxis(seen, node.arg(1, "dim", 0), 0))
-    axis = node.arg(2, "dim", 0)
+    axis = node.arg(2, "dim", 0) % seen.ndim
     ends = np.cumsum([0, *(shape[axis] for shape in node.shapes)])
-    return [seen.take(range(first, last), axis) for first, last in pairwise(ends)]
+    return [seen[(slice(None),) * axis + (slice(first, last),)] for first, last in pairwise(ends)]
 
 
 def _viewed(seen: Elements, node: Node) -> Elements | None:
@@ -130,7 +186,7 @@ def _viewed(seen: Elements, node: Node) -> Elements | None:
     if node.op == "permute":
         return seen.transpose(args[1])
     if node.op == "select":
-        return seen.take(args[2], axis=args[1])
+        return seen[(slice(None),) * (args[1] % seen.ndim) + (args[2],)]
     if node.op == "slice":
         axis = node.arg(1, "dim", 0) % seen.ndim
         cut = slice(node.arg(2, "start"), node.arg(3, "end"), node.arg(4, "step", 1))

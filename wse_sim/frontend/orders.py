@@ -17,11 +17,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from wse_sim.frontend.attention_layout import SAME_ORDER, elements_of
-from wse_sim.frontend.trace import VIEWS, Argument, Node, Trace
+from wse_sim.frontend.attention_layout import SAME_ORDER, Elements, elements_of, viewed
+from wse_sim.frontend.trace import VIEWS, Argument, Node, NodeRef, Trace
 
 MOST_ELEMENTS = 2**18
-"""Most elements of a tensor whose views are analysed; of a larger one only a reshape keeps the order."""
+"""Most elements of a tensor whose views are compared element by element; those of a larger one by their strides."""
 ATTENTION = ("scaled_dot_product_attention", "wse.attention")
 SOFTMAXES = ("softmax", "_softmax", "log_softmax", "_log_softmax", "_safe_softmax")
 COMMUTATIVE = ("add", "mul", "maximum", "minimum")
@@ -183,20 +183,46 @@ def is_straight(trace: Trace, ref: Argument, samples: int, *, turned: bool = Fal
         return True
     if not turned and base.op not in ATTENTION and _is_reshaped(trace, node):
         return True
+    if base.elements > MOST_ELEMENTS and not turned:
+        return _has_usual_strides(trace, node, base, samples)
     seen = elements_of(trace, ref) if base.elements <= MOST_ELEMENTS else None
     if seen is None:
         return False
     if turned:
         return seen.ndim > 1 and bool((seen.swapaxes(-1, -2).reshape(-1) == np.arange(base.elements)).all())
-    numbers = np.arange(base.elements).reshape(base.shape)
+    usual = _usual(np.arange(base.elements), base, samples)
+    return any(seen.size == one.size and bool((seen.reshape(-1) == one.reshape(-1)).all()) for one in usual)
+
+
+def _usual(whole: Elements, base: Node, samples: int) -> list[Elements]:
+    """Return the elements of a tensor in its usual orders."""
+    numbers = whole.reshape(base.shape)
     if base.op in ATTENTION:
         numbers = numbers.swapaxes(1, 2)
-    usual = [numbers]
-    if (
-        samples > 1 and len(base.shape) > 1 and samples in base.shape[:2]
-    ):  # sample by sample, or token by token
-        usual.append(numbers.swapaxes(0, 1))
-    return any(seen.size == one.size and bool((seen.reshape(-1) == one.reshape(-1)).all()) for one in usual)
+    # Sample by sample, or token by token.
+    is_either = samples > 1 and len(base.shape) > 1 and samples in base.shape[:2]
+    return [numbers, numbers.swapaxes(0, 1)] if is_either else [numbers]
+
+
+def _has_usual_strides(trace: Trace, node: Node, base: Node, samples: int) -> bool:
+    """Return whether the strides of a view, before its last reshapes, are those of a usual order.
+
+    The views are applied to an array whose memory is never touched.
+    """
+    while node is not base and node.kind == "call" and node.op in SAME_ORDER:
+        source = trace.node(node.args[0])
+        if source is None or source.elements != node.elements:
+            break
+        node = source
+    whole: Elements = np.empty(base.elements, np.int8)
+    seen = viewed(trace, NodeRef(node.name), whole)
+    if seen is None or not np.may_share_memory(seen, whole):
+        return False
+    return any(
+        seen.shape == one.shape
+        and all(a == b for a, b, size in zip(seen.strides, one.strides, one.shape, strict=True) if size > 1)
+        for one in _usual(whole, base, samples)
+    )
 
 
 def _is_reshaped(trace: Trace, node: Node) -> bool:
