@@ -110,17 +110,32 @@ def found_way(
     colors: Sequence[int],
     words: float = 0.0,
 ) -> Way | None:
-    """Return a route on the first of `colors` that is free, and mark its cells and `senders` as taken; None
-    if there is none."""
+    """Return a route on the first of `colors` that is free and whose links can carry the words, else the one with
+    the fewest words beyond that; mark its cells and `senders` as taken. None if there is no free route."""
+    least, best = math.inf, None
     for color in colors:
         parents = _parents(grid, color, source, sinks, set(senders[1:]), cost, words)
-        if parents is not None:
-            grid.take(color, [source, *senders, *parents])
-            links = {(parent, cell) for cell, parent in parents.items()}
-            grid.links |= links
-            grid.words |= {link: grid.words.get(link, 0.0) + words for link in links}
-            return Way(color, source, tuple(sinks), parents)
-    return None
+        if parents is None:
+            continue
+        beyond = _beyond(grid, parents, words)
+        if beyond < least:
+            least, best = beyond, (color, parents)
+        if beyond == 0:
+            break
+    if best is None:
+        return None
+    color, parents = best
+    grid.take(color, [source, *senders, *parents])
+    links = {(parent, cell) for cell, parent in parents.items()}
+    grid.links |= links
+    grid.words |= {link: grid.words.get(link, 0.0) + words for link in links}
+    return Way(color, source, tuple(sinks), parents)
+
+
+def _beyond(grid: Grid, parents: Mapping[Cell, Cell], words: float) -> float:
+    """Return the words per sample on the busiest link of a route beyond what a link carries at the pace."""
+    loads = (grid.words.get((parent, cell), 0.0) + words for cell, parent in parents.items())
+    return max(0.0, max(loads, default=0.0) - grid.limit)
 
 
 def cheapest_way(
