@@ -25,7 +25,7 @@ A residual waits in stores between the inlets and its source. The last store of 
 every word, deals it out to its columns, and ends a token with a control word. Bundles that enter over other
 rows than the last one share the links of sums down a column; l is the time of a word on a link::
 
-    store        T (N / k + 1)         link    T l (v + N / 2 k)
+    store        T (2 n + 1)         link    T l (v + n),  n = ceil(N / 2 k) words of a bundle
 
 If the last row has no inputs, stores hold parts of samples, and share two samples in all moving cores except
 the inlets (C / efficiency - C columns, less one). Otherwise k = 1, and one store holds two samples.
@@ -45,9 +45,11 @@ from wse_sim.kernels.blocks.elements import op_rate
 from wse_sim.kernels.blocks.products import chain_latency
 from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS, bytes_of, ceil_div, fill_cycles
 from wse_sim.kernels.contract.family import Cost, Size, Tiling
+from wse_sim.kernels.contract.parameters import spaced
 
 PAIR = 2  # fp16 elements of a word
 QUEUED_WORDS = 14  # of sums between two cores: output queue, router, input queue
+MOST_HEARD = 3  # bundles that the core next to a row can receive, one microthread each
 TURN_CYCLES = 2  # from the last word of one forwarding instruction to the first word of the next
 LEAST_MOVING = 2  # moving columns: one of inlets, one of stores
 LIGHT = frozenset({"bias", "relu"})
@@ -83,7 +85,8 @@ class WordRows:
 
     With `waits` or `shares`, the time that rows wait for the last one is included. With `most_bundles`, the
     cores next to the rows are included: the inlet that receives the bundles with its row's words, and the
-    stores of a residual, which may come in `residuals` bundles.
+    stores of a residual, which may come in `residuals` bundles. With `results` bundles of results, each has the
+    outputs of a column.
     """
 
     tokens: Size
@@ -96,6 +99,7 @@ class WordRows:
     waits: bool = False
     most_bundles: int = 0
     residuals: int = 1
+    results: int = 0
 
     def cost(self) -> Cost:
         """Return the cost per sample: cycles of the busiest core, and its stall at the pace of the region."""
@@ -104,6 +108,8 @@ class WordRows:
             more, heard = self._heard()
             issued = issued + self.tokens * more
             stalled = np.maximum(stalled, np.maximum(self.tokens * heard, beside) - issued)
+        if self.results:
+            stalled = np.where(self.outputs // self.v >= self.results, stalled, np.inf)
         sums = 1.0 * self.tokens * self.v
         rows, cols = self.tiling.rows, self.tiling.cols
         idle = fill_cycles(rows, cols, self.wafer) + chain_latency(rows, self.wafer)
@@ -177,10 +183,10 @@ class WordRows:
         of bundles."""
         if "residual" not in self.items:
             return 0.0
-        most = np.minimum(np.minimum(self._rows_above + 1, self.tiling.cols), self.residuals)
-        counts = [k for k in range(1, self.residuals + 1) if np.all(self.outputs % (PAIR * k) == 0)]
+        most = np.minimum(self._rows_above + 1, self.outputs // self.v)
         ways = [
-            np.where(k <= most, residual_cycles(self.outputs, self.v, k, self.wafer), np.inf) for k in counts
+            np.where((k <= most) | (k == 1), residual_cycles(self.outputs, self.v, k, self.wafer), np.inf)
+            for k in spaced(range(1, self.residuals + 1))
         ]
         return self.tokens * np.minimum.reduce(ways)
 
@@ -193,19 +199,27 @@ class WordRows:
         way, most = self._chosen, self.most_bundles
         each, rows = way.each, way.fed
         least, more, heard = np.inf + 0.0 * each, 0.0 * each, np.inf + 0.0 * each
-        for count in range(1, most + 1):
-            if np.any(self.words % count):
-                continue
-            size = self.words / count
+        total = int(np.max(self.words))
+        divisors = [count for count in range(1, min(most, total) + 1) if total % count == 0]
+        counts: list[Size] = [*divisors, *spaced(range(2, most + 1)), np.minimum(rows, most)]
+        for count in counts:
+            size = ceil_div(self.words, count)
+            is_whole = np.equal(self.words % count, 0)
             alone = ceil_div(size, np.maximum(1, rows // count))
             several = np.where(
-                np.logical_and(way.is_even, count % np.asarray(rows) == 0),
+                np.logical_and(way.is_even, np.equal(count % rows, 0)),
                 count // rows,
-                ceil_div(each, size) + 1.0,
+                np.minimum(count, ceil_div(each - 1, np.maximum(1, self.words // count)) + 1.0),
             )
+            has_rows = np.logical_or(is_whole, np.equal(rows % count, 0))
+            has_parts = np.logical_or(is_whole, np.equal(count % rows, 0))
             ways = (
-                (alone, 1.0, np.logical_and(way.is_even, np.asarray(rows) >= count)),
-                (each, np.minimum(several, count), True),
+                (
+                    alone,
+                    1.0,
+                    np.logical_and(way.is_even, np.logical_and(np.greater_equal(rows, count), has_rows)),
+                ),
+                (each, several, np.logical_and(np.less_equal(several, MOST_HEARD), has_parts)),
             )
             for words, bundles, is_possible in ways:
                 extra = np.maximum(0, words - each) * self._per_word
@@ -289,8 +303,9 @@ def residual_cycles(outputs: Size, v: Size, bundles: int, wafer: Wafer) -> Size:
     >>> [float(residual_cycles(768, 36, count, load_wafer("wse2"))) for count in (1, 2, 4)]
     [769.0, 385.0, 193.0]
     """
-    shared = wafer.wavelet_cycles * (outputs / PAIR / bundles + v * (bundles > 1))
-    return np.maximum(outputs / bundles + 1.0, shared)
+    words = ceil_div(ceil_div(outputs, PAIR), bundles)
+    shared = wafer.wavelet_cycles * (words + v * (bundles > 1))
+    return np.maximum(PAIR * words + 1.0, shared)
 
 
 def hearing_cycles(words: Size, each: Size, wafer: Wafer) -> Size:

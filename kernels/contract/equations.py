@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from wse_sim.errors import KernelError
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.contract.family import Cost, Footprint, Size, Tiling
+from wse_sim.kernels.contract.parameters import Bundles, spaced
 from wse_sim.units import BYTES_PER_DTYPE, BYTES_PER_WAVELET
 
 FloatArray = NDArray[np.float64]
@@ -211,6 +212,18 @@ def edge_wait(elements_in: Size, busy: Size, tiling: Tiling, dtype: str, wafer: 
     return np.maximum(0.0, arrive - busy)
 
 
+def largest_of(elements: Size, count: int, bundles: Bundles | None) -> Size:
+    """Return the elements of the largest of `count` bundles, of a tensor of `elements`; parts of a token differ by
+    at most one word.
+
+    >>> largest_of(28, 3, Bundles(4, 7))
+    12
+    """
+    if count == 1 or bundles is None:
+        return elements
+    return elements // bundles.of_token * -(-bundles.of_token // count)
+
+
 def pointwise(
     elements: Size,
     tiling: Tiling,
@@ -222,15 +235,15 @@ def pointwise(
     scalar: float = 0.0,
     instructions: int = 1,
     inputs: int = 1,
-    bundles: int | None = None,
+    bundles: Bundles | None = None,
 ) -> Cost:
     """Return the cost of work on `elements` elements spread over all cores of the rectangle.
 
     T = n (issue + special e + scalar) + instructions o + fill,  n = ceil(elements / cores)
 
     `bundles`, if not None: n is rounded up to whole words, which a core receives operand by operand, and
-    sends. In a region all operands share the links of its cores. If above 1, the rows form up to that many
-    bands with one bundle of the elements each, and the fastest number is counted. Cores of a column send in
+    sends. In a region all operands share the links of its cores. The rows form up to `bundles.most` bands with
+    one bundle of the words of every token each, and the fastest number is counted. Cores of a column send in
     sequence, so a region of the wafer's full height leaves its last row to other streams.
 
     Per element: `issue` vector issue cycles, `special` special elements, `scalar` cycles of other scalar
@@ -244,11 +257,8 @@ def pointwise(
 
     def band(count: int) -> Cost:
         rows = np.maximum(1, high // count)
-        n = (
-            ceil_div(ceil_div(elements, count), rows * tiling.cols)
-            if count > 1 or bundles is not None
-            else per_core(elements, tiling)
-        )
+        size = largest_of(elements, count, bundles)
+        n = ceil_div(size, rows * tiling.cols) if bundles is not None else per_core(elements, tiling)
         if bundles is not None:
             n = ceil_div(n, 4 // bytes_of(dtype)) * (4 // bytes_of(dtype))
         compute = n * (issue + scalar)
@@ -256,21 +266,23 @@ def pointwise(
         startup = instructions * wafer.vector_start_cycles + 0.0 * n
         ramp = (inputs + 1) * words(n, dtype) if bundles is not None else 0.0 * n
         busy = compute + odd + startup + ramp
-        shared = inputs * words(ceil_div(elements, count), dtype) * wafer.wavelet_cycles if on_links else 0.0
+        shared = inputs * words(size, dtype) * wafer.wavelet_cycles if on_links else 0.0
         late = np.maximum(0.0, shared - busy)
         return Cost(
             ramp=ramp,
             compute=compute,
             special=odd,
             startup=startup,
-            stalled_input=np.where(high >= count * inputs, late, np.inf) if count > 1 else late,
+            stalled_input=np.where(is_possible(count), late, np.inf),
             fabric=0.0 * n if on_links else edge_wait(elements * inputs, busy, tiling, dtype, wafer),
             idle=fill_cycles(tiling.rows, tiling.cols, wafer) if tiling.mapping == "stationary" else 0.0 * n,
         )
 
+    def is_possible(count: int) -> Size:
+        return (count == 1 or high >= count * inputs) & (bundles is None or count >= bundles.least)
+
     found = band(1)
-    most = bundles or 0
-    for count in (count for count in range(2, most + 1) if most % count == 0):
+    for count in spaced(range(2, bundles.most + 1)) if bundles is not None else ():
         found = found.or_faster(band(count))
     return found
 

@@ -7,10 +7,10 @@ read (:meth:`Attributes.of`), the parameters of the command line and the tables 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, NamedTuple, Self, TypeVar, cast
 
 from wse_sim.errors import KernelError
 from wse_sim.files import is_plain_number
@@ -162,7 +162,10 @@ class Attributes:
         0,
         "words of a sample on the busiest link of its streams, as in a whole model on the fabric; 0: not given",
     )
-    most_bundles: int = attribute(0, "parallel streams of its operands; 0: not given")
+    most_bundles: int = attribute(0, "most parallel streams of its operands; 0: not given")
+    least_bundles: int = attribute(
+        0, "fewest parallel streams of its operands and result, which other kernels need; 0: not given"
+    )
 
     @classmethod
     def of(cls, *stated: Mapping[str, object] | None) -> Self:
@@ -178,16 +181,42 @@ class Attributes:
         return cls(**given)
 
 
+class Bundles(NamedTuple):
+    """Parallel streams of a tensor: `least` to `most`, of tokens of `of_token` words; each has a part of every
+    token."""
+
+    most: int
+    of_token: int
+    least: int = 1
+
+
+def spaced(counts: Sequence[int], dense: int = 16, step: float = 1.125) -> list[int]:
+    """Return the numbers of parallel streams, of ascending `counts`, that are tried: all up to `dense`, then
+    those that are `step` times the one before, and the last.
+
+    >>> spaced(range(10, 30))
+    [10, 11, 12, 13, 14, 15, 16, 18, 21, 24, 27, 29]
+    """
+    out: list[int] = []
+    for count in counts:
+        if count <= dense or not out or count >= step * out[-1] or count == counts[-1]:
+            out.append(count)
+    return out
+
+
 @dataclass(frozen=True)
 class WordAttributes(Attributes):
     """Attributes of families whose cores may have whole words."""
 
     in_words: bool = attribute(False, "each core receives and sends whole words")
+    token_words: int = attribute(0, "words of a token, divided among its parallel streams; 0: not given")
 
     @property
-    def bundles(self) -> int | None:
-        """Number of parallel streams of whole words; None if elements have no fixed layout."""
-        return self.most_bundles if self.in_words else None
+    def bundles(self) -> Bundles | None:
+        """Parallel streams of whole words; None if elements have no fixed layout."""
+        if not self.in_words:
+            return None
+        return Bundles(self.most_bundles if self.token_words else 1, self.token_words, self.least_bundles)
 
 
 _DECLARED: dict[type[Attributes], Mapping[str, Parameter]] = {}

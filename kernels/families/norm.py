@@ -394,8 +394,9 @@ def blocks_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, dtype: s
         cost = blocks.cost(rows, np.maximum(1, count))
         if said.most_bundles:
             link = rows * dims["cols"] / PAIR / lane * wafer.wavelet_cycles
+            is_possible = (count > 0) & (lane >= said.least_bundles)
             cost = cost + Cost(
-                stalled_input=np.maximum(0.0, link - cost.total) + np.where(count > 0, 0, np.inf)
+                stalled_input=np.maximum(0.0, link - cost.total) + np.where(is_possible, 0, np.inf)
             )
         found = cost if found is None else found.or_faster(cost)
     assert found is not None  # one core is a lane anywhere

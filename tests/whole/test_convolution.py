@@ -157,7 +157,7 @@ def test_a_column_of_pooling_hears_one_stream(monkeypatch: pytest.MonkeyPatch) -
     assert isinstance(plan, PipelinedPlan)
     several = compare_with_engine(plan, 8)
     assert several.fabric_period == pytest.approx(several.regions[0].issued, rel=0.01)
-    monkeypatch.setattr(bundles, "MOST_BUNDLES", 1)
+    monkeypatch.setattr(bundles, "token_words", lambda *_: 1)
     assert compare_with_engine(plan, 8).fabric_period == pytest.approx(8 * 8 * 8, rel=0.01)
 
 
@@ -275,6 +275,6 @@ def test_an_image_that_no_inlet_holds_in_so_few_streams_is_a_sentence(
     model = nn.Sequential(nn.Conv2d(2, 16, 1), nn.ReLU(), nn.Conv2d(16, 4, 3, stride=2, padding=1))
     plan = planned(inputs_over_rows(api.lower(model, (torch.zeros(1, 2, 32, 32),))), 48)
     assert all(region.bundles["1.out"] > 1 for region in network.network_program(plan, 2).regions)
-    monkeypatch.setattr(bundles, "MOST_BUNDLES", 1)
+    monkeypatch.setattr(bundles, "token_words", lambda *_: 1)
     with pytest.raises(ModelError, match="needs more than 1 parallel streams"):
         network.network_program(plan, 2)

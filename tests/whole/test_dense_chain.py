@@ -161,11 +161,13 @@ def test_every_word_of_a_sample_crosses_the_edge_once() -> None:
             sum(one.length for name, one in buffers.items() if name.startswith(f"host {side}")) == 3 * words
         )
     first, second = run.whole.regions
-    # Every inlet hears its bundle of the words; 21 activations are 11 words.
+    # Every inlet hears its bundle of the words, which differ by one; 21 activations are 11 words.
     for region, count in ((first, 17), (second, 11)):
         for inlet in region.inlets:
             of = region.bundles.get(inlet.tensor, 1)
-            assert run.fabric.received[inlet.cell] == 3 * count / of
+            assert 3 * (count // of) <= run.fabric.received[inlet.cell] <= 3 * -(-count // of)
+        heard = {inlet.bundle: int(run.fabric.received[inlet.cell]) for inlet in region.inlets}
+        assert sum(heard.values()) == 3 * count
 
 
 class RunningSums(nn.Module):
@@ -209,7 +211,7 @@ def test_bundles_that_one_core_hears_come_over_one_ramp() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("sizes", "side", "cycles"), [((114, 18), 16, 2.0), ((128, 128, 128, 32), 32, 1.125)]
+    ("sizes", "side", "cycles"), [((114, 18), 20, 2.0), ((128, 128, 128, 32), 32, 1.125)]
 )
 def test_slow_links_keep_the_price(sizes: tuple[int, ...], side: int, cycles: float) -> None:
     """With the larger of bundles and cycles of a word the first one took 65 % more than its price, the second one 4 %."""

@@ -16,6 +16,7 @@ from wse_sim.hardware import Wafer, load_wafer
 from wse_sim.kernels import Tiling
 from wse_sim.kernels.blocks.chain_rows import MOST_INLETS, chain_rows
 from wse_sim.kernels.contract.equations import pointwise
+from wse_sim.kernels.contract.parameters import Bundles
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole import compare_training, inputs_over_rows
 from wse_sim.whole.run import stepped
@@ -102,7 +103,8 @@ def test_two_operands_share_the_links_of_an_elementwise_region() -> None:
     of an instruction and few words: the fabric took 74 % more than the engine, 22 % now.
     """
     wse2 = corner("wse2", 24)
-    alone = pointwise(256, Tiling(8, 16), wse2, dtype="fp16", issue=0.25, inputs=2, bundles=0)
+    one = Bundles(1, 16)
+    alone = pointwise(256, Tiling(8, 16), wse2, dtype="fp16", issue=0.25, inputs=2, bundles=one)
     assert float(np.asarray(alone.total - alone.idle)) == 2 * 128
     torch.manual_seed(1)
     model = nn.Sequential(Branches(32, 32, "-"), nn.Linear(32, 8))
@@ -120,7 +122,9 @@ def test_a_region_as_high_as_the_wafer_computes_on_one_row_less() -> None:
     """
     wse2 = corner("wse2", 32)
     high, low = (
-        pointwise(768, Tiling(rows, 12), wse2, dtype="fp16", special=1, inputs=2, bundles=1).special
+        pointwise(
+            768, Tiling(rows, 12), wse2, dtype="fp16", special=1, inputs=2, bundles=Bundles(1, 16)
+        ).special
         for rows in (32, 31)
     )
     assert high == low == 4 * wse2.special_element_cycles

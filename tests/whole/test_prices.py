@@ -13,11 +13,12 @@ from wse_sim.frontend import pin_kernels
 from wse_sim.frontend.hints import Pin
 from wse_sim.graph import KernelGraph
 from wse_sim.hardware import Wafer, load_wafer
+from wse_sim.modes.base import expect
 from wse_sim.modes.pipelined.loss import loss_cycles
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.run import free_step_cycles
 from wse_sim.whole import compare_training, compare_with_engine, inputs_over_rows, prices
-from wse_sim.whole.bundles import late_bundles
+from wse_sim.whole.bundles import late_paces, regions_with_bundles
 from wse_sim.whole.trained import trained_network
 
 WAFER = load_wafer("wse2").derive(rows=32, cols=32, program_rows=32, program_cols=32, io_channels_per_edge=8)
@@ -122,7 +123,7 @@ def test_bands_of_attention_have_the_price_that_the_layers_around_leave_room_for
     wafer = WAFER.derive(rows=40, cols=40, program_rows=40, program_cols=40)
     plan = planned(graph, wafer, replicas=1, placer="snake")
     assert plan.graph.kernel("attention").attrs["bands"] == 1
-    assert late_bundles(plan) == {}
+    assert late_paces(plan, regions_with_bundles(plan)) == {}
     assert compare_with_engine(plan, 4).difference == pytest.approx(0, abs=0.01)
 
 
@@ -204,3 +205,51 @@ def test_a_layer_that_is_pinned_keeps_its_pin_or_the_plan_is_plain():
     graph = api.lower(nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True), (torch.zeros(1, 4, 16),))
     with pytest.raises(ModelError, match="is pinned"):
         prices.composed_graph(pin_kernels(graph, Pin(module="self_attn", rows=4, cols=6)))
+
+
+def test_a_norm_has_as_many_streams_as_the_residual_sum_behind_it_needs():
+    """A residual of 96 features in one stream takes 2 x 48 + 1 cycles a token; in four 2 x 12 + 1, as the norm that makes
+    it then sends it.  Without that, the layers of the skip set the pace, whatever cores they have.
+    """
+    torch.manual_seed(0)
+
+    class Skip(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.up, self.down = nn.LayerNorm(96), nn.Linear(96, 192), nn.Linear(192, 96)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.norm(x)
+            return x + self.down(torch.relu(self.up(x)))
+
+    graph = inputs_over_rows(api.lower(Skip(), (torch.zeros(1, 24, 96),)))
+    wafer = WAFER.derive(rows=96, cols=96, program_rows=96, program_cols=96)
+    plan = planned(graph, wafer, replicas=1)
+    regions = {region.name: region for region in regions_with_bundles(plan)}
+    norm = regions["norm"]
+    assert norm.bundles["norm.out"] >= 4
+    assert plan.pace_cycles <= 24 * 25
+    assert max(region.pace() for region in regions.values()) <= 1.01 * plan.pace_cycles
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "more"), [("bert-base", 1.2), ("bert-large", 1.1)])
+def test_encoders_on_a_full_wafer_run_at_about_their_plain_pace_with_composed_prices(name: str, more: float):
+    """What the host does in a simulation has its plain price, and the note names it."""
+    graph = api.load_model(name)
+    composed, plain = (
+        expect(api.compile(graph, "wse2", mode="pipelined", batch=64, prices=prices), PipelinedPlan)
+        for prices in ("composed", "plain")
+    )
+    assert any("except for 'words', 'places', 'types', 1 more" in note for note in composed.notes)
+    assert plain.pace_cycles <= composed.pace_cycles <= more * plain.pace_cycles
+
+
+def test_streams_of_the_host_need_no_more_cells_than_an_edge_has():
+    """114 inputs in a stream per row, and two streams of results, are more than the 16 cells of an edge: one has fewer."""
+    graph = inputs_over_rows(api.lower(nn.Linear(114, 18), (torch.zeros(1, 114),)))
+    small = WAFER.derive(rows=16, cols=16, program_rows=16, program_cols=16, wavelet_cycles=2.0)
+    plan = planned(graph, small, replicas=1)
+    (region,) = regions_with_bundles(plan)
+    assert sum(region.bundles.values()) <= 16
+    assert compare_with_engine(plan, 8).difference == pytest.approx(0, abs=0.1)

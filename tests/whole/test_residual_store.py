@@ -69,9 +69,11 @@ def test_one_store_deals_a_residual_to_a_row_that_finishes_whole_samples() -> No
 @pytest.mark.parametrize(
     ("features", "wide", "tokens", "side", "bundles", "off"),
     [
-        pytest.param(32, 64, 24, 32, 4, 0.02, marks=pytest.mark.slow),
+        pytest.param(
+            32, 64, 24, 32, 4, 0.12, marks=pytest.mark.slow
+        ),  # inlets and stores are as busy as the pace
         pytest.param(64, 64, 12, 40, 8, 0.05, marks=pytest.mark.slow),
-        (32, 256, 8, 32, 1, 0.02),  # products set the pace
+        (32, 256, 8, 32, 2, 0.08),  # inlets set the pace, and deal out between words
         pytest.param(24, 48, 20, 32, 4, 0.30, marks=pytest.mark.slow),  # streams of the host share links
     ],
 )
@@ -132,7 +134,9 @@ def test_a_layer_with_a_residual_is_no_faster_than_its_stores() -> None:
     """
     assert cycles("bias,residual", 11, 9) == 11 * 257
     assert cycles("bias,residual", 11, 9, residuals=4) == 11 * 65
-    assert cycles("bias,residual", 11, 9, residuals=16) == 11 * 33  # in eight, at most as many as rows
+    assert (
+        cycles("bias,residual", 11, 9, residuals=16) == 11 * 31
+    )  # in nine of 15 words or less, as many as rows
     assert cycles("bias", 11, 9) == 11 * 20
 
 

@@ -568,7 +568,9 @@ class Sizer:
 
         Returns None if they need more at any pace.
         """
-        slow = max(float(self.candidates(g).time.max()) for g in self.groups)
+        times = [self.candidates(group).time for group in self.groups]
+        # Shapes that a kernel cannot have take forever.
+        slow = max(float(time[np.isfinite(time)].max(initial=1.0)) for time in times)
         if not self._within(slow, compute_cores):
             return None
         low, high = 1.0, slow

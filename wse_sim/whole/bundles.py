@@ -7,22 +7,34 @@ planned later may have too few rows or columns for them: then :func:`settled` pl
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import networkx as nx
 
 from wse_sim.compiler.plan import Infeasible, Plan
+from wse_sim.compiler.streams import HOST
 from wse_sim.errors import ModelError
-from wse_sim.graph import KernelGraph
+from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.graph.kernel_graph import frozen
+from wse_sim.kernels.contract.parameters import spaced
 from wse_sim.modes.base import expect
 from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.modes.pipelined.repricing import reprice
 from wse_sim.whole.covered import forward_kernel
+from wse_sim.whole.lower import without_program
 from wse_sim.whole.regions import KINDS, RegionKind, region_of
-from wse_sim.whole.side_by_side import MOST_BUNDLES, link_attributes, most_bundles
+from wse_sim.whole.regions.contract import token_words
+from wse_sim.whole.regions.dense import Dense
+from wse_sim.whole.regions.norm import NormRegion
+from wse_sim.whole.regions.pointwise import Pointwise
+from wse_sim.whole.side_by_side import link_attributes
 
 LATE = 1.01
 """A region is late if its program takes this multiple of its price: whole words round."""
+FEWER = 8
+"""A tensor without a route, or with too many streams of the host, loses an eighth of its bundles, at least one."""
 REPLANS = 3
 """A plan has its regions from the prices of the one before, so numbers may fall again; then its prices stay too low."""
 
@@ -30,9 +42,49 @@ REPLANS = 3
 def split(plan: PipelinedPlan, regions: Sequence[RegionKind], most: Mapping[str, int]) -> None:
     """Split tensors into the fewest bundles with which the regions at their ends keep the pace of the plan.
 
-    If no number up to that of `most` (8 for other tensors) suffices, the number with the smallest delay is used.
-    The plan's prices count the bundles as well.
+    If no number up to that of `most` suffices, the number with the smallest delay is used. A host core serves one stream, so
+    if the host's bundles need more cells than an edge of the wafer has, the tensor that delays the regions least gets
+    fewer. The plan's prices count the bundles as well.
     """
+    limits = dict(most)
+    _choose(plan, regions, limits)
+    while crowded := _crowded(plan, regions):
+        tries = [limits | {name: count - max(1, count // FEWER)} for name, count in crowded.items()]
+        pace, number = min((_slowest(plan, regions, one), i) for i, one in enumerate(tries))
+        if pace < math.inf:
+            limits = tries[number]
+        _choose(plan, regions, limits)
+        if pace == math.inf:  # routing says so
+            return
+
+
+def _slowest(plan: PipelinedPlan, regions: Sequence[RegionKind], most: Mapping[str, int]) -> float:
+    """Return the cycles per sample of the slowest region with at most `most` bundles; infinite if there are no such numbers."""
+    try:
+        _choose(plan, regions, most)
+    except ModelError:
+        return math.inf
+    return max(region.pace() for region in regions)
+
+
+def _crowded(plan: PipelinedPlan, regions: Sequence[RegionKind]) -> dict[str, int]:
+    """Return the tensors of the host with several bundles, and their number, at an edge that has too few cells."""
+    streams = Counter[tuple[str, int]]()
+    counts: dict[str, int] = {}
+    for stream in plan.host_streams:
+        column = stream.route[0 if stream.producer == HOST else -1][1]
+        bundles = max((region.bundles.get(stream.tensor, 1) for region in regions), default=1)
+        streams[stream.tensor, column] += bundles
+        counts[stream.tensor] = bundles
+    edges = Counter[int]()
+    for (_, column), bundles in streams.items():
+        edges[column] += bundles
+    full = {column for column, bundles in edges.items() if bundles > plan.wafer.rows}
+    return {name: counts[name] for name, column in streams if column in full and counts[name] > 1}
+
+
+def _choose(plan: PipelinedPlan, regions: Sequence[RegionKind], most: Mapping[str, int]) -> None:
+    """Choose the bundles of all tensors, whatever the edges have room for."""
     by_name = {region.name: region for region in regions}
     pace = max(stage.cycles_per_sample for stage in plan.stages)
     streams = [*plan.streams, *plan.host_streams]
@@ -41,14 +93,14 @@ def split(plan: PipelinedPlan, regions: Sequence[RegionKind], most: Mapping[str,
         same = [stream for stream in streams if stream.tensor in tensors]
         names = {(s.tensor, name) for s in same for name in (s.producer, s.consumer) if name in by_name}
         ends = [(tensor, by_name[name]) for tensor, name in sorted(names)]
-        limit = min(most.get(tensor, MOST_BUNDLES) for tensor in tensors)
+        limit = min(most.get(tensor, token_words(plan.graph, tensor)) for tensor in tensors)
         allowed = set(range(1, limit + 1)).intersection(*(region.splits(tensor) for tensor, region in ends))
         if not allowed:
             raise ModelError(
                 f"tensor '{tensors[0]}' needs more than {limit} parallel streams, so that a receiving core has room for two samples "
                 "of its part, but there are no free routes; use a larger wafer or smaller images"
             )
-        groups.append((ends, sorted(allowed)))
+        groups.append((ends, spaced(sorted(allowed))))
 
     def give(ends: Sequence[tuple[str, RegionKind]], count: int) -> float:
         """Set the number of bundles; return the cycles by which the regions at the ends exceed the pace."""
@@ -60,7 +112,11 @@ def split(plan: PipelinedPlan, regions: Sequence[RegionKind], most: Mapping[str,
     for ends, allowed_counts in groups:
         give(ends, allowed_counts[-1])
     for ends, allowed_counts in 2 * groups:
-        late = {count: give(ends, count) for count in allowed_counts}
+        late = dict[int, float]()
+        for count in allowed_counts:
+            late[count] = give(ends, count)
+            if late[count] == 0:
+                break
         give(ends, min(late, key=lambda count: (late[count], count)))
 
 
@@ -76,55 +132,122 @@ def _together(tensors: Sequence[str], regions: Sequence[RegionKind]) -> list[lis
 def settled(graph: KernelGraph, compiler: Callable[[KernelGraph], Plan | Infeasible]) -> Plan | Infeasible:
     """Plan a laid graph in inference so that its prices count no more bundles than its regions have.
 
-    A plan whose regions keep the pace of their prices is returned as it is.
+    A plan with a region that is slower than the pace is made again: norms and elementwise work get regions for as
+    many bundles as their readers need, and prices count at most the bundles that exist. The plan with the fastest
+    programs is returned, with the prices of its programs.
     """
     found = compiler(graph)
-    if graph.training:
+    if graph.training or isinstance(found, Infeasible):
         return found
-    most = most_bundles(graph)
-    limits: dict[str, int] = {}
-    for _ in range(REPLANS):
+    limits, least = dict[str, int](), dict[str, int]()
+    best, pace = found, math.inf
+    late = dict[str, float]()
+    for _ in range(REPLANS + 1):
         if isinstance(found, Infeasible):
-            return found
+            break
+        plan = expect(found, PipelinedPlan)
         try:
-            fewer = late_bundles(expect(found, PipelinedPlan))
+            regions = regions_with_bundles(plan)
         except ModelError:  # no program for this plan: building it says so, a price needs none
-            return found
-        fewer = {
-            name: count
-            for name, count in fewer.items()
-            if count < min(most.get(name, 0), limits.get(name, count + 1))
-        }
-        if not fewer:
-            return found
-        limits |= fewer
-        found = compiler(_limited(graph, limits))
-    return found
+            return best
+        slowest = max((region.pace() for region in regions), default=0.0)
+        if slowest < pace:
+            best, pace, late = plan, slowest, late_paces(plan, regions)
+        fewer, more = _unmet(plan, regions)
+        if not (fewer or more) or (fewer.items() <= limits.items() and more.items() <= least.items()):
+            break
+        limits, least = limits | fewer, least | more
+        found = compiler(_limited(graph, limits, least))
+    return _repriced(expect(best, PipelinedPlan), late) if late else best
 
 
-def late_bundles(plan: PipelinedPlan) -> dict[str, int]:
-    """Return the number of bundles of every tensor at a region whose program is slower than its price.
+def regions_with_bundles(plan: PipelinedPlan) -> list[RegionKind]:
+    """Return the regions that have programs, with the bundles that :func:`split` chooses.
 
     Raises
     ------
     ModelError
         If a region has no program.
     """
+    aside = without_program(plan.graph)
     kernels = [forward_kernel(plan, stage.name) for stage in plan.stages]
     regions = [
         region_of(plan.graph, kernel, stage, plan.wafer)
         for kernel, stage in zip(kernels, plan.stages, strict=True)
-        if kernel.family in KINDS
+        if kernel.family in KINDS and kernel.name not in aside
     ]
     split(plan, regions, {})
+    return regions
+
+
+def late_paces(plan: PipelinedPlan, regions: Sequence[RegionKind]) -> dict[str, float]:
+    """Return the cycles per sample of every region whose program is slower than its price, by kernel."""
     prices = {stage.name: stage.cycles_per_sample for stage in plan.stages}
-    late = [region for region in regions if region.pace() > LATE * prices[region.name]]
-    return {name: count for region in late for name, count in region.bundles.items()}
+    return {
+        region.kernel.name: region.pace()
+        for region in regions
+        if LATE * prices[region.name] < region.pace() < math.inf
+    }
 
 
-def _limited(graph: KernelGraph, limits: Mapping[str, int]) -> KernelGraph:
-    """Return the laid graph with prices for at most `limits` bundles of a tensor."""
-    links = link_attributes(graph, limits)
+def _unmet(plan: PipelinedPlan, regions: Sequence[RegionKind]) -> tuple[dict[str, int], dict[str, int]]:
+    """Return, for regions that are slower than the pace of the plan, the numbers of bundles that they need and that
+    other regions at the other ends could have; without any, those that exist.
+    They are returned as (those that exist, those that are needed)."""
+    pace = LATE * max(stage.cycles_per_sample for stage in plan.stages)
+    fewer, more = dict[str, int](), dict[str, int]()
+    for region in regions:
+        if region.pace() <= pace:
+            continue
+        needed = {name: _needed(region, name, pace) for name in region.bundles}
+        for name, count in needed.items():
+            others = [one for one in regions if one is not region and name in one.bundles]
+            short = [one for one in others if count is not None and max(one.splits(name)) < count]
+            if count is not None and short and all(_can_grow(one, name) for one in short):
+                more[name] = max(count, more.get(name, 0))
+        fewer |= region.bundles
+    return ({}, more) if more else (fewer, more)
+
+
+def _can_grow(region: RegionKind, tensor: str) -> bool:
+    """Return whether a larger region could have more bundles of a tensor: norms and elementwise work of all tensors,
+    layers of their results."""
+    is_result = isinstance(region, Dense) and tensor == region.kernel.outputs[0]
+    return is_result or isinstance(region, NormRegion | Pointwise)
+
+
+def _needed(region: RegionKind, tensor: str, pace: float) -> int | None:
+    """Return the fewest bundles of one tensor and those tied to it with which a region keeps the pace, if its other
+    tensors have as many as possible; None if there is no such number."""
+    chosen = region.bundles
+    widest = {name: region.splits(name)[-1] for name in chosen}
+    tied = region.tied if tensor in region.tied else (tensor,)
+    try:
+        for count in spaced(region.splits(tensor)):
+            region.bundles = {**widest, **dict.fromkeys(tied, count)}
+            if region.pace() <= pace:
+                return count
+    finally:
+        region.bundles = chosen
+    return None
+
+
+def _repriced(plan: PipelinedPlan, paces: Mapping[str, float]) -> PipelinedPlan:
+    """Return the plan with prices that are at least the cycles per sample of the programs, `paces` by kernel."""
+
+    def changed(kernel: Kernel) -> Kernel:
+        if kernel.name not in paces:
+            return kernel
+        words = round(paces[kernel.name] / plan.wafer.wavelet_cycles)
+        return dataclasses.replace(kernel, attrs=frozen({**kernel.attrs, "link_words": words}))
+
+    graph = dataclasses.replace(plan.graph, kernels=tuple(map(changed, plan.graph.kernels)))
+    return reprice(dataclasses.replace(plan, graph=graph), plan.wafer, plan.cluster)
+
+
+def _limited(graph: KernelGraph, limits: Mapping[str, int], least: Mapping[str, int]) -> KernelGraph:
+    """Return the laid graph with prices for at most `limits` and at least `least` bundles of a tensor."""
+    links = link_attributes(graph, limits, least)
     kernels = tuple(
         dataclasses.replace(one, attrs=frozen({**one.attrs, **links.get(one.name, {})}))
         for one in graph.kernels

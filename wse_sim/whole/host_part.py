@@ -43,12 +43,12 @@ def behind_host(graph: KernelGraph, *, trains: bool = False) -> KernelGraph:
     ModelError
         If `trains` and a table is also the weight of a layer.
     """
-    front = _front(graph)
+    front = looked_up(graph)
     rest = [kernel for kernel in graph.kernels if kernel not in front]
     made = {name for kernel in front for name in kernel.outputs}
     between = {name for kernel in rest for name in kernel.inputs if name in made}
     leaves = any(graph.tensors[name].kind is TensorKind.OUTPUT for name in made)
-    if len(between) != 1 or leaves or not any(kernel.family == LOOKED_UP for kernel in front):
+    if len(between) != 1 or leaves:
         return graph
     tables = [
         name
@@ -126,15 +126,17 @@ def with_tokens_first(graph: KernelGraph) -> KernelGraph:
     return dataclasses.replace(with_kernels(graph, kernels, dict(graph.tensors), note), samples=1)
 
 
-def _front(graph: KernelGraph) -> list[Kernel]:
-    """Return kernels of the host's families that depend only on the input and on each other."""
+def looked_up(graph: KernelGraph) -> list[Kernel]:
+    """Return the forward kernels of the host's families that depend only on the input and on each other; none
+    without a table look-up among them."""
     known = {name for name, tensor in graph.tensors.items() if tensor.kind is TensorKind.INPUT}
     found = []
     for kernel in graph.kernels:
-        if kernel.family in OF_HOST and known.issuperset(kernel.inputs):
+        is_forward = kernel.phase is Phase.FORWARD and kernel.family in OF_HOST
+        if is_forward and known.issuperset(kernel.inputs):
             found.append(kernel)
             known.update(kernel.outputs)
-    return found
+    return found if any(kernel.family == LOOKED_UP for kernel in found) else []
 
 
 def without_dropout(graph: KernelGraph) -> KernelGraph:

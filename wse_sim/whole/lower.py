@@ -15,6 +15,7 @@ from wse_sim.whole.factors import with_affine, with_scales
 from wse_sim.whole.host_part import (
     behind_host,
     forward_graph,
+    looked_up,
     with_rows_of_host,
     with_tokens_first,
     without_dropout,
@@ -124,6 +125,7 @@ def laid_graph(graph: KernelGraph, *, streamed: bool = False) -> KernelGraph:
     dense = _trained_rows(graph) if graph.training and is_network else {}
     links = link_attributes(graph) if in_regions else {}
     packed = packed_tensors(graph) if is_network else set()
+    plain = without_program(graph)
     makers = {kernel.name for kernel in forward.values() if packed.intersection(kernel.outputs)}
 
     def trained(kernel: Kernel) -> dict[str, object]:
@@ -133,6 +135,8 @@ def laid_graph(graph: KernelGraph, *, streamed: bool = False) -> KernelGraph:
         return {"trains": True, "has_bias": "bias" in items_of(owner)}
 
     def laid(kernel: Kernel) -> dict[str, object]:
+        if {kernel.name, kernel.forward} & plain:
+            return {}
         if kernel.family in PRODUCTS:
             orientation = "nk" if kernel.phase is Phase.INPUT_GRADIENT else "kn"
             held = LAYS.get(kernel.family, {}) if in_regions else {}
@@ -154,20 +158,35 @@ def laid_graph(graph: KernelGraph, *, streamed: bool = False) -> KernelGraph:
 
     kernels = tuple(
         dataclasses.replace(
-            kernel, attrs=frozen({**kernel.attrs, **laid(kernel), **links.get(kernel.name, {})})
+            kernel,
+            attrs=frozen(
+                {
+                    **kernel.attrs,
+                    **laid(kernel),
+                    **({} if kernel.name in plain else links.get(kernel.name, {})),
+                }
+            ),
         )
         for kernel in graph.kernels
     )
     return dataclasses.replace(graph, kernels=kernels)
 
 
-def with_programs(graph: KernelGraph) -> KernelGraph:
-    """Return the graph without kernels of :data:`WITHOUT_PROGRAM`.
+def without_program(graph: KernelGraph) -> set[str]:
+    """Return the names of the forward kernels that have no program: those of :data:`WITHOUT_PROGRAM`, and the
+    work on rows of tables that the host does in a simulation."""
+    found = {kernel.name for kernel in graph.kernels if kernel.family in WITHOUT_PROGRAM}
+    return found | {kernel.name for kernel in looked_up(graph)}
 
-    Their outputs become inputs of the graph; readers of a dropout read its input.
+
+def with_programs(graph: KernelGraph) -> KernelGraph:
+    """Return the graph without the kernels that have no program.
+
+    Their outputs become inputs of the graph; readers of a dropout read its input. Dropout of scores in attention has no
+    program either.
     """
-    aside = {kernel.name for kernel in graph.kernels if kernel.family in WITHOUT_PROGRAM}
-    if not aside:
+    aside = without_program(graph)
+    if not (aside or any(kernel.attrs.get("dropout", 0.0) for kernel in graph.kernels)):
         return graph
     passed = {kernel.outputs[0]: kernel.inputs[0] for kernel in graph.kernels if kernel.family == "dropout"}
 
@@ -176,11 +195,11 @@ def with_programs(graph: KernelGraph) -> KernelGraph:
             name = passed[name]
         return name
 
-    kernels = tuple(
-        dataclasses.replace(kernel, inputs=tuple(map(source, kernel.inputs)))
-        for kernel in graph.kernels
-        if not {kernel.name, kernel.forward} & aside
-    )
+    def kept(kernel: Kernel) -> Kernel:
+        attrs = frozen({**kernel.attrs, "dropout": 0.0}) if "dropout" in kernel.attrs else kernel.attrs
+        return dataclasses.replace(kernel, inputs=tuple(map(source, kernel.inputs)), attrs=attrs)
+
+    kernels = tuple(kept(kernel) for kernel in graph.kernels if not {kernel.name, kernel.forward} & aside)
     tensors = dict(graph.tensors)
     for kernel in graph.kernels:
         if kernel.name in aside and kernel.family != "dropout":

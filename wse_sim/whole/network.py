@@ -23,12 +23,19 @@ from wse_sim.fabric.format.program import Program
 from wse_sim.graph import KernelGraph, Phase
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole.areas import FabricPlace, StreamLinks
-from wse_sim.whole.bundles import split
+from wse_sim.whole.bundles import FEWER, split
 from wse_sim.whole.covered import forward_kernel
 from wse_sim.whole.laid_ways import Controls, Links, link_map, tree_cycles, way_links
 from wse_sim.whole.paths import BACK, Cell, Grid, direction
 from wse_sim.whole.regions import Ports, RegionKind, region_of
-from wse_sim.whole.regions.contract import PAIR, Inlet, PlacedKernel, bundle_elements
+from wse_sim.whole.regions.contract import (
+    PAIR,
+    Inlet,
+    PlacedKernel,
+    bundle_elements,
+    part_of,
+    token_words,
+)
 from wse_sim.whole.regions.turns import KEEP
 from wse_sim.whole.skips import as_laid, make_room
 from wse_sim.whole.trees import NoRouteError, Tree, grown
@@ -123,7 +130,7 @@ def tree_links(
     """Return the words per sample on the links of trees, including those over the edge to the host."""
     senders = {region.name: region.bundle_senders for region in regions}
     for tree in trees:
-        words = words_of(graph, tree.tensor) / tree.bundles
+        words: float = words_in(graph, tree)
         if tree.producer != HOST:
             words += controls.of(tree.color, senders[tree.producer](tree.bundle))
         yield from way_links(tree, words)
@@ -134,6 +141,15 @@ def tree_links(
 def words_of(graph: KernelGraph, tensor: str) -> int:
     """Return the words per sample of a tensor, including the padding of its rows to whole words."""
     return (graph.tensors[tensor].elements // graph.samples + filled(graph, tensor)) // PAIR
+
+
+def words_in(graph: KernelGraph, tree: Tree) -> int:
+    """Return the words per sample of a tree: those of its bundle."""
+    words = words_of(graph, tree.tensor)
+    if tree.bundles == 1:
+        return words
+    of_token = token_words(graph, tree.tensor)
+    return words // of_token * len(part_of(of_token, tree.bundle, tree.bundles))
 
 
 def host_inputs(graph: KernelGraph, trees: Sequence[Tree], values: Floats) -> dict[str, Floats]:
@@ -234,14 +250,15 @@ def _laid(
         except NoRouteError as told:
             if told.tensor not in first:
                 first.insert(0, told.tensor)
-            elif (bundles := _bundles_of(told.tensor, regions)) > 1:
-                most[told.tensor] = bundles - 1
-            else:
+                continue
+            bundles = _bundles_of(told.tensor, regions)
+            if bundles == 1:
                 raise
+            most[told.tensor] = bundles - max(1, bundles // FEWER)
 
 
 def _bundles_of(tensor: str, regions: Sequence[RegionKind]) -> int:
-    return max(region.bundles.get(tensor, 1) for region in regions)
+    return max((region.bundles.get(tensor, 1) for region in regions), default=1)
 
 
 def own_colors(grid: Grid, region: PlacedKernel, colors: int) -> list[int]:
@@ -308,7 +325,10 @@ def trees_of(
                 senders: tuple[Cell, ...] = (fed[bundle],)
             else:
                 senders = source_region.bundle_senders(bundle)
-            host = _edge(out_point, edges, wafer.rows) if bundle and out_point else out_point
+            host = out_point
+            if out_point and bundles > 1:  # each bundle leaves at the row of its outlet, or near it
+                edges -= {out_point} if bundle == 0 else set()
+                host = _edge((senders[0][0], out_point[1]), edges, wafer.rows)
             sinks = [host] if host else []
             sinks += [inlet.cell for inlet in inlets if inlet.bundle == bundle]
             sinks += further.get(first.tensor, ())
@@ -322,6 +342,10 @@ def _edge(point: Cell, taken: set[Cell], rows: int) -> Cell:
     """Take the free edge cell nearest to a channel: a host core sends its words in one order, so it feeds one
     stream only."""
     free = [(row, point[1]) for row in range(rows) if (row, point[1]) not in taken]
+    if not free:
+        raise ModelError(
+            f"the streams of the host take more than the {rows} cells of an edge, one each; use a larger wafer"
+        )
     found = min(free, key=lambda cell: abs(cell[0] - point[0]))
     taken.add(found)
     return found
@@ -330,10 +354,10 @@ def _edge(point: Cell, taken: set[Cell], rows: int) -> Cell:
 def _edges(
     point: Cell, taken: set[Cell], rows: int, inlets: Sequence[Inlet], bundles: int
 ) -> dict[int, Cell]:
-    """Return one edge cell per bundle, sorted like their inlets from north to south so that routes need not
-    cross."""
-    cells = sorted(_edge(point, taken, rows) for _ in range(bundles))
+    """Return one edge cell per bundle: the free ones nearest to the rows of their inlets, sorted like these from
+    north to south so that routes need not cross."""
     tops = {one: min((i.cell for i in inlets if i.bundle == one), default=point) for one in range(bundles)}
+    cells = sorted(_edge((row, point[1]), taken, rows) for row, _ in sorted(tops.values()))
     return dict(zip(sorted(tops, key=lambda one: (tops[one], one)), cells, strict=True))
 
 
@@ -385,7 +409,7 @@ def route_tree(b: Builder, tree: Tree, cols: int) -> None:
 
 def host_streams(b: Builder, tree: Tree, number: int, graph: KernelGraph, samples: int, cols: int) -> None:
     """Add the host streams at the ends of a tree."""
-    words = samples * words_of(graph, tree.tensor) // tree.bundles
+    words = samples * words_in(graph, tree)
     if tree.producer == HOST:
         row, col = tree.source
         b.host_in(f"host in {number}", tree.color, words, row, "W" if col == 0 else "E")

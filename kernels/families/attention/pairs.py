@@ -64,7 +64,10 @@ def in_band(dims: Dims, tiling: Tiling, attrs: Attrs) -> tuple[Dims, Tiling]:
     bands = AttentionAttributes.of(attrs).bands
     if bands == 1:
         return dims, tiling
-    count = np.where(tiling.rows >= LEAST_ROWS * bands, bands, 1)
+    count = np.ones(np.shape(tiling.rows), np.int64)
+    for part in range(2, bands + 1):
+        if bands % part == 0:
+            count = np.where(tiling.rows >= LEAST_ROWS * part, np.int64(part), count)
     return {**dims, "heads": dims["heads"] // count}, replace(tiling, rows=tiling.rows // count)
 
 

@@ -7,6 +7,7 @@ arrive in that many bundles, the region is that of :mod:`wse_sim.whole.regions.a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -18,7 +19,7 @@ from wse_sim.graph import Kernel, KernelGraph, Phase, frozen
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.contract.family import Tiling
 from wse_sim.kernels.families.attention.attributes import AttentionAttributes
-from wse_sim.kernels.families.attention.pairs import LEAST_ROWS, pair_cost
+from wse_sim.kernels.families.attention.pairs import LEAST_ROWS, pair_cost, pair_footprint
 from wse_sim.whole.areas import FabricPlace
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.attention import PORTS, Attention
@@ -71,10 +72,15 @@ class BandedAttention(Attention):
 
     def pace(self) -> float:
         """Return the planned cycles per sample with this number of bands, at least the time of an operand's
-        words on their link."""
+        words on their link; infinite if a core has no room for them."""
         count = len(self.bands)
         attrs = {**self.kernel.attrs, "bands": count}
         place = Tiling(self.region.rows, self.compute_cols, "stationary")
+        if (
+            pair_footprint(self.kernel.dims, place, self.wafer, attrs).total_bytes
+            > self.wafer.sram_usable_bytes
+        ):
+            return math.inf
         cost = pair_cost(self.kernel.dims, place, self.wafer, Phase.FORWARD, attrs)
         words = self.tokens * self.features / PAIR / count
         return max(float(np.asarray(cost.total - cost.idle)), float(self.wafer.wavelet_cycles * words))

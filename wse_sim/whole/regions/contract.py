@@ -22,6 +22,7 @@ from wse_sim.errors import ModelError
 from wse_sim.fabric.format.builder import Builder
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.areas import FabricPlace
 from wse_sim.whole.paths import STEPS, Cell
 
@@ -29,6 +30,7 @@ PAIR = 2  # fp16 elements of a word
 IMAGES = ("conv2d", "pool2d")
 """Families that read and write images."""
 IMAGE_AXES = 4  # samples, channels, lines, columns
+HEAD_AXES = 4  # samples, heads, tokens, features of a head
 POINTWISE = ("elementwise", "activation", "generated")
 """Families that work element by element."""
 Floats = NDArray[np.float32]
@@ -202,7 +204,7 @@ class PlacedKernel(ABC):
 
     # ---- streams side by side ----------------------------------------------------------------------------------------
 
-    def splits(self, tensor: str) -> tuple[int, ...]:
+    def splits(self, tensor: str) -> Sequence[int]:
         """Return the numbers of bundles into which an operand or the result can be split, in ascending order."""
         return (1,)
 
@@ -278,9 +280,38 @@ def _images(graph: KernelGraph) -> set[str]:
     return found
 
 
+def part_of(words: int, part: int, of: int) -> range:
+    """Return the words of a token that bundle `part` of `of` has. Bundles differ by at most one word, and a
+    multiple of their number divides each of them.
+
+    >>> [list(part_of(7, part, 3)) for part in range(3)]
+    [[0, 1], [2, 3], [4, 5, 6]]
+    """
+    return range(part * words // of, (part + 1) * words // of)
+
+
+def part_with(word: int, words: int, of: int) -> int:
+    """Return the bundle, of `of`, that has a word of a token.
+
+    >>> [part_with(word, 7, 3) for word in range(7)]
+    [0, 0, 1, 1, 2, 2, 2]
+    """
+    return ((word + 1) * of - 1) // words
+
+
 def bundle_elements(graph: KernelGraph, tensor: str, features: int, bundle: int, of: int) -> IntArray:
     """Return the element indices of a row (a token or an image) in the word order of a bundle."""
     order = stream_order(graph, tensor)
     wide = np.arange(features)[None] if order is None else order.reshape(-1, graph.tensors[tensor].shape[1])
-    each = wide.shape[1] // of
-    return wide[:, bundle * each : (bundle + 1) * each].reshape(-1)
+    part = part_of(ceil_div(wide.shape[1], PAIR), bundle, of)
+    return wide[:, PAIR * part.start : PAIR * part.stop].reshape(-1)
+
+
+def token_words(graph: KernelGraph, tensor: str) -> int:
+    """Return the words of a token, or of a pixel of an image; a token of attention, stored as (samples, heads,
+    tokens, d), has the features of all heads."""
+    shape = graph.tensors[tensor].shape
+    if stream_order(graph, tensor) is not None:
+        return int(ceil_div(shape[1], PAIR))
+    heads = shape[1] if len(shape) == HEAD_AXES else 1
+    return int(ceil_div(heads * shape[-1], PAIR))

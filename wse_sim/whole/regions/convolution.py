@@ -227,7 +227,7 @@ def folded(kernel: Kernel, weights: Mapping[str, Floats]) -> Mapping[str, Floats
 class FlowingConvolution(Flowing, Convolution):
     """A convolution whose last row has no inputs and only finishes outputs."""
 
-    def splits(self, tensor: str) -> tuple[int, ...]:
+    def splits(self, tensor: str) -> Sequence[int]:
         """Return the numbers of bundles of the image for which words are whole, every bundle has a row, and
         an inlet can store two images."""
         if tensor != self.kernel.inputs[0]:

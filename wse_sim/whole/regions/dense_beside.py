@@ -12,7 +12,7 @@ from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.whole.paths import BACK, Cell, direction
 from wse_sim.whole.regions.contract import PAIR, Ports
-from wse_sim.whole.regions.dense_shape import LAST_SLOTS, DenseShape
+from wse_sim.whole.regions.dense_shape import LAST_SLOTS, DenseShape, elements_of
 from wse_sim.whole.regions.turns import RELAY_SLOTS, alternate, deal, receive_all, relay, route_takers
 
 STORE, HAND_ON, RECEIVE = 1, 2, 1  # microthreads: of a store, in and out; of an inlet
@@ -77,7 +77,7 @@ class DenseBeside(DenseShape):
         """Return how the words of a row in a bundle arrive: among all words of the bundle, or only those of
         the row."""
         first, count = self._part(row, bundle)
-        each = count if self.is_relayed else self.inputs // self.streams
+        each = count if self.is_relayed else len(elements_of(self.inputs, bundle, self.streams))
         cell = (self.top + row, self.left - 1)
         slots = [
             b.buffer(f"{self.name}.arriving {row} {bundle} {turn}", self.held * each, "fp16", cell)
@@ -179,11 +179,13 @@ class DenseBeside(DenseShape):
         """Write one store: it passes parts of samples to the next store, or deals them to the columns if it
         is the last."""
 
+        stored = self.unit * len(self.part_of_residual(bundle))
+
         def receive(turn: int) -> None:
-            receive_all(store, inward, slots[turn].dsd(0, self.stored), STORE, "low")
+            receive_all(store, inward, slots[turn].dsd(0, stored), STORE, "low")
 
         def hand_on(turn: int) -> None:
-            part = slots[turn].dsd(0, self.stored)
+            part = slots[turn].dsd(0, stored)
             store.mov(fabric_out(outward), part, dtype="fp16", start="none", thread=HAND_ON, priority="high")
 
         def deal_out(turn: int) -> None:
@@ -200,10 +202,10 @@ class DenseBeside(DenseShape):
 
     def _deal_residual(self, store: CoreClass, slot: Buffer, color: int, bundle: int) -> None:
         """Deal each column its part of every token."""
-        each, taking = self.features // self.residuals, self._taking(bundle)
+        part, taking = self.part_of_residual(bundle), self._taking(bundle)
         shares = []
         for cell, first, length in taking:
-            at = self.senders.index(cell) * self.outputs + first - bundle * each
-            shares.append([(slot.dsd(at, length, step=each), length)])
+            at = self.senders.index(cell) * self.outputs + first - part.start
+            shares.append([(slot.dsd(at, length, step=len(part)), length)])
         with store.loop(self.unit):
             deal(store, color, shares, len(shares))

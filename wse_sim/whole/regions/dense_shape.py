@@ -6,6 +6,7 @@ Symbols as in :mod:`wse_sim.whole.regions.dense`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import accumulate, chain, pairwise
 from math import ceil
 
@@ -14,7 +15,7 @@ import numpy as np
 from wse_sim.compiler.plan import Stage
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.word_rows import TURN_CYCLES, hearing_cycles, residual_cycles
+from wse_sim.kernels.blocks.word_rows import MOST_HEARD, TURN_CYCLES, hearing_cycles, residual_cycles
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import (
@@ -24,6 +25,8 @@ from wse_sim.whole.regions.contract import (
     RegionKind,
     divisor,
     links_between,
+    part_of,
+    part_with,
     refused,
     stream_order,
 )
@@ -31,11 +34,45 @@ from wse_sim.whole.regions.fused import ITEMS, items_of, work_cycles
 from wse_sim.whole.regions.turns import RELAY_SLOTS
 
 DEALT = 3  # words that a row takes at a time; its queue holds twice as many
-MOST_HEARD = 3  # bundles that the core next to a row can receive, one microthread each
 STORES = 3  # most cores that store a residual, if the region has room
 STORED_FRACTION = 0.8  # of a core's memory that three samples in a store may take; beyond it a store has two
 LAST_SLOTS = 2  # samples in the store that deals them out
 QUEUED_WORDS = 14  # of sums between two cores: output queue, router, input queue
+
+
+def elements_of(features: int, bundle: int, of: int) -> range:
+    """Return the elements of a token of `features` that a bundle has."""
+    part = part_of(features // PAIR, bundle, of)
+    return range(PAIR * part.start, PAIR * part.stop)
+
+
+@lru_cache(maxsize=1024)
+def evenly(words: int, rows: int, parts: int) -> tuple[int, ...]:
+    """Return the words of every row if each of `parts` groups of rows has a part of them, evenly spread.
+
+    >>> evenly(10, 4, 1), evenly(10, 4, 3)
+    ((2, 3, 2, 3), (1, 2, 3, 4))
+    """
+    out: list[int] = []
+    for part in range(parts):
+        mine = rows // parts + (part < rows % parts)
+        of_part = len(part_of(words, part, parts))
+        out += [len(part_of(of_part, i, mine)) for i in range(mine)]
+    return tuple(out)
+
+
+@lru_cache(maxsize=4096)
+def most_heard(words: int, streams: int, shares: tuple[int, ...]) -> int:
+    """Return the words of all bundles with words of a row, for the row with the most. The token has `words` words in
+    `streams` bundles; rows take `shares`.
+
+    >>> most_heard(10, 2, (2, 3, 2, 3)), most_heard(10, 3, (2, 3, 2, 3))
+    (5, 7)
+    """
+    ends = np.cumsum((0, *shares))
+    first, last = ends[:-1][ends[1:] > ends[:-1]], ends[1:][ends[1:] > ends[:-1]] - 1
+    lowest, highest = ((first + 1) * streams - 1) // words, ((last + 1) * streams - 1) // words
+    return int(np.max((highest + 1) * words // streams - lowest * words // streams))
 
 
 class DenseShape(RegionKind):
@@ -47,6 +84,8 @@ class DenseShape(RegionKind):
     """Whether enough colors are left for relay cores."""
     wanted_samples = 0
     """Samples of a residual that must be buffered so that the skip does not limit the pace."""
+    has_even_rows = False
+    """Whether all rows with inputs have as many words; otherwise the last one has fewer."""
     fills_columns = True
     """Whether the column with the last features receives as many elements of a residual as the others."""
 
@@ -126,46 +165,39 @@ class DenseShape(RegionKind):
     @property
     def heard(self) -> list[list[int]]:
         """Bundles that the inlet of every row receives: those with words of the row."""
-        each = self.inputs // PAIR // self.streams
-        rows = self._dealt()[: self.fed]
-        return [list(range(int(words[0]) // each, int(words[-1]) // each + 1)) for words in rows]
+        all_words, of = self.inputs // PAIR, self.streams
+        ends = pairwise(accumulate(self.words[: self.fed], initial=0))
+        return [
+            list(range(part_with(first, all_words, of), part_with(end - 1, all_words, of) + 1))
+            for first, end in ends
+        ]
 
     def _shares(self, words: int, rows: int, *, has_last: bool) -> list[int]:
         """Return the words of each of `rows` rows; `has_last` if they include the region's last row."""
         others = rows - has_last
         if not others:
             return [words]
-        if not has_last and self.streams <= rows:
-            return min(
-                self._even(words, rows, 1), self._even(words, rows, self.streams), key=self._fed_cycles
-            )
-        last = 0
-        if has_last:
-            each = self.tokens * PAIR * ceil_div(self.outputs, self.wafer.fma_mixed_per_cycle)
-            less = max(0, ceil(self._last_more() / each))
-            most = next(m for m in range(1, words + 1) if m * others + max(1, m - less) >= words)
-            last = max(1, min(most - less, words // rows), words - most * others)
+        if not has_last:
+            groups = {1, min(self.streams, rows)}
+            spread = [list(evenly(words, rows, parts)) for parts in sorted(groups)]
+            return min(spread, key=self._fed_cycles)
+        each = self.tokens * PAIR * ceil_div(self.outputs, self.wafer.fma_mixed_per_cycle)
+        less = max(0, ceil(self._last_more() / each))
+        most = next(m for m in range(1, words + 1) if m * others + max(1, m - less) >= words)
+        last = max(1, min(most - less, words // rows), words - most * others)
         whole, rest = divmod(words - last, others)
-        return [*(whole + (i < rest) for i in range(others)), *([last] if has_last else [])]
-
-    @staticmethod
-    def _even(words: int, rows: int, parts: int) -> list[int]:
-        """Return the words of every row if each of `parts` groups of rows has as many words, evenly spread."""
-        out = []
-        for part in range(parts):
-            mine = rows // parts + (part < rows % parts)
-            whole, rest = divmod(words // parts, mine)
-            out += [whole + (i < rest) for i in range(mine)]
-        return out
+        return [*(whole + (i < rest) for i in range(others)), last]
 
     def _fed_cycles(self, shares: Sequence[int]) -> float:
         """Return the cycles per token of a row with its inlet, which receives all bundles with words of the
         row."""
-        each, size = max(shares), self.inputs // PAIR // self.streams
-        ends = [0, *accumulate(shares)]
-        heard = max((end - 1) // size - first // size + 1 for first, end in pairwise(ends) if end > first)
+        each = max(shares)
         row = PAIR * each * ceil_div(self.outputs, self.wafer.fma_mixed_per_cycle) + self.outputs
-        return float(max(row, hearing_cycles(heard * size, each, self.wafer)))
+        return float(max(row, hearing_cycles(self._most_heard(shares), each, self.wafer)))
+
+    def _most_heard(self, shares: Sequence[int]) -> int:
+        """Return the words per token of all bundles with words of a row, for the row with the most."""
+        return most_heard(self.inputs // PAIR, self.streams, tuple(shares))
 
     @property
     def fed(self) -> int:
@@ -303,14 +335,18 @@ class DenseShape(RegionKind):
     def unit(self) -> int:
         """Tokens that a store receives and passes on at a time: the most for which there is room thrice, of
         those that divide a sample."""
-        each = 2.0 * self.features / max(1, self.residuals)
+        each = 2.0 * max(len(self.part_of_residual(bundle)) for bundle in range(max(1, self.residuals)))
         room = STORED_FRACTION * self.wafer.sram_usable_bytes - 2.0 * RELAY_SLOTS * self.cols * self.outputs
         return divisor(self.tokens, max(1, int(room / RELAY_SLOTS / each)))
 
     @property
     def stored(self) -> int:
-        """Elements of a part of a sample in a store."""
-        return self.unit * self.features // max(1, self.residuals)
+        """Elements of a part of a sample in a store with the largest bundle."""
+        return self.unit * max(len(self.part_of_residual(bundle)) for bundle in range(max(1, self.residuals)))
+
+    def part_of_residual(self, bundle: int) -> range:
+        """Return the elements of a token that a bundle of the residual has."""
+        return elements_of(self.features, bundle, max(1, self.residuals))
 
     @property
     def wanted_stores(self) -> int:
@@ -369,30 +405,40 @@ class DenseShape(RegionKind):
     def _sent_into(self, bundle: int, position: int, bundles: int = 0) -> tuple[int, int]:
         """Return the range of elements, (first, end), of the column at a position from the outlet that are in
         a bundle, by default of the result."""
-        each = self.features // (bundles or self.bundles.get(self.kernel.outputs[0], 1))
+        part = elements_of(self.features, bundle, bundles or self.bundles.get(self.kernel.outputs[0], 1))
         before = position * self.outputs
-        return max(0, bundle * each - before), min(self.sent(position), (bundle + 1) * each - before)
+        return max(0, part.start - before), min(self.sent(position), part.stop - before)
 
     def bundle_senders(self, bundle: int) -> tuple[Cell, ...]:
         """Return the cells of the columns that have features of a bundle."""
         spans = [self._sent_into(bundle, position) for position in range(self.cols)]
         return tuple(cell for cell, (first, end) in zip(self.senders, spans, strict=True) if first < end)
 
-    def splits(self, tensor: str) -> tuple[int, ...]:
-        """Return the numbers of bundles with whole words; for the result at most the number of columns."""
+    def splits(self, tensor: str) -> Sequence[int]:
+        """Return the numbers of bundles: a column has features of at most two bundles, and an inlet receives at
+        most three."""
         if tensor == self.kernel.outputs[0]:
-            most = self.features // self.outputs
-            return tuple(count for count in range(1, most + 1) if self.features % (PAIR * count) == 0) or (1,)
+            return range(1, max(1, self.most_of_columns) + 1)
         if self.kernel.inputs.count(tensor) != 1:
             return (1,)
         if tensor != self.kernel.inputs[0]:
-            counts = range(1, self.most_residual + 1)
-            return tuple(count for count in counts if self.features % (PAIR * count) == 0)
+            return range(1, max(1, min(self.most_residual, self.most_of_columns)) + 1)
         if self.is_narrow or stream_order(self.graph, tensor) is not None:
             return (1,)
-        words = self.inputs // PAIR
-        most = min(words, MOST_HEARD * self.fed)
-        return tuple(count for count in range(1, most + 1) if words % count == 0)
+        words, fed = self.inputs // PAIR, self.fed
+        most = ceil_div(words, max(1, fed - (not self.has_even_rows)))  # words of the fullest row
+        # Rows of one bundle each: as many in every bundle, or as many words. A row of several has all of them.
+        return [
+            count
+            for count in range(1, min(words, MOST_HEARD * fed) + 1)
+            if (words % count == 0 and min(count, ceil_div(most - 1, words // count) + 1) <= MOST_HEARD)
+            or (self.has_even_rows and (fed % count == 0 or count % fed == 0))
+        ]
+
+    @property
+    def most_of_columns(self) -> int:
+        """Largest number of bundles of results for which each has at least the features of a column."""
+        return self.features // self.outputs
 
     def _dealt(self) -> list[IntArray]:
         """Return the word indices that every row takes of a token, in stream order."""
@@ -415,9 +461,9 @@ class DenseShape(RegionKind):
 
     def _part(self, row: int, bundle: int) -> tuple[int, int]:
         """Return the first element of a row in a bundle of a token, and their number."""
-        words, size = self._dealt()[row], self.inputs // self.streams
-        first, end = PAIR * int(words[0]) - bundle * size, PAIR * int(words[-1]) + PAIR - bundle * size
-        return max(0, first), min(end, size) - max(0, first)
+        words, part = self._dealt()[row], elements_of(self.inputs, bundle, self.streams)
+        first, end = PAIR * int(words[0]) - part.start, PAIR * int(words[-1]) + PAIR - part.start
+        return max(0, first), min(end, len(part)) - max(0, first)
 
     def issued_cycles(self) -> float:
         """Return the issue cycles per sample of the busiest core; a region of one row moves its sums instead
@@ -446,7 +492,7 @@ class DenseShape(RegionKind):
         """
         each = self.wafer.wavelet_cycles
         heard = self._relay_cycles() if self.is_relayed else self._hearing_cycles()
-        sent = each * self.features / PAIR / self.bundles.get(self.kernel.outputs[0], 1)
+        sent = each * ceil_div(self.features // PAIR, self.bundles.get(self.kernel.outputs[0], 1))
         beside = max(heard, self.tokens * sent, self.handed_cycles())
         return float(max(self.issued_cycles() + self.held_up_cycles(), beside))
 
@@ -475,11 +521,11 @@ class DenseShape(RegionKind):
         """Return the cycles per sample of a relay: one instruction per row, and one that switches the rows
         back."""
         most = max(sum(g in heard for heard in self.heard) for g in range(self.streams))
-        words = self.inputs / PAIR / self.streams
-        return self.tokens * (self.wafer.wavelet_cycles * words + TURN_CYCLES * (most + 1))
+        words = ceil_div(self.inputs // PAIR, self.streams)
+        return self.tokens * float(self.wafer.wavelet_cycles * words + TURN_CYCLES * (most + 1))
 
     def _hearing_cycles(self) -> float:
         """Return the cycles per sample of an inlet that receives its bundles and deals out its words."""
-        most = 1 if self.is_narrow else max(map(len, self.heard))
-        words = most * self.inputs / PAIR / self.streams
-        return self.tokens * float(hearing_cycles(words, max(self.words), self.wafer))
+        shares = self.words[: self.fed]
+        words = self.inputs // PAIR if self.is_narrow else self._most_heard(shares)
+        return self.tokens * float(hearing_cycles(words, max(shares), self.wafer))

@@ -44,6 +44,7 @@ class SharedDense(Dense):
     """A product with a weight whose outputs are finished by several rows."""
 
     relays = False
+    has_even_rows = True
 
     @property
     def own_colors(self) -> int:
@@ -79,7 +80,7 @@ class SharedDense(Dense):
     def _shares(self, words: int, rows: int, *, has_last: bool) -> list[int]:
         return super()._shares(words, rows, has_last=False)
 
-    def splits(self, tensor: str) -> tuple[int, ...]:
+    def splits(self, tensor: str) -> Sequence[int]:
         """Return 1 for a result that leaves next to its region, over one link."""
         return (1,) if tensor == self.kernel.outputs[0] and self.is_westward else super().splits(tensor)
 
@@ -97,8 +98,8 @@ class SharedDense(Dense):
     @property
     def link_cycles(self) -> float:
         """Cycles that a token occupies its link."""
-        words = self.features / PAIR / self.bundles.get(self.kernel.outputs[0], 1)
-        return self.wafer.wavelet_cycles * words
+        words = ceil_div(self.features // PAIR, self.bundles.get(self.kernel.outputs[0], 1))
+        return float(self.wafer.wavelet_cycles * words)
 
     @property
     def is_spaced(self) -> bool:

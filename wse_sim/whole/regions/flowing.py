@@ -35,6 +35,7 @@ class Flowing(Dense):
     """A product with a weight; the first row adds the bias to the sums, the last row applies ReLU."""
 
     fills_columns = False
+    has_even_rows = True
 
     @property
     def is_possible(self) -> bool:

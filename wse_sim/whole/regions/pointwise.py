@@ -44,9 +44,11 @@ from wse_sim.whole.regions.contract import (
     Ports,
     RegionKind,
     bundle_elements,
+    part_of,
     refused,
     rows_in_turn,
     stream_order,
+    token_words,
 )
 from wse_sim.whole.regions.turns import (
     RELAY_SLOTS,
@@ -395,16 +397,20 @@ class Pointwise(PointwisePlace, RegionKind):
         """All operands and the result have the same number of bundles."""
         return (*dict.fromkeys(self.kernel.inputs), self.kernel.outputs[0])
 
-    def splits(self, tensor: str) -> tuple[int, ...]:
-        """Return the numbers of bundles with whole words of a token or pixel, and enough rows for inlets and
-        stores in every band."""
-        name = self.kernel.outputs[0]
-        shape = self.graph.tensors[name].shape
-        features = shape[1] if stream_order(self.graph, name) is not None else shape[-1]
+    def splits(self, tensor: str) -> Sequence[int]:
+        """Return the numbers of bundles for which every band has a word of a token or pixel, and enough rows for
+        inlets and stores; an odd number of features is not split."""
         waiting = sum(self.waits(operand) for operand in self.kernel.inputs)
         least = len(self.kernel.inputs) + (STORES - 1) * waiting
         most = rows_in_turn(self.region, self.wafer) // least
-        return (1, *(count for count in range(2, most + 1) if features % (PAIR * count) == 0))
+        if self.elements % (PAIR * self.token_words):
+            return (1,)
+        return range(1, max(1, min(most, self.token_words)) + 1)
+
+    @property
+    def token_words(self) -> int:
+        """Words of a token, or of a pixel."""
+        return token_words(self.graph, self.kernel.outputs[0])
 
     @property
     def bands(self) -> tuple[Pointwise, ...]:
@@ -427,7 +433,10 @@ class Pointwise(PointwisePlace, RegionKind):
     @property
     def elements(self) -> int:
         """Elements of a sample, or of a bundle of it."""
-        return super().elements // self.share
+        whole = super().elements
+        if self.share == 1:
+            return whole
+        return whole // self.token_words * len(part_of(self.token_words, self.band, self.share))
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
@@ -447,7 +456,7 @@ class Pointwise(PointwisePlace, RegionKind):
 
     def pace(self) -> float:
         """Return the cycles per sample; operands of a band share the links of its serpentine."""
-        words = self.elements / self.streams / PAIR
+        words = max(band.elements for band in self.bands) / PAIR
         return max(self.issued_cycles(), len(self.kernel.inputs) * words * self.wafer.wavelet_cycles)
 
     @property
@@ -588,7 +597,7 @@ class Pointwise(PointwisePlace, RegionKind):
 
     def issued_cycles(self) -> float:
         """Return the issue cycles per sample, by the formulas of the module."""
-        each = self.bands[0].each
+        each = max(band.each for band in self.bands)
         words = each / PAIR * (len(self.kernel.inputs) + 1)
         return words + operators_cycles(self.operators, each, self.wafer)
 
