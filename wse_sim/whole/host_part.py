@@ -56,13 +56,8 @@ def behind_host(graph: KernelGraph, *, trains: bool = False) -> KernelGraph:
         for name in kernel.parameters
         if graph.tensors[name].kind is TensorKind.PARAMETER
     ]
-    tied = [(name, kernel.name) for kernel in rest for name in kernel.parameters if name in tables]
-    if trains and tied:
-        table, layer = tied[0]
-        raise ModelError(
-            f"parameter '{table}' is a table that the host looks tokens up in and the weight of '{layer}', and on the whole "
-            "fabric tables do not train; give the layer its own weight"
-        )
+    if trains:
+        check_tables(graph, front, rest)
     name = between.pop()
     tensors = dict(graph.tensors)
     tensors[name] = dataclasses.replace(tensors[name], kind=TensorKind.INPUT, per_sample=True)
@@ -71,6 +66,28 @@ def behind_host(graph: KernelGraph, *, trains: bool = False) -> KernelGraph:
     if trains:
         note += ", and these tables do not train"
     return with_kernels(graph, rest, tensors, note)
+
+
+def check_tables(graph: KernelGraph, front: Iterable[Kernel], rest: Iterable[Kernel]) -> None:
+    """Check that no table of the look-ups in `front` is a weight of a layer in `rest`.
+
+    Raises
+    ------
+    ModelError
+        Naming the table and the layer.
+    """
+    tables = {
+        name
+        for kernel in front
+        for name in kernel.parameters
+        if graph.tensors[name].kind is TensorKind.PARAMETER
+    }
+    for kernel in rest:
+        for table in tables.intersection(kernel.parameters):
+            raise ModelError(
+                f"parameter '{table}' is a table that the host looks tokens up in and the weight of '{kernel.name}', and on the whole "
+                "fabric tables do not train; give the layer its own weight"
+            )
 
 
 def with_rows_of_host(graph: KernelGraph) -> KernelGraph:

@@ -26,6 +26,7 @@ from wse_sim.modes.base import expect
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole.bundles import settled
 from wse_sim.whole.covered import check_wafer, is_chain
+from wse_sim.whole.host_part import check_tables, looked_up
 from wse_sim.whole.lower import is_laid, priced_graph, with_programs, without_program
 from wse_sim.whole.trained.covered import check_any
 from wse_sim.whole.trained.rounds import in_program_rounds
@@ -73,6 +74,10 @@ def composed_graph(graph: KernelGraph) -> ComposedGraph:
     laid = priced_graph(graph)
     aside = without_program(laid)
     _check_equal(graph, laid)
+    if laid.training:
+        front = looked_up(laid)
+        forward = [one for one in laid.kernels if one.phase is Phase.FORWARD and one not in front]
+        check_tables(laid, front, forward)
     check_any(with_programs(_by_sgd(laid)))
     plain = tuple(one.name for one in laid.kernels if one.phase is Phase.FORWARD and one.name in aside)
     return ComposedGraph(laid, plain)

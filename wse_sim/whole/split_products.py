@@ -10,7 +10,7 @@ which the routers multicast. Gated layers often make gate and values the same wa
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +38,7 @@ def unpacked(graph: KernelGraph) -> KernelGraph:
         return graph
     tensors = dict(graph.tensors)
     kernels = list(graph.kernels)
-    notes: list[str] = []
+    split: dict[tuple[str, int], list[str]] = {}
     for reader in graph.kernels:
         names = _parts_of(graph, reader)
         product = next((kernel for kernel in kernels if names and reader.inputs[0] in kernel.outputs), None)
@@ -55,10 +55,17 @@ def unpacked(graph: KernelGraph) -> KernelGraph:
             if reader.family == "attention"
             else f"the {len(names)} parts of '{reader.name}'"
         )
-        notes.append(
-            f"'{product.name}' makes {what} in one product; on the fabric these are {COUNTS[len(names)]} layers"
-        )
+        split.setdefault((what, len(names)), []).append(product.name)
+    notes = (_note(products, what, count) for (what, count), products in split.items())
     return with_kernels(graph, kernels, tensors, *notes)
+
+
+def _note(products: Sequence[str], what: str, count: int) -> str:
+    """Return the sentence on the products that are separated."""
+    if len(products) == 1:
+        return f"'{products[0]}' makes {what} in one product; on the fabric these are {COUNTS[count]} layers"
+    more = len(products) - 1
+    return f"'{products[0]}' and {more} more make {what} in one product; on the fabric each becomes {COUNTS[count]} layers"
 
 
 def _parts_of(graph: KernelGraph, reader: Kernel) -> tuple[str, ...]:
