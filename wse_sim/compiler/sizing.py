@@ -62,12 +62,12 @@ class Group:
         """All kernels of the stage."""
         return [self.forward, *self.backward, *self.update]
 
-    @property
+    @cached_property
     def flow(self) -> Flow:
         """How a sample flows through the forward kernel."""
         return family(self.forward.family).flow(self.forward.dims, self.forward.attrs)
 
-    @property
+    @cached_property
     def lay(self) -> Lay:
         """Layout of the forward kernel on the cores of its region."""
         return family(self.forward.family).lay(self.forward.dims, self.forward.attrs)
