@@ -113,7 +113,7 @@ def _read(folder: Path, key: str) -> Any:
         return None
 
 
-def from_json(text: bytes) -> Any:
+def from_json(text: bytes) -> object:
     """The value whose :func:`as_json` is `text`; raises one of :data:`FAULTS` if there is none."""
     data = json.loads(text)
     arrays = {

@@ -95,16 +95,7 @@ def two_batches(
     taken = np.zeros(count)
     free = np.full(count, np.inf)  # when a stage has updated its weights after the first batch
     done = np.zeros(2 * count, np.int64)  # passes started
-    out = np.zeros(2 * count + 1, np.int64)  # streams out of lane n: out[n] to out[n + 1]
-    into = np.zeros(2 * count + 1, np.int64)  # lanes before lane n: before[into[n] : into[n + 1]]
-    for e in range(streams):
-        out[there[e, 0] + 1 :] += 1
-        into[there[e, 1] + 1 :] += 1
-    before = np.zeros(streams, np.int64)
-    filled = into.copy()
-    for e in range(streams):
-        before[filled[there[e, 1]]] = there[e, 0]
-        filled[there[e, 1]] += 1
+    out, into, before = _lanes_beside(there, 2 * count)
     sources = np.flatnonzero(inputs[:count] == 0)
     leaves = 2  # of a tree whose nodes hold the earlier of two starts; stage k has the leaves 2 k and 2 k + 1
     while leaves < 2 * count:
@@ -174,24 +165,29 @@ def two_batches(
             else:
                 other = sources[n - 2 - ends - starts - copies]
             at = _next_start(
-                other,
-                done,
-                missing,
-                first,
-                last,
-                begin,
-                end,
-                stages,
-                out,
-                there,
-                room,
-                inputs,
-                free,
-                samples,
-                own,
-                ahead,
-            )
+                other, done, missing, first, last, begin, end, stages, out, there, room, inputs, free, samples, own, ahead
+            )  # fmt: skip
             _set_start(following, leaves, other, count, at)
+
+
+@kernel
+def _lanes_beside(
+    there: NDArray[np.int64], lanes: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the streams and lanes beside each lane n, in three arrays.
+
+    The streams out of it are those from out[n] to out[n + 1] - 1, the lanes before it before[into[n] : into[n + 1]].
+    """
+    out, into = np.zeros(lanes + 1, np.int64), np.zeros(lanes + 1, np.int64)
+    for e in range(there.shape[0]):
+        out[there[e, 0] + 1 :] += 1
+        into[there[e, 1] + 1 :] += 1
+    before = np.zeros(there.shape[0], np.int64)
+    filled = into.copy()
+    for e in range(there.shape[0]):
+        before[filled[there[e, 1]]] = there[e, 0]
+        filled[there[e, 1]] += 1
+    return out, into, before
 
 
 @inlined_kernel
