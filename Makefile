@@ -51,12 +51,14 @@ bench: $(STAMP)
 site: $(STAMP)  # the documentation in build/site; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-numbers: $(STAMP)  # golden numbers: compute all, write docs/numbers.json
+numbers: $(STAMP)  # graphs of the shipped models; golden numbers: compute all, write docs/numbers.json
+	$(BIN)/python -m benchmarks.shipped_graphs
 	$(BIN)/python -m benchmarks.numbers
 	$(BIN)/python -m benchmarks.pages
 
 numbers-check: $(STAMP)  # which numbers moved since the file was written? which pictures and tables are older than their sources?
 	-$(BIN)/python -m benchmarks.stale
+	-$(BIN)/python -m benchmarks.shipped_graphs --check
 	$(BIN)/python -m benchmarks.numbers --check
 
 clean:

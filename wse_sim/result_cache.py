@@ -35,7 +35,7 @@ from wse_sim.written import write_whole
 OWN = "wse_sim."  # modules of the library
 OWN_NAME = re.compile("[0-9a-f]{16}")  # what `sources` gives: nothing else is ever removed
 KEEP_S = 30 * 24 * 3600.0  # folders of other sources, since their last use
-_FAULTS = (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError, zlib.error, WseError)
+FAULTS = (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError, zlib.error, WseError)
 
 
 _IS_PAUSED = ContextVar("_IS_PAUSED", default=False)
@@ -108,23 +108,23 @@ def _read(folder: Path, key: str) -> Any:
         summed, packed = (folder / key).read_bytes().split(b"\n", 1)
         if summed.decode() != hashlib.sha256(packed).hexdigest():
             return None
-        data = json.loads(zlib.decompress(packed))
-        arrays = {
-            name: np.frombuffer(base64.b64decode(item["data"]), item["type"]).reshape(item["shape"])
-            for name, item in data["arrays"].items()
-        }
-        return serialize.decode(data["value"], arrays)
-    except _FAULTS:
+        return from_json(zlib.decompress(packed))
+    except FAULTS:
         return None
 
 
-def put(folder: Path, key: str, value: object) -> None:
-    """Keep a value, if the folder can be written."""
-    with spent("write to the cache"):
-        _write(folder, key, value)
+def from_json(text: bytes) -> object:
+    """The value whose :func:`as_json` is `text`; raises one of :data:`FAULTS` if there is none."""
+    data = json.loads(text)
+    arrays = {
+        name: np.frombuffer(base64.b64decode(item["data"]), item["type"]).reshape(item["shape"])
+        for name, item in data["arrays"].items()
+    }
+    return serialize.decode(data["value"], arrays)
 
 
-def _write(folder: Path, key: str, value: Any) -> None:
+def as_json(value: object) -> bytes:
+    """A value as JSON, with its arrays."""
     arrays: dict[str, np.ndarray] = {}
     body = serialize.encode(value, arrays)
     held = {
@@ -135,7 +135,17 @@ def _write(folder: Path, key: str, value: Any) -> None:
         }
         for name, array in arrays.items()
     }
-    packed = zlib.compress(json.dumps({"value": body, "arrays": held}).encode(), 1)
+    return json.dumps({"value": body, "arrays": held}).encode()
+
+
+def put(folder: Path, key: str, value: object) -> None:
+    """Keep a value, if the folder can be written."""
+    with spent("write to the cache"):
+        _write(folder, key, value)
+
+
+def _write(folder: Path, key: str, value: Any) -> None:
+    packed = zlib.compress(as_json(value), 1)
     try:
         write_whole(folder / key, hashlib.sha256(packed).hexdigest().encode() + b"\n" + packed, durable=False)
         _forget_old(folder)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 
-from wse_sim.csl import CslError
+from wse_sim.csl import CompiledProgram, CslError, compile_program
+from wse_sim.csl.static.launches import StaticTimes
+from wse_sim.fabric.vm.session import Session
+from wse_sim.hardware import load_wafer
 
 from .machine import Machine, compile_text
 
@@ -76,3 +80,109 @@ def test_wrong_handlers_are_refused(tmp_path: Path, change: tuple[str, str], arc
     program = PROGRAM.replace(*change).replace("HELPER", "").replace("BIND", "")
     with pytest.raises(CslError, match=said):
         compile_text(tmp_path, program, arch=arch)
+
+
+SENT = """
+param first: bool;
+param named: u16;
+param bound: u16;
+const sys = @import_module("<memcpy/memcpy>", @import_module("<memcpy/get_params>", .{ .width = 2, .height = 1 }).get_params(0));
+const next: local_task_id = @get_local_task_id(9);
+const oq = @get_output_queue(2);
+const iq = @get_input_queue(2);
+const out = @get_dsd(fabout_dsd, .{ .fabric_color = @get_color(named), .extent = 4, .output_queue = oq });
+const in = @get_dsd(fabin_dsd, .{ .fabric_color = @get_color(4), .extent = 4, .input_queue = iq });
+const memory = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{4} -> data[i] });
+var data = [4]u32{ 7, 8, 9, 10 };
+var data_ptr: [*]u32 = &data;
+fn run() void {
+  if (first) { @mov32(out, memory, .{ .async = true, .activate = next }); } else {
+    @mov32(memory, in, .{ .async = true, .activate = next });
+  }
+}
+task after() void { sys.unblock_cmd_stream(); }
+comptime {
+  @bind_local_task(after, next);
+  @initialize_queue(oq, .{ .color = @get_color(bound) });
+  @initialize_queue(iq, .{ .color = @get_color(4) });
+  @export_symbol(data_ptr, "data");
+  @export_symbol(run);
+}
+"""
+SENT_LAYOUT = """
+param named: u16;
+param bound: u16;
+layout {
+  @set_rectangle(2, 1);
+  for (@range(u16, 2)) |x| {
+    @set_tile_code(x, 0, "pe.csl", .{ .first = x == 0, .named = named, .bound = bound });
+  }
+  for ([2]u16{ 4, 5 }) |c| {
+    @set_color_config(0, 0, @get_color(c), .{ .routes = .{ .rx = .{ RAMP }, .tx = .{ EAST } } });
+    @set_color_config(1, 0, @get_color(c), .{ .routes = .{ .rx = .{ WEST }, .tx = .{ RAMP } } });
+  }
+  @export_name("run", fn()void);
+  @export_name("data", [*]u32, true);
+}
+"""
+
+
+def sent(folder: Path, arch: str, named: int, bound: int) -> CompiledProgram:
+    """Core (0, 0) sends four words by a descriptor that names one color and a queue that may have another;
+    core (1, 0) receives color 4."""
+    (folder / "layout.csl").write_text(SENT_LAYOUT)
+    (folder / "pe.csl").write_text(SENT)
+    params = {"named": named, "bound": bound}
+    return compile_program(folder / "layout.csl", arch=arch, memcpy=True, params=params)
+
+
+@pytest.mark.parametrize("executor", ["fast", "oracle"])
+@pytest.mark.parametrize(
+    ("arch", "named", "bound", "arrives"),
+    [
+        ("wse3", 4, 4, True),
+        ("wse3", 5, 4, True),
+        ("wse3", 4, 5, False),
+        ("wse2", 4, 5, True),
+        ("wse2", 5, 4, False),
+    ],
+)
+def test_words_take_the_color_of_their_queue_on_wse3_and_of_their_descriptor_on_wse2(
+    tmp_path: Path, arch: str, named: int, bound: int, arrives: bool, executor: Literal["fast", "oracle"]
+) -> None:
+    session = Session(sent(tmp_path, arch, named, bound).image, load_wafer(arch), executor=executor)
+    session.launch(0, 0, 2, 1, "run")
+    assert (session.advance("commands").reason == "asked") is arrives
+    assert session.counters()["received"].reshape(-1).tolist() == [0, 4 * arrives]
+
+
+def test_the_walk_of_a_course_follows_the_color_of_the_queue(tmp_path: Path) -> None:
+    """A receiver of color 4 and a queue of color 4: the same cycles as on the machine, whichever color is named."""
+    times = []
+    for named in (4, 5):
+        image = sent(tmp_path, "wse3", named, 4).image
+        session = Session(image, load_wafer("wse3"))
+        session.advance("cycle", cycles=1000)
+        session.launch(0, 0, 2, 1, "run", row_cycles=load_wafer("wse3").launch_row_cycles)
+        assert session.advance("commands").reason == "asked"
+        launch = StaticTimes(image, load_wafer("wse3")).launch("run")
+        assert launch.cycles == session.cycle - 1001
+        times.append(launch.cycles)
+    assert times[0] == times[1]
+
+
+def test_another_color_than_that_of_the_queue_gives_one_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sent(tmp_path, "wse3", 5, 4)  # two classes of cores share the line
+    line = SENT.splitlines().index(next(x for x in SENT.splitlines() if "fabout_dsd" in x)) + 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"{tmp_path / 'pe.csl'}:{line}:")
+    assert said.endswith(
+        "warning: the fabout_dsd names color 5, and on wse3 its words take color 4, that of output_queue 2; "
+        "name color 4 here, or initialize the queue with color 5\n"
+    )
+    assert said.count("warning") == 1
+    sent(tmp_path, "wse3", 4, 4)
+    sent(tmp_path, "wse2", 5, 4)
+    assert not capsys.readouterr().err

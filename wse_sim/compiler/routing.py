@@ -91,7 +91,7 @@ class Router:
     def add(self, net: Net, sign: int = 1) -> None:
         """Add the bytes of a net to the links of its tree, or remove them if `sign` is -1."""
         parents, ends, legs = self._laid.get(id(net), (None, NO_BOXES, NO_BOXES))
-        if parents is not net.parents:
+        if parents != net.parents:  # a tree that grows again is often the same
             boxes = [(r.row, r.row + r.rows, r.col, r.col + r.cols) for r in net.ends.values()]
             ends = np.array(boxes, np.int64).reshape(-1, 4)
             legs = np.array(net.legs(), np.int64).reshape(-1, 4)

@@ -10,82 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from wse_sim.jit import helper_kernel, inlined_kernel, kernel
+from wse_sim.jit import helper_kernel, kernel
 
 NEVER = 1 << 40  # a size larger than any fabric
-
-
-@kernel
-def least_widths(quickest: np.ndarray, widths: np.ndarray, pace: float) -> np.ndarray:
-    """Return, for each height, the least width int64 that keeps `pace`; NEVER if no width does.
-
-    `quickest` (heights, n) are the least times within each of the first n `widths`; they decrease along a
-    row. Neighbouring heights need similar widths, so each search begins at the width found last.
-    """
-    out = np.full(quickest.shape[0], NEVER, np.int64)
-    count = quickest.shape[1]
-    at = count // 2
-    for row in range(quickest.shape[0]):
-        low, high, step = 0, count, 1  # the first that keeps the pace is in [low, high]
-        if at < count and quickest[row, at] > pace:
-            probe = at + 1
-            while probe < count and quickest[row, probe] > pace:
-                step *= 2
-                probe += step
-            low, high = max(at, probe - step) + 1, min(probe, count)
-        else:
-            probe = at - 1
-            while probe >= 0 and quickest[row, probe] <= pace:
-                step *= 2
-                probe -= step
-            low, high = max(probe + 1, 0), min(at, probe + step)
-        while low < high:
-            middle = (low + high) // 2
-            if quickest[row, middle] > pace:
-                low = middle + 1
-            else:
-                high = middle
-        at = low
-        if low < count:
-            out[row] = widths[low]
-    return out
-
-
-@kernel
-def least_widths_of(
-    times: np.ndarray, known: np.ndarray, first: np.ndarray, widths: np.ndarray, paces: np.ndarray
-) -> np.ndarray:
-    """Return :func:`least_widths` of all kinds (kinds, heights) for their `paces` (kinds,).
-
-    `times` holds the times by kind, height and width, flattened. Strip s of a kind has the heights from
-    `first` [s] to `first` [s + 1]. From the start of the strip, its rows follow each other without gaps and
-    contain only the first `known` (kinds, strips) widths.
-    """
-    heights = first[-1]
-    out = np.empty((known.shape[0], heights), np.int64)
-    for kind in range(known.shape[0]):
-        for strip in range(known.shape[1]):
-            top, rows, count = first[strip], first[strip + 1] - first[strip], known[kind, strip]
-            start = (kind * heights + top) * widths.shape[0]
-            quickest = times[start : start + rows * count].reshape((rows, count))
-            out[kind, top : top + rows] = least_widths(quickest, widths, paces[kind])
-    return out
-
-
-@kernel
-def least_sizes_of(times: np.ndarray, sizes: np.ndarray, paces: np.ndarray) -> np.ndarray:
-    """Return, for each kind, the first of `sizes` (n,) that keeps the kind's pace; NEVER if none of them
-    does.
-
-    `times` (kinds, n) are the times at these sizes, `paces` (kinds,) the paces.
-    """
-    out = np.full(times.shape[0], NEVER, np.int64)
-    for kind in range(times.shape[0]):
-        for i in range(sizes.shape[0]):
-            if times[kind, i] <= paces[kind]:
-                out[kind] = sizes[i]
-                break
-    return out
+FAR_DOUBLINGS = 3
+FAR = 1 << FAR_DOUBLINGS  # narrow columns that the search for the end of a shelf takes at once
 
 
 @kernel
@@ -116,9 +45,7 @@ def free_columns(
 
 @helper_kernel
 def _next_fit(free: np.ndarray, at: int, need: int) -> int:
-    """Return the first column from `at` on that begins `need` free ones; if there is none, a column beyond
-    the last.
-    """
+    """Return the first column from `at` on that begins `need` free ones, or a column beyond the last."""
     limit = free.shape[0] - 1
     while at < limit and free[at] < need:
         at += max(free[at], 1)
@@ -255,38 +182,83 @@ def shelf_end(
     return int(kinds.shape[0])
 
 
-@inlined_kernel
-def _whole_shelf_end(
-    wide: np.ndarray,
-    j: int,
+@helper_kernel
+def _columns_of(
     small_rows: np.ndarray,
+    wide: np.ndarray,
+    height: int,
     thin: int,
     reach: int,
-    height: int,
-    start: int,
-    cols: int,
-) -> int:
-    """Return :func:`shelf_end` for a shelf without dead cores.
+    before: np.ndarray,
+    following: np.ndarray,
+) -> None:
+    """Fill in how far narrow columns reach in a shelf of `height` without dead cores.
 
-    Arguments are by stage: `wide` (heights, n) least columns, `small_rows` (n,) least rows in a narrow
-    column.
+    `small_rows` (n,) are the least rows of the stages in a narrow column, `wide` (n,) their least columns at the
+    height. Stages with at most half the rows of the shelf are stacked in narrow columns. `before` [i] receives the
+    columns of the stages before i that are not stacked. `following` (3, n + 1) receives the first stacked stage from
+    stage i on, and the ones that begin the next narrow column and the column :data:`FAR` columns on if i begins one;
+    n if there is none.
     """
-    half = height // 2
-    col, used, small_col = 0, height + 1, 0
-    for index in range(start, small_rows.shape[0]):
-        small = small_rows[index]
-        if small <= half:
-            if used + small > height or col - small_col > reach:
-                if col + thin > cols:
-                    return index
-                small_col, used = col, 0
-                col += thin
-            used += small
+    count, half = small_rows.shape[0], height // 2
+    before[0] = 0
+    for index in range(count):
+        before[index + 1] = before[index] + (0 if small_rows[index] <= half else wide[index])
+    following[:, count] = count
+    for index in range(count - 1, -1, -1):
+        following[0, index] = index if small_rows[index] <= half else following[0, index + 1]
+    index, used = following[0, 0], 0  # rows of the stages from `first` to `index` - 1 in one column
+    first = index
+    while first < count:
+        while index < count and (
+            index == first
+            or (used + small_rows[index] <= height and thin + before[index] - before[first] <= reach)
+        ):
+            used += small_rows[index]
+            index = following[0, index + 1]
+        following[1, first] = following[2, first] = index
+        used -= small_rows[first]
+        first = following[0, first + 1]
+    for _ in range(FAR_DOUBLINGS):
+        first = following[0, 0]
+        while first < count:  # what follows a later stage is not doubled yet
+            following[2, first] = following[2, following[2, first]]
+            first = following[0, first + 1]
+
+
+@helper_kernel
+def _first_beyond(before: np.ndarray, start: int, end: int, columns: int) -> int:
+    """Return the first stage from `start` on, before `end`, with which the stages from `start` on take more than
+    `columns`; `before` as in :func:`_columns_of`."""
+    while start < end:
+        middle = (start + end) // 2
+        if before[middle + 1] > columns:
+            end = middle
         else:
-            col += wide[j, index]
-            if col > cols:
-                return index
-    return int(small_rows.shape[0])
+            start = middle + 1
+    return start
+
+
+@helper_kernel
+def _whole_shelf_end(before: np.ndarray, following: np.ndarray, thin: int, start: int, cols: int) -> int:
+    """Return :func:`shelf_end` for a shelf without dead cores, from the results of :func:`_columns_of`."""
+    count = before.shape[0] - 1
+    at, free = following[0, start], cols + before[start]  # `free`: what `before` may reach
+    if before[at] > free:
+        return _first_beyond(before, start, at, free)
+    while at < count:
+        far = following[2, at]
+        if far < count and before[far] <= free - FAR * thin:
+            at, free = far, free - FAR * thin
+            continue
+        free -= thin
+        if before[at] > free:
+            return at
+        end = following[1, at]
+        if before[end] > free:
+            return _first_beyond(before, at, end, free)
+        at = end
+    return count
 
 
 @helper_kernel
@@ -300,6 +272,47 @@ def _period(kinds: np.ndarray) -> int:
         if index + period == count:
             return period
     return count
+
+
+@kernel
+def _shelf_lengths(
+    kinds: np.ndarray,
+    widths: np.ndarray,
+    narrow: np.ndarray,
+    stacks: np.ndarray,
+    heights: np.ndarray,
+    start: int,
+    rows: int,
+    cols: int,
+) -> np.ndarray:
+    """Return the number of stages in a shelf without dead cores, int32 (period, heights) by first stage and height.
+
+    The first of the stages is `start`; those behind the first period are not needed. Shelves that cannot be within
+    `rows`, because the stages before them take too many cores, are left out.
+    """
+    count, thin = kinds.shape[0], stacks[0]
+    small_rows, wide = np.empty(count, np.int64), np.empty(count, np.int64)
+    above = np.zeros(count + 1, np.int64)  # rows that the stages before a stage take at least
+    cores = 0
+    for index in range(count):
+        small_rows[index] = narrow[kinds[index]]
+        fewest = min(small_rows[index], NEVER) * thin
+        for j in range(heights.shape[0]):
+            fewest = min(fewest, heights[j] * widths[kinds[index], j])
+        cores += min(fewest, NEVER) if index >= start else 0
+        above[index + 1] = cores // cols
+    period = min(_period(kinds), count - start)
+    lengths = np.zeros((period, heights.shape[0]), np.int32)
+    before, following = np.empty(count + 1, np.int64), np.empty((3, count + 1), np.int64)
+    for j in range(heights.shape[0]):
+        for index in range(count):
+            wide[index] = widths[kinds[index], j]
+        _columns_of(small_rows, wide, heights[j], thin, stacks[1], before, following)
+        for n in range(period):
+            if above[start + n] + heights[j] > rows:
+                break
+            lengths[n, j] = _whole_shelf_end(before, following, thin, start + n, cols) - start - n
+    return lengths
 
 
 @kernel
@@ -323,23 +336,14 @@ def _best_whole_shelves(
     least = np.full((count + 1, 2), NEVER, np.int64)
     trace = np.zeros((count + 1, 2, 2), np.int64)
     least[start, direction] = 0
-    wide, small_rows = np.empty((heights.shape[0], count), np.int64), np.empty(count, np.int64)
-    for index in range(count):
-        small_rows[index] = narrow[kinds[index]]
-        for j in range(heights.shape[0]):
-            wide[j, index] = widths[kinds[index], j]
-    thin, reach = stacks[0], stacks[1]
-    period = _period(kinds)
-    lengths = np.full((period, heights.shape[0]), -1, np.int64)  # stages of a shelf, unknown so far
+    lengths = _shelf_lengths(kinds, widths, narrow, stacks, heights, start, rows, cols)
+    period = lengths.shape[0]
     for i in range(start, count):
         lowest = min(least[i, 0], least[i, 1])
         for j in range(heights.shape[0]):
             if lowest + heights[j] > rows:
                 break
-            if lengths[i % period, j] < 0:
-                end = _whole_shelf_end(wide, j, small_rows, thin, reach, heights[j], i, cols)
-                lengths[i % period, j] = end - i
-            end = min(i + lengths[i % period, j], count)
+            end = min(i + lengths[(i - start) % period, j], count)
             if end == i:
                 continue
             for d in range(2):
@@ -366,8 +370,7 @@ def best_shelves(
     dead: np.ndarray,
     cores: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the least rows that contain the stages from `start` to i - 1, (n + 1, 2) by i and direction of
-    the next shelf.
+    """Return the least rows with the stages from `start` to i - 1, (n + 1, 2) by i and direction of the next shelf.
 
     Also returns the last shelf of each of these solutions, (n + 1, 2, 2): its first stage and the index of
     its height.

@@ -13,7 +13,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from wse_sim.compiler.shelf_kernels import least_widths_of
+from wse_sim.compiler.shelf_table_kernels import add_widths, least_widths_of
 from wse_sim.compiler.sizing import Group, ShapePrices, Shapes, Sizer
 
 STRIPS = 4
@@ -85,28 +85,28 @@ class ShelfTable:
         known, (first, last) = int(self._known[kind, strip]), self._first[strip : strip + 2].tolist()
         step = int(np.searchsorted(self._ends, known, side="right"))
         end = int(self._ends[step])
-        times = self._held(kind, strip, step, slice(first, last), slice(known, end))
         start, rows = (kind * self.heights.size + first) * self._widths.size, last - first
         before = self._times[start : start + rows * known].reshape(rows, known).copy()
-        if known:
-            np.minimum(times[:, 0], before[:, -1], out=times[:, 0])
         whole = self._times[start : start + rows * end].reshape(rows, end)
         whole[:, :known] = before
-        np.minimum.accumulate(times, axis=1, out=whole[:, known:])
+        group = self._kinds[kind]
+        assert group is not None  # only open kinds are widened
+        prices = self._prices(group, (kind, strip, step), slice(first, last), slice(known, end))
+        add_widths(
+            *(whole, known, prices.time(self._sizer.update_samples), np.ascontiguousarray(prices.memory)),
+            *(float(self._sizer.held_bytes(group)), self.heights[first:last], self._widths[known:end]),
+            float(self._sizer.wafer.sram_usable_bytes),
+        )
         self._known[kind, strip] = end
         self._kept[kind, strip] = whole[:, -1].max(initial=0.0)
         self._open[kind, strip] = end < self._widths.size
 
-    def _held(self, kind: int, strip: int, step: int, rows: slice, cols: slice) -> NDArray[np.float64]:
-        """Return the times (rows, cols) of a kind, infinite where the stage does not fit in SRAM."""
-        group = self._kinds[kind]
-        assert group is not None  # only open kinds are widened
-        heights, key = self.heights[rows], (kind, strip, step)
+    def _prices(self, group: Group, key: tuple[int, int, int], rows: slice, cols: slice) -> ShapePrices:
+        """Return the prices of a stage on regions of some heights and widths, kept by kind, strip and step."""
         if key not in self._tiles:
-            shapes = Shapes.grid(heights, self._inner[cols])
+            shapes = Shapes.grid(self.heights[rows], self._inner[cols])
             self._tiles[key] = self._sizer.shape_prices(group, shapes)
-        cores = np.outer(heights, self._widths[cols])
-        return times_held(self._sizer, group, self._tiles[key], cores.ravel()).reshape(cores.shape)
+        return self._tiles[key]
 
 
 def times_held(

@@ -33,10 +33,10 @@ from wse_sim.compiler.shelf_kernels import (
     NEVER,
     best_shelves,
     free_columns,
-    least_sizes_of,
     shelf_end,
     shelf_spots,
 )
+from wse_sim.compiler.shelf_table_kernels import least_sizes_of
 from wse_sim.compiler.shelf_tables import ShelfTable, Tiles, times_held
 from wse_sim.compiler.sizing import Group, Shapes, Sizer
 from wse_sim.hardware import Wafer

@@ -62,12 +62,12 @@ class Group:
         """All kernels of the stage."""
         return [self.forward, *self.backward, *self.update]
 
-    @property
+    @cached_property
     def flow(self) -> Flow:
         """How a sample flows through the forward kernel."""
         return family(self.forward.family).flow(self.forward.dims, self.forward.attrs)
 
-    @property
+    @cached_property
     def lay(self) -> Lay:
         """Layout of the forward kernel on the cores of its region."""
         return family(self.forward.family).lay(self.forward.dims, self.forward.attrs)
@@ -238,6 +238,19 @@ class Candidates:
 
 
 @dataclass(frozen=True)
+class Fronts:
+    """The different candidates of all groups.
+
+    `of_group` (groups,) is the position of each group's candidates among them. `fronts` are, for each of them, its
+    times in ascending order and the fewest cores within SRAM for each of these.
+    """
+
+    shapes: list[Candidates]
+    of_group: NDArray[np.int64]
+    fronts: list[tuple[FloatArray, FloatArray]]
+
+
+@dataclass(frozen=True)
 class ShapePrices:
     """Cycles and bytes of a stage on shapes of compute rows x cols, arrays (n,)."""
 
@@ -299,7 +312,7 @@ class Sizer:
         self._prices: dict[Hashable, ShapePrices] = {}
         self.tables: dict[tuple[Hashable, ...], object] = {}  # tables that placers derive from the prices
         self._kinds: dict[str, Hashable] = {}
-        self._front_of: list[tuple[FloatArray, FloatArray]] | None = None
+        self._front_of: Fronts | None = None
         self.spread = 1.0 / wafer.pipeline_efficiency
 
     @property
@@ -538,28 +551,28 @@ class Sizer:
         """Return the fewest compute cores (groups,) with which each stage keeps the pace; None if a stage
         cannot.
         """
-        out = []
-        for time, cores in self._fronts():
+        out, found = [], self._fronts()
+        for time, cores in found.fronts:
             last = int(np.searchsorted(time, pace_cycles, side="right")) - 1
-            out.append(float(cores[last]) if last >= 0 else np.inf)
-        return np.array(out) if np.isfinite(out).all() else None
+            if last < 0:
+                return None
+            out.append(float(cores[last]))
+        return np.array(out)[found.of_group]
 
-    def _fronts(self) -> list[tuple[FloatArray, FloatArray]]:
-        """Return, for each group, its times in ascending order and the fewest cores within SRAM for each of
-        them.
-        """
+    def _fronts(self) -> Fronts:
+        """Return the different candidates of the groups with their fronts."""
         if self._front_of is None:
-            limit = float(self.wafer.sram_usable_bytes)
-            known: dict[int, tuple[FloatArray, FloatArray]] = {}
-            self._front_of = []
-            for group in self.groups:
-                shapes = self.candidates(group)
-                if id(shapes) not in known:
-                    good = shapes.fits(limit, self.spread)
-                    order = np.argsort(shapes.time[good], kind="stable")
-                    area = (shapes.rows * shapes.cols)[good][order].astype(float)
-                    known[id(shapes)] = shapes.time[good][order], np.minimum.accumulate(area)
-                self._front_of.append(known[id(shapes)])
+            found = [self.candidates(group) for group in self.groups]
+            shapes = list({id(one): one for one in found}.values())
+            position = {id(one): index for index, one in enumerate(shapes)}
+            of_group = np.array([position[id(one)] for one in found], np.int64)
+            limit, fronts = float(self.wafer.sram_usable_bytes), []
+            for one in shapes:
+                good = one.fits(limit, self.spread)
+                order = np.argsort(one.time[good], kind="stable")
+                area = (one.rows * one.cols)[good][order].astype(float)
+                fronts.append((one.time[good][order], np.minimum.accumulate(area)))
+            self._front_of = Fronts(shapes, of_group, fronts)
         return self._front_of
 
     def pace_for(self, compute_cores: float) -> float | None:
@@ -568,9 +581,9 @@ class Sizer:
 
         Returns None if they need more at any pace.
         """
-        times = [self.candidates(group).time for group in self.groups]
         # Shapes that a kernel cannot have take forever.
-        slow = max(float(time[np.isfinite(time)].max(initial=1.0)) for time in times)
+        times = [shapes.time[np.isfinite(shapes.time)] for shapes in self._fronts().shapes]
+        slow = max(float(time.max(initial=1.0)) for time in times)
         if not self._within(slow, compute_cores):
             return None
         low, high = 1.0, slow
@@ -597,15 +610,7 @@ class Sizer:
         / cores this gives cores ~ sqrt(work).
         """
         limit = float(self.wafer.sram_usable_bytes)
-        position: dict[int, int] = {}
-        shapes: list[Candidates] = []
-        of_group = []
-        for group in self.groups:
-            found = self.candidates(group)
-            if id(found) not in position:
-                position[id(found)] = len(shapes)
-                shapes.append(found)
-            of_group.append(position[id(found)])
+        shapes, of_group = self._fronts().shapes, self._fronts().of_group
         tables = []
         for one in shapes:
             good = one.fits(limit, self.spread) & (one.time <= slowest_cycles)

@@ -319,6 +319,8 @@ class DsdBuiltins(Evaluation):
                 self.unit.queue_uses.append((queue_type.name, queue, at))
                 if color is None and t is ty.FABIN:
                     self.unit.colorless.append((queue, at))
+                elif color is not None and t is ty.FABOUT:
+                    self.unit.sends.append((color, queue, at))
             return Value(
                 t, Dsd(t.name, None, 0, parts["extent"].data, color=color, queue=queue, fields=flags)
             )

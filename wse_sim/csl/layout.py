@@ -9,7 +9,7 @@ from typing import Any
 from wse_sim.csl import tree
 from wse_sim.csl import types as ty
 from wse_sim.csl.code import Code
-from wse_sim.csl.diagnostics import NOWHERE, CslError, warn
+from wse_sim.csl.diagnostics import NOWHERE, CslError, warn, where
 from wse_sim.csl.evaluate import Evaluator, Scope
 from wse_sim.csl.evaluate_loops import LoopEvaluator
 from wse_sim.csl.modules import LayoutState, ProgramState
@@ -91,6 +91,21 @@ class EvaluatedUnit(CodeUnit):
         for block in instance.comptime:
             evaluator.exec(block.body, Scope(instance))
         return instance
+
+    def warn_of_colors(self, state: ProgramState) -> None:
+        """Warn of every output descriptor that names another color than its queue has: on WSE-3 its words
+        take the color of the queue."""
+        warned = self.compiler.warned
+        for color, queue, at in self.sends if self.options.wse3 else ():
+            bound = state.queues.get((ty.OUTPUT_QUEUE.name, queue), (None, 0, 0))[0]
+            said = (where(at), "fabout_dsd")
+            if bound is not None and bound != color and said not in warned:
+                warned.add(said)
+                warn(
+                    at,
+                    f"the fabout_dsd names color {color}, and on wse3 its words take color {bound}, that of output_queue {queue}; "
+                    f"name color {bound} here, or initialize the queue with color {color}",
+                )
 
     def symbol_name(self, node: tree.Node, instance: Instance) -> str:
         """Return the value of a `linkname`."""

@@ -169,6 +169,7 @@ class ClassLinker:
         for queue, at in () if self.unit.options.wse3 else self.unit.colorless:
             found = self.unit.compiler.colorless
             found[queue, at] = found.get((queue, at), False) or ("input_queue", queue) in state.queues
+        self.unit.warn_of_colors(state)
         self.place_variables(used)
         for g, at in self.unit.taken.values():
             if id(g) not in self.unit.assigned:

@@ -62,6 +62,7 @@ class CodeUnit(ABC):
         self.colorless: list[
             tuple[int, int]
         ] = []  # inputs that take the color of their queue: number, position
+        self.sends: list[tuple[int, int, int]] = []  # color, output queue and position of output descriptors
         self.paths: dict[tuple[str, str], str] = {}
 
     def free_queue(self, color: int) -> int:

@@ -44,11 +44,10 @@ def key_of(
     WseError
         If the model's name is unknown, or its file is invalid.
     """
-    described = _description(spec)
-    if described is None or not result_cache.is_used() or not _is_untouched():
+    described = description(spec)
+    if described is None or not result_cache.is_used() or not is_untouched():
         return None
-    fields = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
-    asked = {name: sorted(v) if isinstance(v, frozenset) else repr(v) for name, v in fields.items()}
+    asked = asked_of(options)
     with_ = [sys.version, result_cache.versions("torch", "transformers", "wse-sim")]
     return result_cache.named({"model": described, "batch": batch, "seq": seq, "asked": asked, "with": with_})
 
@@ -68,7 +67,13 @@ def _folder() -> Path:
     return result_cache.folder_of("graphs", result_cache.sources(*SOURCES))
 
 
-def _description(spec: str | Path | Mapping[str, Any]) -> list[object] | None:
+def asked_of(options: DataclassInstance) -> dict[str, object]:
+    """Return the options of lowering as plain data."""
+    fields = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
+    return {name: sorted(v) if isinstance(v, frozenset) else repr(v) for name, v in fields.items()}
+
+
+def description(spec: str | Path | Mapping[str, Any]) -> list[object] | None:
     """Return the description of a model as plain data; None for factories."""
     if isinstance(spec, Mapping):
         inner = spec.get("model", spec)
@@ -95,7 +100,7 @@ def _bytes_of(path: Path) -> str | None:
         return f"{time.time_ns()}"
 
 
-def _is_untouched() -> bool:
+def is_untouched() -> bool:
     """Return whether all handlers, rewrites and families are those of the library."""
     known: list[Any] = [type(item) for item in REGISTRY.values()]
     for module, name in (("classify", "HANDLERS"), ("patterns", "PATTERNS"), ("fusions", "FUSIONS")):

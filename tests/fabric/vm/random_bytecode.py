@@ -176,6 +176,8 @@ class RandomProgram:
             queue = rng.choice(out_queues)
             out_queues.remove(queue)
             outputs.append((queue, color))
+            if self.arch == "wse3":  # the color of the queue counts, whichever the descriptor names
+                color = rng.choice([color, color, O.NO_COLOR, rng.randint(0, 23)])
             text += self.scalar()
             operation("mov32", fabout(color, queue, words, advance=int(rng.random() < 0.2)), line(100, words))
             if rng.random() < 0.4:

@@ -92,10 +92,11 @@ class Follower(VectorWalker):
             raise NotStaticError(f"{fn.name.lower()} at {self.where()}, which the proof does not follow")
         for i in range(_ARGUMENTS[fn]):
             self.fixed(self.get(first + i), f"what {fn.name.lower()} sets")
-        if fn == Sys.IQ_COLOR:
+        if fn in (Sys.IQ_COLOR, Sys.OQ_COLOR):
             queue, color = self.get(first), self.get(first + 1)
             if isinstance(queue, int) and isinstance(color, int):
-                self.state.input_color[queue] = color
+                colors = self.state.input_color if fn == Sys.IQ_COLOR else self.state.output_color
+                colors[queue] = color
         return V.MACHINE if fn in _LOOKS else None
 
     def _release(self) -> None:

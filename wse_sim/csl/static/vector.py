@@ -176,8 +176,8 @@ class VectorWalker(Walker):
             form = S.INPUT
         else:
             form, queue = S.OUTPUT, 0 if queue == O.NO_QUEUE else queue
-            if color == O.NO_COLOR:
-                color = state.output_color.get(queue, -1)
+            if color == O.NO_COLOR or self.t.sets[S.IS_WSE3]:
+                color = state.output_color.get(queue, color)
             if dsd >> 52 & 1 or dsd >> 56 & 1:
                 self._sends_control()
         if queue < 0 or not 0 <= color < 24:

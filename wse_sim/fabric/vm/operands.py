@@ -175,8 +175,12 @@ def fabric_operand(c, th, o, value, m):
         th[o + S.P_FORM] = S.OUTPUT
         if queue == O.NO_QUEUE:
             queue = np.int64(0)
-        if queue < m.out_depth.shape[0] and slot < 0:
-            slot = np.int64(m.out_color[c, queue])
+        if (
+            queue < m.out_depth.shape[0]
+            and (slot < 0 or m.sets[S.IS_WSE3] != 0)
+            and m.out_color[c, queue] >= 0
+        ):
+            slot = np.int64(m.out_color[c, queue])  # on WSE-3 the color of the queue counts
         if slot < 0 or queue >= m.out_depth.shape[0]:
             m.core[c, S.FAULT], m.core[c, S.FAULT_A], m.core[c, S.FAULT_B] = (
                 S.F_NO_QUEUE,

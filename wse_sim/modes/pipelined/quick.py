@@ -74,7 +74,9 @@ def two_batches(
     summed over all of them; the next replica begins after as many stages.
     """
     count, total, streams = stages.shape[0], 2 * samples, there.shape[0]
-    own = sums.shape[0]
+    own, ahead = sums.shape[0], 0
+    for k in range(count):
+        ahead = max(ahead, int(stages[k, 6]))
     inputs = np.zeros(2 * count, np.int64)
     outputs = np.zeros(2 * count, np.int64)
     for e in range(streams):
@@ -93,33 +95,38 @@ def two_batches(
     taken = np.zeros(count)
     free = np.full(count, np.inf)  # when a stage has updated its weights after the first batch
     done = np.zeros(2 * count, np.int64)  # passes started
-    out = np.zeros(2 * count + 1, np.int64)  # streams out of lane n: out[n] to out[n + 1]
-    into = np.zeros(2 * count + 1, np.int64)  # lanes before lane n: before[into[n] : into[n + 1]]
-    for e in range(streams):
-        out[there[e, 0] + 1 :] += 1
-        into[there[e, 1] + 1 :] += 1
-    before = np.zeros(streams, np.int64)
-    filled = into.copy()
-    for e in range(streams):
-        before[filled[there[e, 1]]] = there[e, 0]
-        filled[there[e, 1]] += 1
+    out, into, before = _lanes_beside(there, 2 * count)
     sources = np.flatnonzero(inputs[:count] == 0)
-    following = np.zeros(2 * count)
+    leaves = 2  # of a tree whose nodes hold the earlier of two starts; stage k has the leaves 2 k and 2 k + 1
+    while leaves < 2 * count:
+        leaves *= 2
+    following = np.full(2 * leaves, np.inf)
     for lane in range(2 * count):
-        following[lane] = _next_start(
-            lane, done, missing, first, last, begin, end, stages, out, there, room, inputs, free, samples, own
+        at = _next_start(
+            lane,
+            done,
+            missing,
+            first,
+            last,
+            begin,
+            end,
+            stages,
+            out,
+            there,
+            room,
+            inputs,
+            free,
+            samples,
+            own,
+            ahead,
         )
+        _set_start(following, leaves, lane, count, at)
     updated = np.zeros(2)
     while True:
-        # If both may start, backward is first, because it frees a sample.
-        lane, now = -1, np.inf
-        for k in range(count):
-            if following[count + k] < now:
-                lane, now = count + k, following[count + k]
-            if following[k] < now:
-                lane, now = k, following[k]
-        if lane < 0:
+        now = following[1]
+        if now == np.inf:
             return updated[0], updated[1]
+        lane = _first_lane(following, leaves, count)
         k, i = lane % count, done[lane]
         cycles, rows, fill = stages[k, lane // count], stages[k, 4], stages[k, 7 if lane >= count else 3]
         stop = max(taken[k], now) + cycles
@@ -157,23 +164,58 @@ def two_batches(
                 other = k % own + (n - 2 - ends - starts) * own
             else:
                 other = sources[n - 2 - ends - starts - copies]
-            following[other] = _next_start(
-                other,
-                done,
-                missing,
-                first,
-                last,
-                begin,
-                end,
-                stages,
-                out,
-                there,
-                room,
-                inputs,
-                free,
-                samples,
-                own,
-            )
+            at = _next_start(
+                other, done, missing, first, last, begin, end, stages, out, there, room, inputs, free, samples, own, ahead
+            )  # fmt: skip
+            _set_start(following, leaves, other, count, at)
+
+
+@kernel
+def _lanes_beside(
+    there: NDArray[np.int64], lanes: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the streams and lanes beside each lane n, in three arrays.
+
+    The streams out of it are those from out[n] to out[n + 1] - 1, the lanes before it before[into[n] : into[n + 1]].
+    """
+    out, into = np.zeros(lanes + 1, np.int64), np.zeros(lanes + 1, np.int64)
+    for e in range(there.shape[0]):
+        out[there[e, 0] + 1 :] += 1
+        into[there[e, 1] + 1 :] += 1
+    before = np.zeros(there.shape[0], np.int64)
+    filled = into.copy()
+    for e in range(there.shape[0]):
+        before[filled[there[e, 1]]] = there[e, 0]
+        filled[there[e, 1]] += 1
+    return out, into, before
+
+
+@inlined_kernel
+def _set_start(following: NDArray[np.float64], leaves: int, lane: int, count: int, at: float) -> None:
+    """Note when the next pass of a lane may start, in its leaf and in the nodes above it."""
+    node = leaves + 2 * (lane % count) + (1 if lane < count else 0)
+    following[node] = at
+    while node > 1:
+        earlier = min(following[node], following[node ^ 1])
+        node //= 2
+        if following[node] == earlier:
+            return
+        following[node] = earlier
+
+
+@inlined_kernel
+def _first_lane(following: NDArray[np.float64], leaves: int, count: int) -> int:
+    """Return the lane that may start first.
+
+    Of several, it is that of the first stage; of both of a stage the backward one, because it frees a sample.
+    """
+    node = 1
+    while node < leaves:
+        node *= 2
+        if following[node] > following[node + 1]:
+            node += 1
+    leaf = node - leaves
+    return leaf // 2 + (0 if leaf % 2 else count)
 
 
 @inlined_kernel
@@ -217,8 +259,11 @@ def _next_start(
     free: NDArray[np.float64],
     samples: int,
     own: int,
+    ahead: int,
 ) -> float:
-    """Return when the next pass of a lane may start; infinite while a predecessor has not started."""
+    """Return when the next pass of a lane may start; infinite while a predecessor has not started.
+
+    A stage without inputs begins at most `ahead` samples before the backward passes of all such stages."""
     count = stages.shape[0]
     k, i = lane % count, done[lane]
     if i >= 2 * samples or missing[lane, i] > 0:
@@ -233,7 +278,7 @@ def _next_start(
         if held >= 0:
             at = max(at, end[count + k, held])
         if inputs[lane] == 0:
-            held = i - int(stages[:, 6].max())
+            held = i - ahead
             for other in range(k - k % own, k - k % own + own):
                 if inputs[other] == 0 and held >= 0:
                     at = max(at, end[count + other, held])

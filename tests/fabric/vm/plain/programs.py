@@ -246,6 +246,8 @@ class Body:
         """Return the words of memory, or a scalar, into a channel; perhaps a control wavelet behind them."""
         rng = self.rng
         simd = rng.choice([0, 0, 0, 1, 2])
+        if self.p.arch == "wse3":  # the color of the queue counts, whichever the descriptor names
+            color = rng.choice([color, color, O.NO_COLOR, rng.randint(0, 23)])
         to = fabout(color, queue, words, simd=simd, wavelet_index=int(not simd and rng.random() < 0.2))
         name = rng.choice(["mov16", "add16"] if simd else ["mov32", "mov16", "fadds"])
         values = [

@@ -333,7 +333,8 @@ def step(core: Any, thread: Thread, t: int) -> str:
         if d.width == 1 and d.value >> 53 & 1 and thread.index >= 0 and not simd:
             out |= thread.index << 16
         if half == per_word - 1 or i == n - 1:
-            color = core.output_color[d.queue] if d.color == O.NO_COLOR else d.color
+            is_of_queue = core.m.is_wse3 or d.color == O.NO_COLOR
+            color = core.output_color.get(d.queue, d.color) if is_of_queue else d.color
             core.outputs[d.queue].append(Word(out, color, bool(d.value >> 52 & 1), t))
             core.counted["sent"] += 1
             out = 0
