@@ -33,7 +33,7 @@ from numba.extending import lower_builtin, type_callable
 from numba.np.arrayobj import make_array
 from numpy.typing import NDArray
 
-from wse_sim import compiling
+from wse_sim import compiling, jit_faster  # noqa: F401
 from wse_sim.jit_helpers import CallerCompiler, HelperCompiler, HelperStored
 
 if TYPE_CHECKING:
