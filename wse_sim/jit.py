@@ -53,7 +53,7 @@ _IMPORT = re.compile(r"^\s*from (wse_sim[\w.]*) import ([\w, ]+|\([^)]*\))", re.
 
 def kernel(fn: F) -> F:
     """Compile `fn` to nogil machine code, cached on disk; arrays and scalars only."""
-    return _compiled(fn)
+    return _compiled(fn, no_cfunc_wrapper=True)
 
 
 def bare_kernel(fn: F) -> F:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import attrgetter
 from weakref import WeakKeyDictionary
 
 from llvmlite import ir as llvm_ir
-from numba.core import ir, types
+from llvmlite.binding import ffi
+from numba.core import analysis, ir, types
 from numba.core.base import BaseContext
 from numba.core.targetconfig import TargetConfig
 from numba.core.types.functions import BaseFunction
@@ -79,6 +81,35 @@ def _variables_of(instruction: ir.Inst, value: object) -> list[ir.Var]:
 ir.Inst._rec_list_vars = _variables_of  # type: ignore[method-assign]
 
 
+def _uses_and_definitions(blocks: Mapping[int, ir.Block]) -> object:
+    """Return the variables that each block reads before it assigns them, and those that it assigns.
+
+    numba lists the variables of the right-hand side of an assignment twice.
+    """
+    uses: dict[int, set[str]] = {}
+    definitions: dict[int, set[str]] = {}
+    for offset, block in blocks.items():
+        used, defined = uses.setdefault(offset, set()), definitions.setdefault(offset, set())
+        for statement in block.body:
+            if type(statement) in analysis.ir_extension_usedefs:
+                analysis.ir_extension_usedefs[type(statement)](statement, used, defined)
+            elif isinstance(statement, ir.Assign):
+                read: list[ir.Var] = []
+                _collect(statement.value, read)
+                names = {variable.name for variable in read}
+                target = statement.target.name
+                if target not in names:
+                    defined.add(target)
+                used |= (names | {target}) - defined
+            else:
+                used.update(name for name in map(_name, statement.list_vars()) if name not in defined)
+    return analysis._use_defs_result(usemap=uses, defmap=definitions)
+
+
+_name = attrgetter("name")
+analysis.compute_use_defs = _uses_and_definitions
+
+
 _size_of = BaseContext.get_abi_sizeof
 
 
@@ -137,3 +168,7 @@ def _kept_call_type(
 
 
 BaseFunction.get_call_type = _kept_call_type  # type: ignore[method-assign, assignment]
+
+# numba tells of every call of LLVM when it begins and when it ends, and nobody here listens.
+for _begin, _end in tuple(ffi.lib._lock._cblist):
+    ffi.unregister_lock_callback(_begin, _end)
