@@ -109,12 +109,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker("slow")
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_finish() -> None:
-    """The collector of garbage looks no more at a million objects of modules and tests that stay until the end."""
-    gc.freeze()
-
-
 @pytest.fixture(scope="module", autouse=True)
 def _few_layouts(request: pytest.FixtureRequest) -> Iterator[None]:
     """The search for layouts of short batches is short, but where it is the subject."""
