@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -21,6 +22,7 @@ from wse_sim.fabric.executors.maxplus import records
 from wse_sim.fabric.executors.wavelet import loop
 from wse_sim.fabric.vm import state
 from wse_sim.jit import helper_kernel, kernel, population, trailing_zeros
+from wse_sim.jit_bundles import bundled, by_pointer
 from wse_sim.jit_helpers import TakenIn
 
 ROOT = Path(jit.__file__).parent.parent
@@ -41,6 +43,30 @@ def squared(n: int) -> int:
 @kernel
 def is_square_even(n: int) -> bool:
     return squared(n) % 2 == 0
+
+
+@by_pointer
+class Weights(NamedTuple):
+    rows: Any
+    ready: bool
+    scale: float
+    place: int
+    small: Any
+
+
+@helper_kernel
+def weighed(weights, k):
+    return weights.scale * weights.rows[k] + weights.small[weights.place] if weights.ready else -1.0
+
+
+@kernel
+def weigh(weights, found):
+    for i in range(len(found)):
+        of_row = bundled(
+            Weights(weights.rows[i], weights.ready, weights.scale + i, weights.place, weights.small)
+        )
+        for k in range(found.shape[1]):
+            found[i, k] = weighed(of_row, k)
 
 
 CALLS_IN_A_CIRCLE = """
@@ -74,6 +100,27 @@ def test_helpers_have_no_machine_code() -> None:
     (found,) = squared.overloads.values()
     assert isinstance(found.library, TakenIn)
     assert found.library.get_pointer_to_function(found.fndesc.mangled_name) == 0
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_a_bundle_of_arrays_has_every_field_in_every_function(ready: bool) -> None:
+    """(scale + row) number + small[place] in numpy; fields of 1, 2 and 8 bytes lie between the arrays."""
+    rows, small = np.arange(12, dtype=np.int64).reshape(3, 4)[:, ::2], np.array([7, 9], np.int16)
+    found = np.zeros((3, 2))
+    weigh(Weights(rows, ready, 0.5, 1, small), found)
+    expected = (0.5 + np.arange(3))[:, None] * rows + 9 if ready else np.full((3, 2), -1)
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.skipif(jit.is_interpreted(), reason="nothing is compiled")
+def test_bundles_of_other_arrays_are_other_types() -> None:
+    """The name of the type stands for those of all fields; a list is no field."""
+    one, two = (numba.typeof(Weights(np.zeros(2, kind), True, 0.5, 1, np.zeros(1))) for kind in "dq")
+    assert one != two
+    assert one.name != two.name
+    assert one == numba.typeof(Weights(np.ones(5), False, 1.5, 2, np.ones(3)))
+    with pytest.raises(TypeError, match="must be an array, a number or a bundle"):
+        numba.typeof(Weights("text", True, 0.5, 1, np.zeros(1)))
 
 
 @pytest.mark.slow

@@ -53,7 +53,7 @@ _IMPORT = re.compile(r"^\s*from (wse_sim[\w.]*) import ([\w, ]+|\([^)]*\))", re.
 
 def kernel(fn: F) -> F:
     """Compile `fn` to nogil machine code, cached on disk; arrays and scalars only."""
-    return _compiled(fn)
+    return _compiled(fn, no_cfunc_wrapper=True)
 
 
 def bare_kernel(fn: F) -> F:
@@ -135,14 +135,23 @@ def _sources(file: Path) -> set[Path]:
     open_files = [file]
     while open_files:
         path = open_files.pop()
-        if path in seen or not path.is_file():
-            continue
-        seen.add(path)
-        for parent, names in _IMPORT.findall(path.read_text(encoding="utf-8")):
-            folder = _PACKAGE.joinpath(*parent.split(".")[1:])
-            open_files.append(folder.with_suffix(".py"))
-            open_files += [folder / f"{name}.py" for name in re.findall(r"(\w+)(?: as \w+)?", names)]
+        if path not in seen and (found := _imported(path)) is not None:
+            seen.add(path)
+            open_files += found
     return seen
+
+
+@functools.cache
+def _imported(path: Path) -> tuple[Path, ...] | None:
+    """Return the files that a file may import from this package, None if there is no such file."""
+    if not path.is_file():
+        return None
+    found: list[Path] = []
+    for parent, names in _IMPORT.findall(path.read_text(encoding="utf-8")):
+        folder = _PACKAGE.joinpath(*parent.split(".")[1:])
+        found.append(folder.with_suffix(".py"))
+        found += [folder / f"{name}.py" for name in re.findall(r"(\w+)(?: as \w+)?", names)]
+    return tuple(found)
 
 
 def trailing_zeros(word: int) -> int:

@@ -18,7 +18,6 @@ from numba.core.compiler_machinery import PassManager
 from numba.core.cpu import CPUContext
 from numba.core.funcdesc import PythonFunctionDescriptor
 from numba.core.lowering import Environment
-from numba.core.targetconfig import TargetConfig
 from numba.core.typing import Signature
 
 _KIND = "taken in"  # numba's own kinds are "bitcode" and "object"
@@ -29,27 +28,6 @@ Stored = tuple[
 ]  # fmt: skip
 # How functions that call each other in a circle name each other.  numba stores such code and crashes when it loads it.
 _UNRESOLVED = ".numba.unresolved$"
-
-
-def _are_flags_equal(flags: TargetConfig, others: object) -> bool:
-    """Return whether every compile flag is the same, set or default.
-
-    numba compares the flags of two functions for every call whose type it infers.  Its own method builds a dictionary
-    of 27 properties for each, which takes 6 to 15 % of the time of compilation.
-    """
-    if not isinstance(others, TargetConfig):
-        return NotImplemented
-    return (
-        type(flags) is type(others) and flags._values == others._values
-    ) or flags.values() == others.values()
-
-
-def _flags_hash(flags: TargetConfig) -> int:
-    """Return the hash of the names of all flags, as numba does, without reading their values."""
-    return hash(tuple(sorted(flags.options)))  # type: ignore[attr-defined]
-
-
-TargetConfig.__eq__, TargetConfig.__hash__ = _are_flags_equal, _flags_hash  # type: ignore[method-assign]
 
 
 class _NoEngine:

@@ -50,6 +50,7 @@ def test_regions_do_not_overlap_and_lie_on_the_program_rectangle(blocks, layouts
         assert region.compute_cores <= region.cores
 
 
+@pytest.mark.slow
 def test_areas_equalise_the_times_of_large_stages():
     """No stage with more than 1 % of the cores is much faster than the slowest, because that would waste cores."""
     plan = pipeline(transformer(4, 1024, 16, 128))

@@ -278,6 +278,7 @@ def test_a_full_link_slows_the_pipeline_and_is_the_binding_resource():
     assert result.samples_per_s <= WAFER.clock_hz / slow.link_cycles * 1.0001
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("colors", [4, 5])
 def test_a_plan_without_colors_enough_names_the_router_that_binds(colors: int) -> None:
     """What a region keeps for itself takes all colors: none is left for streams, wherever regions are."""

@@ -175,6 +175,7 @@ def test_a_region_has_the_columns_that_its_parts_need():
     assert trained_network(plan, 8).in_flight
 
 
+@pytest.mark.slow
 def test_a_residual_that_no_core_can_store_does_not_fit():
     """One store has two samples of T x N in fp16: 61 x 256 take 62 KiB of 48, 61 x 128 take 31 KiB.
 
@@ -253,6 +254,7 @@ def test_a_layer_that_trains_is_priced_by_the_rows_that_hold_inputs_and_the_one_
     assert [group.rows_of_inputs(12) for group in make_groups(infers.graph, infers.wafer)] == [12]
 
 
+@pytest.mark.slow
 def test_a_skip_has_room_for_what_it_goes_around() -> None:
     """In x + o(attention(norm(x))) a norm holds a sample until its tokens leave, and attention holds one before it
     starts and one until then.

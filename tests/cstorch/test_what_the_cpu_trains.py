@@ -234,6 +234,7 @@ def test_layers_train_as_in_eager(name, tmp_path):
     assert trained("CSX", layered(name), artifact_dir=tmp_path)[0] == trained("CPU", layered(name))[0]
 
 
+@pytest.mark.slow
 def test_random_numbers_of_the_script_are_those_of_eager(tmp_path):
     """The capture draws its own random numbers, which must not affect dropout."""
     make = layered("dropout")
@@ -436,6 +437,7 @@ def test_outputs_are_fetched_on_activation_steps_only(monkeypatch):
     assert (at, saved) == ([2, 4, 5], [3, 5])
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("kind", ["Conv1d", "ConvTranspose2d"])
 def test_a_convolution_of_half_typed_images_computes_in_fp32(tmp_path, kind: str) -> None:
     """Input pipelines of public trainers give half-precision images, weights are fp32: the wafer computes as if the

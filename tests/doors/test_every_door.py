@@ -216,6 +216,7 @@ def test_objects(entry: str, objects: dict[str, Given]) -> None:
     assert all(answer == pytest.approx(first) for answer in answers.values()), answers
 
 
+@pytest.mark.slow
 def test_a_picture_of_an_object(objects: dict[str, Given], tmp_path: Path) -> None:
     """A command and Python draw the same picture."""
     assert draw_graph(load_model(*objects["pair"]), tmp_path / "graph.svg").exists()

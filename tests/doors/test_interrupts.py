@@ -64,6 +64,7 @@ def test_workers_end_with_a_study_that_is_killed(tmp_path: Path) -> None:
     assert gone(below)
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("after_s", [0.15, 0.3, 0.6])
 def test_an_early_interrupt_is_one_line(tmp_path: Path, after_s: float) -> None:

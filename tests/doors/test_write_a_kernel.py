@@ -28,6 +28,7 @@ def test_the_snippet_under_test_it_runs_alone(tmp_path: Path, monkeypatch: pytes
         exec(compile(snippet.group(1), "docs/write-a-kernel.md", "exec"), {})
 
 
+@pytest.mark.slow
 def test_the_command_of_the_page_runs_in_an_empty_folder(tmp_path: Path) -> None:
     """The folder contains only saxpy.py: cost and program agree within the band that the page states."""
     text = PAGE.read_text(encoding="utf-8")

@@ -24,7 +24,7 @@ def copies(replicas: int, batch: int, training: bool, forward: float = 2.0) -> P
     return pipelined(stages, streams, batch=batch, training=training)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize(("replicas", "batch"), [(2, 7), (3, 10), (3, 112), (5, 113), (7, 8)])
 @pytest.mark.parametrize("extrapolate", [True, False])

@@ -82,6 +82,7 @@ def test_the_exceptions_are_needed() -> None:
     assert {(file, text) for file, texts in OTHER_MEANINGS.items() for text in texts} <= seen
 
 
+@pytest.mark.slow
 def test_attributes_are_read_through_their_declaration() -> None:
     """No file of the kernels reads a mapping of attributes by name, because that would state a default a second time."""
     found = []

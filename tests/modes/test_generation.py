@@ -70,7 +70,7 @@ def test_requests_fill_the_pipeline_and_then_share_it():
     assert rates[8].figures["tokens_per_s_per_user"] == pytest.approx(rates[8].samples_per_s / 8)
 
 
-@pytest.mark.thinned(7)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("batch", [1, 3, 5, 9])
 @pytest.mark.parametrize("systems", [1, 2])
 def test_the_simulated_round_is_the_closed_form(batch, systems):
@@ -219,6 +219,7 @@ def test_a_decoder_that_mixes_tokens_without_attention_is_noted():
         assert any(note.startswith("too fast") for note in plan.notes) == bool(unpriced)
 
 
+@pytest.mark.slow
 def test_consecutive_regions_touch():
     """Rows of regions are traversed back and forth, so that a token moves to a neighbour; only a new wafer is far."""
     graph = api.load_model(

@@ -129,7 +129,7 @@ def test_the_flow_line_is_its_recurrence(turns):
     assert line_s([times for _, times in turns], [count for count, _ in turns]) == free[-1]
 
 
-@pytest.mark.thinned(9)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("layers", [8, 7])
 @pytest.mark.parametrize(("systems", "chunk"), [(1, 3), (1, 7), (2, 16), (2, None), (1, 2048)])
 def test_closed_form_and_run_agree(layers, systems, chunk):

@@ -27,7 +27,7 @@ def gpt2(mode: str, send: str | None = None, batch: int = 64, **more) -> Result:
     return result
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize(
     ("send", "wanted_bytes"),
     [

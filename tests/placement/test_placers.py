@@ -329,6 +329,16 @@ def test_exact_proves_a_tiny_case():
     assert PortfolioPlacer(processes=1).place(problem, time_limit_s=0.5).cost == 7.0
 
 
+def test_exact_takes_blocks_of_different_times():
+    """The slowest block alone costs time: its 5 is the level, and the other one of 3 fits in what it leaves."""
+    # fabric 4 x 4, 4 x 2 (time 5) and 4 x 2 (time 3) or 2 x 2 (time 7): 5 + 2 * 2 = 9, with the small one 7 + 2 * 2 = 11
+    slow, quick = ListedShapes([(4, 2, 5.0)]), ListedShapes([(4, 2, 3.0), (2, 2, 7.0)])
+    problem = PlacementProblem(4, 4, (Block("a", slow), Block("b", quick)), ((0, 1, 1.0),), 1.0, 2.0)
+    found = rectangle_placer("exact").place(problem, time_limit_s=5.0)
+    check(problem, found)
+    assert (found.cost, found.level, found.max_time) == (9.0, 5.0, 5.0)
+
+
 @pytest.mark.slow
 def test_a_thousand_kernels_within_the_limits():
     """A thousand kernels are placed legally, at most a third above the area bound."""

@@ -23,6 +23,7 @@ def _named(result: Result) -> dict[str, Lever]:
     return {lever.name: lever for lever in levers_of(result)}
 
 
+@pytest.mark.slow
 def test_input_workers_help_a_run_that_waits_for_them() -> None:
     """A second worker sends twice the samples: the wafer computes 17 times what one sends."""
     result = _run(mode="pipelined", batch=256)

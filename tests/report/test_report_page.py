@@ -186,6 +186,7 @@ def test_page_lives_in_a_browser(page: Path, wafer_result: Result, browser: Any,
     assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
 
 
+@pytest.mark.slow
 def test_a_link_opens_the_layer_and_the_region_that_it_names(
     page: Path, wafer_result: Result, browser: Any
 ) -> None:

@@ -84,7 +84,9 @@ def test_queues_stay_within_their_capacity() -> None:
         cores = {use.name: use.region.cores for use in result.kernels if use.region}
         assert np.nansum(drawn) == sum(use.samples * cores[use.name] for use in result.queues)
     alone = simulate(chain([(3, 5)], batch=8))
-    assert [(use.samples, use.bytes) for use in alone.queues] == [(0, 0.0)]
+    assert [(use.samples, use.capacity, use.bytes) for use in alone.queues] == [
+        (0, 0, 0.0)
+    ]  # no stream leads there
 
 
 def test_weight_streaming_has_no_queues(streamed: Result) -> None:

@@ -101,6 +101,7 @@ def test_a_derived_mode_with_prices_of_its_own_keeps_them():
     assert WeightStreaming().drawn_figures(plan, pairs) == [WeightStreaming().quick_figures(plan)]
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(1)
 @pytest.mark.parametrize(
     ("training", "options"),

@@ -88,6 +88,7 @@ def test_a_plan_priced_with_its_own_constants_is_itself(mode):
     assert quick == pytest.approx(simulated, rel=0.02)
 
 
+@pytest.mark.slow
 def test_half_the_efficiency_takes_every_pass_twice_as_long():
     """Forward, backward, update and all their parts; regions stay where they are."""
     plan = api.plan_of(

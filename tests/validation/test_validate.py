@@ -195,6 +195,7 @@ def test_points_run_on_the_fabric_where_they_are_small_enough():
     assert "--timing model" in found.reason
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("phase", ["decode", "prefill"])
 def test_layers_on_a_grid_run_on_the_fabric_too(phase):
     """420 is 20 groups of 21: the program's tree is the one that the formula counts, and the rates are close."""

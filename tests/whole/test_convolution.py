@@ -100,6 +100,7 @@ class Residual(nn.Module):
         return self.last(nn.functional.adaptive_avg_pool2d(x, 1).flatten(1))
 
 
+@pytest.mark.slow
 def test_a_residual_block_with_batch_norms() -> None:
     """Statistics away from their defaults are folded into filters and bias; the sum is its own region, where the skip
     waits.

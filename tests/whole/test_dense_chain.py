@@ -69,7 +69,7 @@ def case(request: pytest.FixtureRequest) -> tuple[nn.Sequential, PipelinedPlan]:
     return model, plan_of(inputs_over_rows(graph_of(model, sizes[0])), side)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(1)
 def test_outputs_equal_those_of_pytorch(case: tuple[nn.Sequential, PipelinedPlan]) -> None:
     """Five samples in flight.  Every layer rounds to fp16 (2^-11 relative) twice: sums, and sums with bias."""
     model, plan = case
@@ -86,6 +86,7 @@ def test_outputs_equal_those_of_pytorch(case: tuple[nn.Sequential, PipelinedPlan
     assert run.fabric.words_left == 0
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(1)
 def test_period_is_that_of_the_busiest_core_and_follows_from_instructions(
     case: tuple[nn.Sequential, PipelinedPlan],

@@ -87,7 +87,7 @@ def test_outputs_equal_those_of_pytorch(name: str) -> None:
     assert run.fabric.words_left == 0
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("name", ["gated", "special function alone", "positions", "early operand"])
 def test_busiest_cores_issue_what_their_operators_take(name: str) -> None:
     """By the wafer's rates: words in and out, a start and the elements of every operator; and that is what the plan counts."""

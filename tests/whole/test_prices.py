@@ -97,6 +97,7 @@ def test_a_network_trains_in_the_rounds_of_its_program():
     assert free_step_cycles(alternating) < free_step_cycles(plan)
 
 
+@pytest.mark.slow
 def test_the_losses_of_samples_of_one_row_keep_the_pace():
     """A chain has as many cores for its loss, in turn, as its program: the loss is no slower than the slowest layer.
 
@@ -171,6 +172,7 @@ def test_look_ups_dropout_and_a_loss_keep_their_plain_price_on_the_wafer():
     assert note.endswith("updates by adamw, which have no program")
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("training", [False, True])
 def test_on_a_wafer_too_large_to_step_a_wider_model_is_never_faster(training: bool):
     """Composed prices of small models next to plain ones of large models would make 512 features slower than 2,048."""

@@ -201,6 +201,7 @@ def test_rows_share_slow_functions_and_send_their_tokens_themselves() -> None:
             assert found.regions[1].busiest == pytest.approx(rows, abs=1.5)
 
 
+@pytest.mark.slow
 def test_a_wide_stream_goes_in_bundles_to_rows_with_an_inlet_each() -> None:
     """64 features a token take 32 cycles on one link, longer than the cores need; two bundles take 16 each.
 

@@ -92,6 +92,7 @@ def test_bundles_of_a_residual_meet_the_sums(
     assert found.fabric_period == pytest.approx(found.engine_period, rel=off)
 
 
+@pytest.mark.slow
 def test_stores_hold_parts_of_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store with room for three parts of six tokens of eight features each passes a sample of 24 tokens on in four parts.
 

@@ -304,7 +304,8 @@ def best_way(
                 cost = _way_cost(loads, crowd, closed, way, count, width, size, capacity, least)
                 if cost < least:
                     least, corners = cost, count
-                    best[:] = way
+                    for i in range(MOST_CORNERS):  # an assignment of arrays takes long to compile
+                        best[i, 0], best[i, 1] = way[i, 0], way[i, 1]
     return least, corners, best
 
 

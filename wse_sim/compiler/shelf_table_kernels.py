@@ -64,7 +64,9 @@ def least_widths_of(
             top, rows, count = first[strip], first[strip + 1] - first[strip], known[kind, strip]
             start = (kind * heights + top) * widths.shape[0]
             quickest = times[start : start + rows * count].reshape((rows, count))
-            out[kind, top : top + rows] = least_widths(quickest, widths, paces[kind])
+            least = least_widths(quickest, widths, paces[kind])
+            for row in range(rows):
+                out[kind, top + row] = least[row]
     return out
 
 

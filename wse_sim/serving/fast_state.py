@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from wse_sim.jit_bundles import by_pointer
 from wse_sim.serving.base import (
     COUNTERS,
     FIRST_SAMPLE_TICKS,
@@ -39,6 +40,7 @@ MOST_HELD = 2**28  # most block slots of running requests
 ) = range(14)  # fmt: skip  # as COUNTERS
 
 
+@by_pointer
 class Table(NamedTuple):
     """A :class:`TurnTable` as arrays for machine code."""
 
@@ -49,6 +51,7 @@ class Table(NamedTuple):
     grid: int
 
 
+@by_pointer
 class Limits(NamedTuple):
     """The rules for machine code."""
 
@@ -76,6 +79,7 @@ class Limits(NamedTuple):
     routed: bool  # requests are assigned to a replica on arrival
 
 
+@by_pointer
 class Requests(NamedTuple):
     """State of all requests, one row each."""
 
@@ -110,6 +114,7 @@ class Requests(NamedTuple):
     leaves: Int
 
 
+@by_pointer
 class Replica(NamedTuple):
     """State of one replica; the state of several replicas has one more leading axis."""
 

@@ -17,6 +17,7 @@ import time
 import numpy as np
 
 from wse_sim.jit import bare_kernel, inlined_kernel
+from wse_sim.jit_bundles import bundled
 from wse_sim.serving.base import (
     COUNTERS,
     GAP_EDGES,
@@ -174,7 +175,7 @@ def _serve_routed(
                 else:
                     until, from_, to = max(turn_at + 1, min(when, back_at, other_at)), first, first + 1
         for k in range(from_, to):
-            advance(requests, _one(every, k, 0), table, limits, edges, nobody, until)
+            advance(requests, bundled(_one(every, k, 0)), table, limits, edges, nobody, until)
         if until != when or to - from_ != replicas:
             continue
         if when == ENDLESS:
@@ -192,14 +193,14 @@ def _serve_routed(
             pending[0] -= 1
         size = requests.input[number] + requests.output[number] - 1
         if (size + limits.block - 1) // limits.block > limits.blocks:
-            follow(requests, _one(every, 0, 0), number, when)
+            follow(requests, bundled(_one(every, 0, 0)), number, when)
             continue
         if how == BY_PREFIX:
             for k in range(replicas):
-                hits[k] = found(requests, _one(every, k, 0), limits, number)[0]
+                hits[k] = found(requests, bundled(_one(every, k, 0)), limits, number)[0]
         chosen = _chosen(every, limits, how, hits)
         requests.replica[number] = chosen
-        push(requests, _one(every, chosen, 0), limits, number, False)
+        push(requests, bundled(_one(every, chosen, 0)), limits, number, False)
         if every.at[chosen, IDLE]:
             every.at[chosen, NOW] = min(every.at[chosen, NOW], when)
     return False

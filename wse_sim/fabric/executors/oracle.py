@@ -51,6 +51,7 @@ from wse_sim.fabric.format.lower import Lowered
 from wse_sim.fabric.format.memory import Inputs, Memory, new_memory
 from wse_sim.fabric.format.program import Program
 from wse_sim.jit import bare_kernel, helper_kernel
+from wse_sim.jit_bundles import by_pointer
 
 R_WORD, R_META, R_IDENT, Q_COUNT = C.R_WORD, C.R_META, C.R_IDENT, C.Q_COUNT
 LEAF0, LEAF_WIDTH, DEPTH0, COUNTS, THREAD0 = C.LEAF0, C.LEAF_WIDTH, C.DEPTH0, C.COUNTS, C.THREAD0
@@ -65,6 +66,7 @@ MOVED, PENDING = range(2)
 Array = npt.NDArray[Any]
 
 
+@by_pointer
 class Routes(NamedTuple):
     """Routes of the program and the state of the routers."""
 
@@ -81,6 +83,7 @@ class Routes(NamedTuple):
     port_free: Array  # (R, 5): 1/1000 cycle from which the port is free
 
 
+@by_pointer
 class Queues(NamedTuple):
     """Router queues, e = (slot R + core) 5 + port; words (e, cells)."""
 
@@ -92,6 +95,7 @@ class Queues(NamedTuple):
     stamps: Array
 
 
+@by_pointer
 class Cores(NamedTuple):
     """State and program of all cores, see :mod:`wse_sim.fabric.executors.core`."""
 
@@ -106,6 +110,7 @@ class Cores(NamedTuple):
     memory: Array
 
 
+@by_pointer
 class Tally(NamedTuple):
     """Counters and records of a run."""
 

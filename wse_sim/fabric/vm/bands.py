@@ -35,6 +35,7 @@ from wse_sim.jit import (
     load_acquire,
     store_release,
 )
+from wse_sim.jit_bundles import by_pointer
 
 Array = npt.NDArray[Any]
 
@@ -52,6 +53,7 @@ MOVES_A_ROUTER = 6
 NEVER = np.int64(1) << 62
 
 
+@by_pointer
 class Band(NamedTuple):
     """One band, and the data that all bands share."""
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wse_sim.fabric.vm.image import COLORS, CONTROL, DATA, LOCAL, TASK_IDS, Image
+from wse_sim.jit_bundles import by_pointer
 
 Array = npt.NDArray[Any]
 
@@ -133,6 +134,7 @@ LOG_FIELDS = 12
 PRINTED, TRACED, DROPPED_CONTROL, WARN_TASK, PICKED = range(5)
 
 
+@by_pointer
 class Machine(NamedTuple):
     """All arrays of a run; see the comments for shapes."""
 

@@ -152,8 +152,14 @@ def _batch_cycles(
         wide[e] += int((min(fill[links[e, 0]], fill[links[e, 1]]) + travel[e]) / pace)
     if quick:
         stages = np.empty((count, 8))
-        stages[:, 0], stages[:, 1], stages[:, 2], stages[:, 3] = forward, backward, update, fill
-        stages[:, 4], stages[:, 5], stages[:, 6], stages[:, 7] = flow[:, 0], flow[:, 1], depth, fill
+        for k in range(count):
+            stages[k, 0], stages[k, 1], stages[k, 2], stages[k, 3] = (
+                forward[k],
+                backward[k],
+                update[k],
+                fill[k],
+            )
+            stages[k, 4], stages[k, 5], stages[k, 6], stages[k, 7] = flow[k, 0], flow[k, 1], depth[k], fill[k]
         both = np.concatenate((links, back_links + count))
         order = np.argsort(both[:, 0] * (2 * count) + both[:, 1])
         done, over = two_batches(

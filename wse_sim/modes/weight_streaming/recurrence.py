@@ -191,7 +191,8 @@ def _schedule(
                             coming[targets[k]] = taker_free
             if skipped > 0 and micro_batch == micro_batches - 2:
                 added_s = skipped * (now - begin)
-        fresh[:] = coming
+        for i in range(phases):
+            fresh[i] = coming[i]
         now += overhead_s
         ends[step] = now
     return ends, added_s

@@ -14,12 +14,17 @@ from tests.fabric.executors.maxplus.regular import BUFFER, random_regular_progra
 from tests.fabric.executors.maxplus.test_fuzz import OTHER, WSE2
 from tests.generated import cases, seeds
 from wse_sim.errors import ProgramError
+from wse_sim.fabric.executors.base import Options
 from wse_sim.fabric.executors.certificate import Certificate
 from wse_sim.fabric.executors.maxplus import fold
 from wse_sim.fabric.executors.maxplus.dataflow import is_dataflow
+from wse_sim.fabric.executors.maxplus.executor import MaxPlus, _Whole
+from wse_sim.fabric.executors.maxplus.records import ARRIVAL, OWN_CLOCK
+from wse_sim.fabric.executors.wavelet.executor import Wavelet
 from wse_sim.fabric.format.builder import Builder
 from wse_sim.fabric.format.classes import fabric_in, fabric_out
 from wse_sim.fabric.format.config import FabricConfig
+from wse_sim.fabric.format.lower import lower
 from wse_sim.fabric.format.program import Program
 from wse_sim.fabric.run import FabricResult, run_program
 
@@ -52,9 +57,9 @@ def fuzz(seeds: range, config: FabricConfig) -> collections.Counter[str]:
 def test_random_repeating_programs_equal_the_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few periods are kept, so ends and transients are near: an unproved copy would be wrong."""
     monkeypatch.setattr(fold, "KEPT", (3, 5, 9))
-    seen = fuzz(range(100), WSE2) + fuzz(range(200, 250), OTHER)
-    assert seen["folded"] > 40
-    assert min(seen["folded, time-ordered"], seen["folded, extrapolated"], seen["refused"]) > 5
+    seen = fuzz(range(60), WSE2) + fuzz(range(200, 230), OTHER)
+    assert seen["folded"] > 25
+    assert min(seen["folded, time-ordered"], seen["folded, extrapolated"], seen["refused"]) > 4
 
 
 @pytest.mark.slow
@@ -120,6 +125,20 @@ def test_cores_that_are_still_busy_when_the_wave_comes_prevent_copies() -> None:
     assert copies(both(column(WSE2, 60, 30, 0)).certificate) == 0
 
 
+def test_the_first_step_waits_for_a_word_or_for_the_clock_of_the_core() -> None:
+    """The word decides as long as the oracle's reader ends in the same cycle, however long it works before it looks."""
+    ends, anchors = [], []
+    for own in range(10):
+        program = column(WSE2, 4, own, 3)
+        ends.append(int(run_program(program, WSE2, executor="oracle", functional=False).halt_cycles[1, 0]))
+        solver = MaxPlus(Wavelet(), speculate=True, steady=True, fold=False)
+        planes = _Whole(solver, lower(program, WSE2), Options(functional=False)).timing(signing=True)
+        assert planes is not None
+        anchors.append(int(planes["anchor"][1, 0]))
+    assert anchors == [ARRIVAL if end == ends[0] else OWN_CLOCK for end in ends]
+    assert set(anchors) == {ARRIVAL, OWN_CLOCK}
+
+
 def with_values(program: Program, config: FabricConfig, seed: int) -> FabricResult:
     """Return the runs with values of both executors; they must agree in every core and every value."""
     rng = np.random.default_rng(seed)
@@ -134,10 +153,10 @@ def test_values_of_copies_are_those_of_the_oracle(monkeypatch: pytest.MonkeyPatc
     """Times come from a few lines, values from all: every core has its own values."""
     monkeypatch.setattr(fold, "KEPT", (3, 5, 9))
     folded = 0
-    for seed in range(300, 360):
+    for seed in range(300, 330):
         config = WSE2 if seed % 3 else OTHER
         folded += copies(with_values(random_regular_program(seed, config), config, seed).certificate) > 0
-    assert folded > 20
+    assert folded > 8
 
 
 def test_contended_gemv_with_values_is_not_stepped() -> None:

@@ -267,12 +267,12 @@ def send(core, row, a, b, n, t, net, code, rules, size):  # type: ignore[no-unty
 @inlined_kernel
 def note_anchor(core, a, b, t, net):  # type: ignore[no-untyped-def]
     """Record what the first step of a core waits for: a word, or its own clock."""
-    y = np.int64(-1)
+    net.cores[core, ANCHOR] = OWN_CLOCK
     for u in (a, b):
         if u >= 0:
             k = np.int64(net.nodes[u, READ]) & net.nodes[u, MASK]
-            y = max(y, np.int64(net.times[net.nodes[u, OFF] + k]) + 1)
-    net.cores[core, ANCHOR] = ARRIVAL if y >= t else OWN_CLOCK
+            if np.int64(net.times[net.nodes[u, OFF] + k]) >= t - 1:
+                net.cores[core, ANCHOR] = ARRIVAL
 
 
 @inlined_kernel
