@@ -12,7 +12,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -34,6 +34,7 @@ from wse_sim.frontend.parameters import (
 )
 from wse_sim.frontend.partial import adapted, train_only
 from wse_sim.frontend.precision import precision_of
+from wse_sim.frontend.samples import first_samples, is_uncertain
 from wse_sim.frontend.training import add_training
 from wse_sim.graph import KernelGraph, frozen
 from wse_sim.hardware import load_wafer
@@ -397,8 +398,7 @@ def _finish(
     if options.train is not None and options.lora is None:
         train_only(trace, options.train)
     if samples is None:
-        first = next((n for n in trace.nodes.values() if n.kind == "input" and n.shape), None)
-        samples = first.shape[0] if first is not None else 1
+        samples = first_samples(trace)
     with spent("lower to kernels"):
         lowered = lower_trace(
             trace,
@@ -458,10 +458,22 @@ def _from_object(
         return _from_program(found, what, name, batch, options)
     module, args, kwargs = found
     wrapper = "function" if isinstance(module, parts.Called) else ""
-    with guarded(what, ModelError):
+
+    def lowered_for(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[KernelGraph, LoweredModel]:
         graph, lowered = _lower(module, args, kwargs, options, samples=None, name=name, wrapper=wrapper)
         graph = lowered.graph = pin_kernels(graph, *marked_pins(module))
-    return (graph if batch is None else graph.with_samples(batch)), lowered
+        return graph, lowered
+
+    with guarded(what, ModelError):
+        graph, lowered = lowered_for(args, kwargs)
+        if batch is None or batch == graph.samples:
+            return graph, lowered
+        if is_uncertain(graph.notes) and batch % graph.samples == 0:
+            more = _torch_part("fakes").with_more_samples((args, kwargs), batch // graph.samples)
+            if more is not None:
+                with suppress(ModelError):  # the graph of the given arguments then has a note
+                    return lowered_for(*more)
+    return graph.with_samples(batch), lowered
 
 
 def load_module(spec: str) -> Made:

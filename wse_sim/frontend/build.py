@@ -27,6 +27,7 @@ from wse_sim.frontend.pairs import COMPLEX, as_pairs, is_complex, pair_shape
 from wse_sim.frontend.precision import Precision
 from wse_sim.frontend.repeats import find_repeats
 from wse_sim.frontend.rewrites import Applied, fuse, rewrite
+from wse_sim.frontend.samples import in_doubt, settled
 from wse_sim.frontend.steps import says_more, steps_of
 from wse_sim.frontend.trace import VIEWS, Argument, Node, NodeRef, Trace
 from wse_sim.graph import Access, Kernel, KernelGraph, Step, Tensor, TensorKind, frozen
@@ -121,6 +122,7 @@ class _Builder:
     def __init__(self, trace: Trace, precision: Precision, training: bool, samples: int = 1) -> None:
         self.trace, self.precision, self.training, self.samples = trace, precision, training, samples
         self.cuts = cuts_of(trace) if training else Cuts()
+        self.grows: dict[str, bool] = {}  # which results grow with the batch, if two captures tell
         self.tensors: dict[str, Tensor] = {}
         self.tensor_of: dict[str, str] = {}
         self.names: set[str] = set()
@@ -133,17 +135,10 @@ class _Builder:
                 self._leaf(node)
         kernels: dict[str, Kernel] = {}
         covers: dict[str, tuple[str, ...]] = {}
-        for node in self.trace:
-            if (
-                node.kind != "call"
-                or node.op in VIEWS
-                or node.op in _CHECKS
-                or self.trace.is_constant(NodeRef(node.name))
-            ):
-                continue
-            kernel = self._kernel(node, self._classified(node))
+        for name, draft in self._drafts().items():
+            kernel = self._kernel(self.trace.nodes[name], draft)
             kernels[kernel.name] = kernel
-            covers[kernel.name] = (node.name,)
+            covers[kernel.name] = (name,)
         outputs = set()
         for ref in self.trace.outputs:
             base = self.trace.base(ref)
@@ -151,14 +146,32 @@ class _Builder:
                 outputs.add(self._as_output(self.tensor_of[base.name]))
         return DraftGraph(kernels, self.tensors, outputs, self.training, covers=covers)
 
-    def _classified(self, node: Node) -> Draft:
+    def _drafts(self) -> dict[str, Draft]:
+        """Return the kernels of all operators by name, with the dimensions that grow with the batch."""
+        drafts = {
+            node.name: self._classified(node, self.trace)
+            for node in self.trace
+            if node.kind == "call"
+            and node.op not in VIEWS
+            and node.op not in _CHECKS
+            and not self.trace.is_constant(NodeRef(node.name))
+        }
+        if not in_doubt(drafts, self.trace, self.samples):
+            return drafts
+        found = settled(drafts, self.trace, self.samples, self._classified)
+        self.trace.notes += found.notes
+        self.grows = found.grows
+        return found.drafts
+
+    @staticmethod
+    def _classified(node: Node, trace: Trace) -> Draft:
         """Return the kernel of a node.
 
         An operator without a kernel raises, or becomes a kernel that moves its elements while obstacles are
         collected.
         """
         try:
-            found = as_pairs(classify(node, self.trace), node, self.trace)
+            found = as_pairs(classify(node, trace), node, trace)
             if not node.elements:  # an empty slice: a kernel has at least one element
                 found.dims = {name: max(1, size) for name, size in found.dims.items()}
             return found
@@ -288,7 +301,7 @@ class _Builder:
             pair_shape(node),
             self.precision.computed(node.dtype),
             TensorKind.ACTIVATION,
-            node.dynamic and (not node.shape or node.shape[0] % self.samples == 0),
+            self._is_per_sample(node),
             node.name not in self.cuts.off,
         )
         attrs = dict(draft.attrs)
@@ -316,6 +329,11 @@ class _Builder:
             dtype=self.precision.kernel(found.sums_rows),
             stops=tuple(self.tensor_of[base] for base in self.cuts.stops(node, self.trace)),
         )
+
+    def _is_per_sample(self, node: Node) -> bool:
+        """Return whether a result grows with the batch."""
+        grows = self.grows.get(node.name, node.dynamic)
+        return grows and (not node.shape or node.shape[0] % self.samples == 0)
 
     def _growing(self, draft: Draft) -> str | None:
         """Return the dimension that grows with the batch; None for kernels that sum over all samples."""

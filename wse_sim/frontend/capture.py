@@ -29,7 +29,7 @@ from wse_sim.frontend.containers import Containers, root_of, unread
 from wse_sim.frontend.decomposed import decomposed
 from wse_sim.frontend.eager_types import types_as_eager
 from wse_sim.frontend.equal_layers import Layers
-from wse_sim.frontend.fakes import as_fake, told_apart
+from wse_sim.frontend.fakes import as_fake, told_apart, with_more_samples
 from wse_sim.frontend.faults import (
     asked_for_gradient,
     holds_cache,
@@ -42,6 +42,7 @@ from wse_sim.frontend.layer_copies import copied
 from wse_sim.frontend.obstacles import guesses, is_collecting, met
 from wse_sim.frontend.own_gradients import captured
 from wse_sim.frontend.regions import FROZEN, frozen_marked, without_regions
+from wse_sim.frontend.samples import FACTOR
 from wse_sim.frontend.substitutes import modules_go_on
 from wse_sim.frontend.trace import Argument, Node, NodeRef, Trace
 from wse_sim.frontend.unfused import defined
@@ -325,6 +326,9 @@ def trace_module(
             raise
         trace = _traced(module, args, kwargs, training, ties, name, None)
     trace.counts = (lambda trains: joint.counted_module(module, args, kwargs, trains), *trace.counts)
+    more = None if is_collecting() else with_more_samples((tuple(args), dict(kwargs or {})), FACTOR)
+    if more is not None:
+        trace.again = lambda: _traced(module, *more, training, ties, name, [])
     return trace
 
 

@@ -189,6 +189,8 @@ class Trace:
     # Functions that count the FLOPs of a training step with torch, in order of preference. Each takes a
     # function that states whether the parameter of a name trains.
     counts: tuple[Callable[[Callable[[str], bool]], Any], ...] = ()
+    # Captures the module again with more samples; None if it cannot be.
+    again: Callable[[], Trace] | None = None
     _users: dict[str, list[str]] | None = None
     _constant: dict[str, bool] = field(default_factory=dict)
 
