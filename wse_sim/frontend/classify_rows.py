@@ -246,7 +246,23 @@ def _recurrent(node: Node, trace: Trace) -> Draft:
     dims = {"steps": steps, "width": node.shape[-1], "batch": batch, "weights": matrices}
     dims["of_input"] = sum(prod(weights[each * i]) for i in range(ways // int(node.args[4])))
     dims["of_state"] = sum(prod(weights[each * i + 1]) for i in range(ways))
-    return Draft("scan", dims, "batch", {"kind": node.op})
+    return Draft("scan", dims, "batch", {"kind": node.op} | _initial_states(node, trace))
+
+
+def _initial_states(node: Node, trace: Trace) -> dict[str, str]:
+    """Return the attribute that tells which initial states of a recurrent layer are parameters.
+
+    It is stated only if they differ from the default, in which a computed hidden state is the second input.
+    """
+    given = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
+    bases = dict(zip("hc", map(trace.base, given), strict=False))
+    learned = {at: base.name for at, base in bases.items() if base is not None and base.kind == "parameter"}
+    if len({*learned.values()}) < len(learned):  # one parameter is both
+        learned.pop("c")
+    if learned:
+        return {"initial": "".join(learned)}
+    computed = [at for at, base in bases.items() if base is not None and base.dynamic]
+    return {"initial": "-"} if computed == ["c"] else {}
 
 
 @handles("wse.rotary")
