@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from wse_sim.frontend.classify import HANDLERS, Draft, handles, shape_of, unsupported
+from wse_sim.frontend.classify import HANDLERS, Draft, axes, handles, shape_of, unsupported
 from wse_sim.frontend.trace import Argument, Node, NodeRef, Trace
 
 _ACTIVATIONS = (
@@ -208,18 +208,18 @@ def _reduce(node: Node, trace: Trace) -> Draft:
     return Draft("reduce", {"rows": rows, "cols": max(1, whole // rows)}, sample, {"op": kind})
 
 
-@handles("topk", "sort", "argsort", "kthvalue", "median")
+@handles("topk", "sort", "argsort", "kthvalue", "median", "nanmedian", "mode")
 def _topk(node: Node, trace: Trace) -> Draft:
     shape = shape_of(trace, node.args[0])
-    cols = shape[-1] if shape else 1
-    k = int(node.args[1]) if node.op in ("topk", "kthvalue") else cols
+    cols = prod(shape[dim] for dim in axes(node, trace)) if shape else 1
+    k = int(node.arg(1, "k", cols)) if node.op in ("topk", "kthvalue") else cols
     return Draft("topk", {"rows": max(1, prod(shape) // cols), "cols": cols, "k": k}, _sample(node, "rows"))
 
 
 @handles("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin")
 def _cumulative(node: Node, trace: Trace) -> Draft:
     shape = shape_of(trace, node.args[0])
-    steps = shape[node.args[1]] if shape else 1
+    steps = prod(shape[dim] for dim in axes(node, trace)) if shape else 1
     dims = {"steps": steps, "width": 1, "batch": max(1, node.elements // steps)}
     return Draft("scan", dims, _sample(node, "batch"), {"kind": "cumsum"})
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from wse_sim.errors import ModelError
-from wse_sim.frontend.classify import Draft
+from wse_sim.frontend.classify import Draft, axes
 from wse_sim.frontend.cleanup import clean
 from wse_sim.frontend.rewrites import rewrite
 from wse_sim.frontend.trace import VIEWS, Argument, Node, Trace
@@ -27,6 +27,8 @@ _REPEATS = frozenset(
     ["expand", "expand_as", "broadcast_to", "repeat", "repeat_interleave", "tile", "cat", "stack"]
 )
 _BROADCASTS = frozenset(["add", "sub", "mul", "div", "eq", "maximum", "minimum", "where", "pow"])
+_ALONG = frozenset(["reduce", "softmax", "topk", "scan"])
+_RECURRENT = frozenset(["lstm", "gru", "rnn_tanh", "rnn_relu"])
 Drafts = Mapping[str, Draft]
 
 
@@ -53,8 +55,8 @@ def _is_doubtful(node: Node, draft: Draft, trace: Trace, samples: int) -> bool:
         return True  # rows of samples times columns of samples
     if draft.family in ("conv2d", "conv3d"):
         return _is_dynamic(trace, draft, 1)
-    if draft.family == "reduce":
-        return _is_over_samples(node)
+    if draft.family in _ALONG and node.op not in _RECURRENT:
+        return bool(node.shape) and 0 in axes(node, trace)  # along what may be the samples
     return node.op in _BROADCASTS and node.elements > max(_sizes(node, trace), default=0)
 
 
@@ -72,13 +74,6 @@ def _repeats(trace: Trace, ref: Argument) -> bool:
 def _is_dynamic(trace: Trace, draft: Draft, place: int) -> bool:
     node = trace.node((draft.operands or [])[place])
     return node is not None and node.dynamic
-
-
-def _is_over_samples(node: Node) -> bool:
-    """Return whether a reduction is over the first dimension, and its result has others."""
-    where = node.arg(1, "dim", ())
-    dims = where if isinstance(where, tuple) else (where,)
-    return bool(node.shape) and 0 in dims
 
 
 def _sizes(node: Node, trace: Trace) -> list[int]:
