@@ -243,6 +243,13 @@ def name_of(given: Model) -> str:
     return "exported" if name == "ExportedProgram" else name
 
 
+@contextmanager
+def _torch_kept() -> Iterator[None]:
+    """Restore the settings of torch after the block, which the code of a model may change."""
+    with _torch_part("torch_state").kept():
+        yield
+
+
 def _without_numbers(text: str) -> str:
     return ".".join("*" if part.isdigit() else part for part in text.split("."))
 
@@ -362,6 +369,7 @@ def _from_parameters(
 
 @_uncollected()
 @owning()
+@_torch_kept()
 def _lower(
     module: torch.nn.Module,
     args: Sequence[Any],
@@ -390,6 +398,7 @@ def _lower(
 
 
 @owning()
+@_torch_kept()
 def _finish(
     trace: Trace, options: Lowering, samples: int | None, facts: dict[str, Any] | None = None
 ) -> tuple[KernelGraph, LoweredModel]:
@@ -445,6 +454,7 @@ def _from_program(
     return (graph if batch is None else graph.with_samples(batch)), lowered
 
 
+@_torch_kept()
 def _from_object(
     given: object, what: str, name: str, batch: int | None, options: Lowering
 ) -> tuple[KernelGraph, LoweredModel]:
