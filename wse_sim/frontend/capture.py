@@ -255,7 +255,8 @@ def _watched(
         Containers(),
     )
 
-    def at_the_end(_: torch.nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], __: object) -> None:
+    def at_the_end(_: torch.nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], made: object) -> None:
+        tests.leave(made)
         after.update(plain_state(fake))
         caches.look(fake, inputs, named)
         containers.leave(fake)
@@ -325,10 +326,17 @@ def trace_module(
         if not any(layers.used for layers in once):
             raise
         trace = _traced(module, args, kwargs, training, ties, name, None)
-    trace.counts = (lambda trains: joint.counted_module(module, args, kwargs, trains), *trace.counts)
-    more = None if is_collecting() else with_more_samples((tuple(args), dict(kwargs or {})), FACTOR)
+    given = (tuple(args), dict(kwargs or {}))
+    trace.counts = (lambda trains: joint.counted_module(module, *given, trains), *trace.counts)
+    more = None if is_collecting() else with_more_samples(given, FACTOR)
     if more is not None:
-        trace.again = lambda: _traced(module, *more, training, ties, name, [])
+        args, kwargs = more
+
+        def again() -> Trace:
+            with quiet():
+                return _traced(module, args, kwargs, training, ties, name, [])
+
+        trace.again = again
     return trace
 
 

@@ -7,16 +7,16 @@ from math import prod
 from wse_sim.frontend.classify import HANDLERS, Draft, axes, handles, shape_of, unsupported
 from wse_sim.frontend.trace import Argument, Node, NodeRef, Trace
 
-_ACTIVATIONS = (
+ACTIVATIONS = (
     "relu gelu silu sigmoid tanh hardtanh softplus leaky_relu elu selu mish hardswish hardsigmoid relu6 prelu "
     "celu glu log_sigmoid log_sigmoid_forward softsign threshold rrelu"
 )
-_BINARY = (
+BINARY = (
     "add sub mul div maximum minimum pow rsub where masked_fill eq ne lt le gt ge logical_and logical_or "
     "logical_xor bitwise_and bitwise_or bitwise_xor remainder fmod floor_divide addcmul addcdiv lerp atan2 clamp "
     "clamp_min clamp_max true_divide copysign heaviside bitwise_left_shift bitwise_right_shift fmin fmax __and__ __or__ hypot outer xlogy mul_add clip masked_fill_"
 )
-_UNARY = (
+UNARY = (
     "exp log neg abs sqrt rsqrt sin cos reciprocal bitwise_not logical_not erf log1p expm1 floor ceil round sign "
     "square log2 log10 isnan isinf isfinite sinh cosh tan atan exp2 nan_to_num trunc sgn erfinv frac logit "
     "acos asin acosh asinh atanh erfc lgamma digamma i0 i0e i1 i1e"
@@ -48,14 +48,14 @@ def _sample(node: Node, name: str) -> str | None:
     return name if node.dynamic else None
 
 
-@handles(_ACTIVATIONS)
+@handles(ACTIVATIONS)
 def _activation(node: Node, trace: Trace) -> Draft:
     by_tanh = node.op == "gelu" and node.kwargs.get("approximate") == "tanh"
     attrs = {"function": "gelu_tanh" if by_tanh else node.op}
     return Draft("activation", {"elements": node.elements}, _sample(node, "elements"), attrs)
 
 
-@handles(_BINARY, _UNARY)
+@handles(BINARY, UNARY)
 def _elementwise(node: Node, trace: Trace) -> Draft:
     inputs = max(1, sum(1 for ref in node.refs() if not trace.is_constant(ref)))
     factor = node.kwargs.get("alpha", 1)  # multiplies the second operand of a sum or a difference
@@ -276,7 +276,7 @@ def _rotary(node: Node, trace: Trace) -> Draft:
     "zero arange full zeros ones zeros_like ones_like full_like empty scalar_tensor eye new_zeros new_ones new_full"
 )
 @handles(
-    "empty_like rand randn rand_like randn_like randint bernoulli new_empty linspace normal empty_permuted"
+    "empty_like rand randn rand_like randn_like randint bernoulli new_empty linspace normal normal_functional empty_permuted"
 )
 def _created(node: Node, trace: Trace) -> Draft:
     return Draft("layout", {"elements": max(1, node.elements)}, None, {"op": "fill"})

@@ -154,6 +154,7 @@ SHAPE_ONLY = frozenset(
     [
         *("zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like", "randint_like"),
         *("new_zeros", "new_ones", "new_full", "new_empty", "new_empty_strided", "fill", "zero"),
+        "normal_functional",
     ]
 )
 
