@@ -27,6 +27,7 @@ from wse_sim.frontend import joint
 from wse_sim.frontend.archive import inert
 from wse_sim.frontend.containers import Containers, root_of, unread
 from wse_sim.frontend.decomposed import decomposed
+from wse_sim.frontend.devices import modules_stay
 from wse_sim.frontend.eager_types import types_as_eager
 from wse_sim.frontend.equal_layers import Layers
 from wse_sim.frontend.fakes import as_fake, told_apart, with_more_samples
@@ -277,6 +278,7 @@ def _watched(
             seeded(),
             unchecked(),
             scripts_called(),
+            modules_stay(),
             types_as_eager(fake),
             defined() as unfused,
             modules_go_on(fake, products_seen, lambda: tests.latest)
