@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from wse_sim.graph import Kernel, Tensor, TensorKind, frozen
+from wse_sim.graph import Attr, Kernel, Tensor, TensorKind, frozen
 from wse_sim.kernels.contract.family import STRAIGHT_PARTS, Dims, Kept
 from wse_sim.kernels.contract.parameters import ProductAttributes
 from wse_sim.kernels.contract.tape import DATA, WEIGHT, Changes, Tape
@@ -145,7 +145,7 @@ def product_gradients(
     tape: Tape,
     *,
     of_weights: tuple[Dims, str, bool],
-    of_inputs: tuple[Dims, Mapping[str, Any]],
+    of_inputs: tuple[Dims, Mapping[str, Attr]],
 ) -> None:
     """Emit the weight gradient and the input gradient of a product with weights.
 
@@ -196,7 +196,7 @@ def _weights_alone(
     gradient: str,
     tape: Tape,
     of_second: tuple[Dims, str],
-    of_first: tuple[Dims, Mapping[str, Any]],
+    of_first: tuple[Dims, Mapping[str, Attr]],
 ) -> None:
     """Emit the gradients of a product of weights with weights (low rank, with itself, or repeated for every
     sample): one product per trained operand."""

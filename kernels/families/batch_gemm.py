@@ -68,6 +68,7 @@ from wse_sim.kernels.contract.family import (
     asked,
 )
 from wse_sim.kernels.contract.parameters import (
+    HALF_SUMS,
     ProductAttributes,
     attribute,
     sizes,
@@ -157,7 +158,7 @@ class BatchGemm(MatrixProduct):
         self, a: Array, b: Array, *, dtype: str = "fp32", parts: int = 1, accumulate: str = "fp32"
     ) -> Array:
         """Return a (..., m, k) times b (..., k, n)."""
-        return core.matmul(a, b, dtype, parts=parts, half=accumulate == "fp16")
+        return core.matmul(a, b, dtype, parts=parts, half=accumulate in HALF_SUMS)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Return the program of one sub-rectangle, which computes its products one after another; gradients

@@ -469,20 +469,21 @@ def _from_object(
     module, args, kwargs = found
     wrapper = "function" if isinstance(module, parts.Called) else ""
 
-    def lowered_for(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[KernelGraph, LoweredModel]:
+    def lowered_for(made: Made) -> tuple[KernelGraph, LoweredModel]:
+        module, args, kwargs = made
         graph, lowered = _lower(module, args, kwargs, options, samples=None, name=name, wrapper=wrapper)
         graph = lowered.graph = pin_kernels(graph, *marked_pins(module))
         return graph, lowered
 
     with guarded(what, ModelError):
-        graph, lowered = lowered_for(args, kwargs)
+        graph, lowered = lowered_for(found)
         if batch is None or batch == graph.samples:
             return graph, lowered
         if is_uncertain(graph.notes) and batch % graph.samples == 0:
             more = _torch_part("fakes").with_more_samples((args, kwargs), batch // graph.samples)
             if more is not None:
                 with suppress(ModelError):  # the graph of the given arguments then has a note
-                    return lowered_for(*more)
+                    return lowered_for((module, *more))
     return graph.with_samples(batch), lowered
 
 

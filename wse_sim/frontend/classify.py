@@ -83,6 +83,10 @@ PRODUCTS = frozenset(
 )
 
 
+MERGED = {"attention": ("heads", "kv_heads"), "conv2d": ("c", "k"), "conv3d": ("c", "k")}
+"""Dimensions of kernels of samples, by family, that a model may merge with the samples instead of `b`."""
+
+
 def opaque(node: Node) -> Draft:
     """Return a kernel that moves the elements of the result, for an operator without a handler."""
     return Draft(

@@ -224,6 +224,15 @@ def _cumulative(node: Node, trace: Trace) -> Draft:
     return Draft("scan", dims, _sample(node, "batch"), {"kind": "cumsum"})
 
 
+_RECURRENT = frozenset(["lstm", "gru", "rnn_tanh", "rnn_relu"])
+_ALONG = frozenset(["reduce", "softmax", "topk", "scan"])
+
+
+def works_along(draft: Draft, node: Node) -> bool:
+    """Return whether a kernel sums, sorts or scans along dimensions that its operator states."""
+    return draft.family in _ALONG and node.op not in _RECURRENT
+
+
 @handles("wse_sim.ctc")
 def _alignments(node: Node, trace: Trace) -> Draft:
     steps, batch, states = shape_of(trace, node.args[0])

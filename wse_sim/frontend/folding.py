@@ -37,7 +37,7 @@ from wse_sim.frontend.expansions import SPELLED
 from wse_sim.frontend.faults import GradientAskedError, read_sentence, sentence_of, unwanted_operator
 from wse_sim.frontend.obstacles import guesses, is_collecting, met
 from wse_sim.frontend.own_gradients import gradient, own_detach
-from wse_sim.frontend.selections import NOTE, Selections
+from wse_sim.frontend.selections import NOTE, Arguments, Function, Named, Selections
 from wse_sim.frontend.substitutes import forget_after, last_operator, substitute
 from wse_sim.frontend.trace import shape_operand
 from wse_sim.frontend.watch import made_by, user_line
@@ -159,9 +159,7 @@ class FoldedTests(TorchFunctionMode):
             return self._guessed(func, args, dict(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
-    def _of_selected(
-        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[Any] | None:
+    def _of_selected(self, func: Function, args: Arguments, kwargs: Named) -> tuple[object] | None:
         """Return the result of a call with elements that a mask selects, as a tuple; None if it has none.
 
         Raises

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from wse_sim.errors import ModelError
-from wse_sim.frontend.classify import Draft, axes
+from wse_sim.frontend.classify import MERGED, Draft, axes
+from wse_sim.frontend.classify_rows import works_along
 from wse_sim.frontend.cleanup import clean
 from wse_sim.frontend.rewrites import rewrite
 from wse_sim.frontend.trace import VIEWS, Argument, Node, Trace
@@ -27,8 +28,6 @@ _REPEATS = frozenset(
     ["expand", "expand_as", "broadcast_to", "repeat", "repeat_interleave", "tile", "cat", "stack"]
 )
 _BROADCASTS = frozenset(["add", "sub", "mul", "div", "eq", "maximum", "minimum", "where", "pow"])
-_ALONG = frozenset(["reduce", "softmax", "topk", "scan"])
-_RECURRENT = frozenset(["lstm", "gru", "rnn_tanh", "rnn_relu"])
 Drafts = Mapping[str, Draft]
 
 
@@ -50,12 +49,12 @@ def _is_doubtful(node: Node, draft: Draft, trace: Trace, samples: int) -> bool:
     if not node.dynamic:  # weights that may be repeated for every sample
         return node.op in _REPEATS or any(_repeats(trace, ref) for ref in node.refs())
     if draft.sample_dim is None or draft.dims[draft.sample_dim] % samples:
-        return draft.family != "layout" or draft.sample_dim is not None
-    if draft.family == "batch_gemm" and draft.dims["b"] == 1:
+        return True
+    if {"b", "m"} <= {*draft.dims} and draft.dims["b"] == 1:
         return True  # rows of samples times columns of samples
-    if draft.family in ("conv2d", "conv3d"):
-        return _is_dynamic(trace, draft, 1)
-    if draft.family in _ALONG and node.op not in _RECURRENT:
+    if node.op.startswith("conv"):
+        return _is_dynamic(trace, draft, 1)  # filters of samples
+    if works_along(draft, node):
         return bool(node.shape) and 0 in axes(node, trace)  # along what may be the samples
     return node.op in _BROADCASTS and node.elements > max(_sizes(node, trace), default=0)
 
@@ -156,7 +155,7 @@ def _is_linear(draft: Draft, more: Draft, grows: str) -> bool:
 def _samples_apart(draft: Draft, grown: list[str], samples: int) -> Draft | None:
     """Return a kernel with the samples as its dimension `b`, if they were merged with heads or with groups."""
     dims = dict(draft.dims)
-    names = {"attention": ("heads", "kv_heads"), "conv2d": ("c", "k"), "conv3d": ("c", "k")}.get(draft.family)
+    names = MERGED.get(draft.family)
     if names is None or {*grown} != {*names} or any(dims[name] % samples for name in names):
         return None
     attrs = dict(draft.attrs)

@@ -22,6 +22,10 @@ from wse_sim.frontend.classify_rows import ACTIVATIONS, BINARY, UNARY
 from wse_sim.frontend.watch import made_by
 
 Function = Callable[..., Any]
+Arguments = tuple[Any, ...]
+Named = Mapping[str, Any]
+Answer = tuple[bool, Any]
+"""Whether a call is possible, and its result."""
 NOTE = "masks: elements that a mask selects are computed at all places, as their number is not known"
 _ALIASES = "rsub rdiv rtruediv truediv radd rmul rpow iadd isub imul itruediv ipow idiv floordiv"
 _PASSED_ON = "float half double bfloat16 to type type_as long int bool clone detach contiguous"
@@ -39,7 +43,7 @@ _FILLS = {"sum": 0.0, "mean": 0.0, "max": float("-inf"), "amax": float("-inf")}
 _FILLS |= {"min": float("inf"), "amin": float("inf")}
 _PLAIN = frozenset(
     getattr(Tensor, name).__get__
-    for name in ("dtype", "device", "layout", "requires_grad", "is_cuda", "is_sparse", "is_quantized")
+    for name in ("dtype", "device", "requires_grad", "is_cuda", "is_sparse", "is_quantized")
 )
 
 
@@ -79,7 +83,7 @@ class Selections:
         leaves = pytree.tree_leaves(values)
         return [self.known[id(x)] for x in leaves if isinstance(x, Tensor) and id(x) in self.known]
 
-    def select(self, func: Function, args: tuple[Any, ...]) -> Tensor | None:
+    def select(self, func: Function, args: Arguments) -> Tensor | None:
         """Return the elements that a call selects by a mask, at their places; None for any other call."""
         if func in (torch.masked_select, Tensor.masked_select):
             mask = args[1]
@@ -100,7 +104,7 @@ class Selections:
         self.known[id(selection.whole)] = selection
         return selection.whole
 
-    def call(self, func: Function, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[bool, Any]:
+    def call(self, func: Function, args: Arguments, kwargs: Named) -> Answer:
         """Return whether a call with selections is possible, and its result."""
         if func in _PLAIN:
             return True, func(*args, **kwargs)
@@ -111,9 +115,9 @@ class Selections:
             return False, None
         name = str(getattr(func, "__name__", "")).strip("_")
         if func in _LOSSES:
-            return self._loss(func, args, dict(kwargs), first)
+            return self._loss(func, args, kwargs, first)
         if func is functional.cross_entropy:
-            return self._cross_entropy(args, dict(kwargs), first)
+            return self._cross_entropy(args, kwargs, first)
         if name in _FILLS and len(args) == 1 and not kwargs:
             return True, _reduced(name, first)
         if name not in _ELEMENTWISE or not all(self._fits(x, first) for x in args):
@@ -127,18 +131,14 @@ class Selections:
             return x.dim() <= selection.after
         return not isinstance(x, (list, dict))
 
-    def _loss(
-        self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any], first: Selection
-    ) -> tuple[bool, Any]:
-        reduction = kwargs.pop("reduction", "mean")
+    def _loss(self, func: Function, args: Arguments, kwargs: Named, first: Selection) -> Answer:
+        reduction, how = kwargs.get("reduction", "mean"), {**kwargs, "reduction": "none"}
         if len(args) != 2 or len(self.found(args)) != 2 or reduction not in ("mean", "sum"):
             return False, None
-        made = func(*args, **kwargs, reduction="none")
+        made = func(*args, **how)
         return True, _reduced(reduction, first.of(made))
 
-    def _cross_entropy(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], first: Selection
-    ) -> tuple[bool, Any]:
+    def _cross_entropy(self, args: Arguments, kwargs: Named, first: Selection) -> Answer:
         found, reduction = self.found(args), kwargs.get("reduction", "mean")
         if len(args) != 2 or len(found) != 2 or first.after != 1 or found[1].after:
             return False, None
@@ -166,7 +166,7 @@ class Selections:
         return True
 
 
-def _without_mask(x: Tensor, index: tuple[Any, ...]) -> tuple[Tensor, int, int] | None:
+def _without_mask(x: Tensor, index: Arguments) -> tuple[Tensor, int, int] | None:
     """Return x at an index without its mask, the place of the mask in the index, and the dimensions up to its
     end.
 

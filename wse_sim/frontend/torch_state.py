@@ -10,7 +10,6 @@ import contextlib
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -20,16 +19,15 @@ from torch.overrides import _pop_mode as pop_function_mode
 from torch.overrides import _push_mode as push_function_mode
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode
 
-T = TypeVar("T")
 _DEVICES = ("cpu", "cuda")
 
 
 @dataclass(frozen=True)
-class Setting(Generic[T]):
+class Setting:
     """A setting of torch that can be read and written."""
 
-    get: Callable[[], T]
-    put: Callable[[T], object]
+    get: Callable[[], object]
+    put: Callable[..., object]
 
     def keep(self) -> Callable[[], None]:
         """Return a function that restores the present value if it has changed."""
@@ -70,7 +68,7 @@ def _deterministic() -> tuple[bool, bool]:
     return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
 
 
-def _autocast(device: str) -> Setting[tuple[bool, torch.dtype]]:
+def _autocast(device: str) -> Setting:
     def put(value: tuple[bool, torch.dtype]) -> None:
         torch.set_autocast_enabled(device, value[0])
         torch.set_autocast_dtype(device, value[1])
@@ -97,17 +95,7 @@ def _put_cudnn(value: tuple[bool, bool, bool, bool]) -> None:
     cudnn.set_flags(_enabled=value[0], _benchmark=value[1], _deterministic=value[2], _allow_tf32=value[3])
 
 
-def _of_others() -> tuple[object, ...]:
-    """Return the states of the random numbers of Python and numpy."""
-    return random.getstate(), np.random.get_state()  # noqa: NPY002 - what models draw from
-
-
-def _put_others(states: tuple[Any, ...]) -> None:
-    random.setstate(states[0])
-    np.random.set_state(states[1])  # noqa: NPY002
-
-
-SETTINGS: tuple[Setting[Any], ...] = (
+SETTINGS: tuple[Setting, ...] = (
     Setting(torch.get_default_dtype, torch.set_default_dtype),
     Setting(_default_device, torch.set_default_device),
     Setting(torch.is_grad_enabled, torch.set_grad_enabled),
@@ -131,7 +119,8 @@ def kept() -> Iterator[None]:
     functions = _get_current_function_mode_stack()
     dispatches = len(_get_current_dispatch_mode_stack())
     restore = [setting.keep() for setting in SETTINGS]
-    numbers, others = torch.get_rng_state(), _of_others()
+    numbers, python = torch.get_rng_state(), random.getstate()
+    numpy = np.random.get_state()  # noqa: NPY002 - what models draw from
     try:
         yield
     finally:
@@ -141,7 +130,8 @@ def kept() -> Iterator[None]:
             put()
         _put_function_modes(functions)
         torch.set_rng_state(numbers)
-        _put_others(others)
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
 
 
 def _put_function_modes(wanted: list[TorchFunctionMode]) -> None:
