@@ -197,9 +197,9 @@ class BatchGemm(MatrixProduct):
         b, m, k, n = (kernel.dims[d] for d in "bmkn")
         operands, added = _operands(kernel, own, tape)
         x, y = operands[0], operands[-1]
-        for suffix, target, other, dims in (
-            ("dx", x, y, frozen(b=b, m=m, k=n, n=k)),
-            ("dy", y, x, frozen(b=b, m=k, k=m, n=n)),
+        for suffix, target, other, dims, turned in (
+            ("dx", x, y, frozen(b=b, m=m, k=n, n=k), {"k": "n", "n": "k"}),
+            ("dy", y, x, frozen(b=b, m=k, k=m, n=n), {"m": "k", "k": "m"}),
         ):
             if target not in tape.wanted:
                 continue
@@ -212,6 +212,7 @@ class BatchGemm(MatrixProduct):
                 (tape.give_weight(target) if weight else tape.give(target),),
                 dims=dims,
                 attrs=frozen(unfused(kernel)),
+                sample_dim=turned.get(kernel.sample_dim or "", kernel.sample_dim),
                 parameters=(),
             )
         for tensor in added:

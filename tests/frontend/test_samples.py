@@ -65,6 +65,26 @@ def queries(a: Any, b: Any, x: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, x, x)
 
 
+def routed(a: Any, b: Any, x: Tensor) -> Tensor:
+    """Send every token to one of three experts by einsum, over the tokens of all samples."""
+    y = a(x).reshape(-1, x.shape[-1])
+    chosen = F.one_hot(y.argmax(-1) % 3, 3).to(y.dtype)
+    sent = torch.einsum("te,td->etd", chosen, y)
+    return torch.einsum("te,etd->td", chosen, torch.bmm(sent, b.weight.view(3, 4, 4))).view(x.shape)
+
+
+def steps(c: Any, x: Tensor) -> Tensor:
+    """Run a cell over time and take two rows of each sample by pairs of indices."""
+    h, made = x.new_zeros(len(x), 4), []
+    for y in x.unbind(1):
+        h = c(y, h)
+        made.append(h)
+    places = torch.arange(len(x))[:, None], torch.tensor([[0, 2]]).expand(len(x), 2)
+    out = torch.stack(made, 1)
+    best = out.sum(-1).argsort(1)
+    return out[places] + torch.take_along_dim(out, best[..., None], 1)[:, :2]
+
+
 CASES: dict[str, tuple[nn.Module, Callable[[int], Tensor]]] = {
     "heads": (Uses(heads, *linear(8, 8, 8, 8)), lambda b: torch.randn(b, 3, 8)),
     "windows": (Uses(windows, *linear(4, 4)), lambda b: torch.randn(b, 4, 4, 4)),
@@ -72,6 +92,8 @@ CASES: dict[str, tuple[nn.Module, Callable[[int], Tensor]]] = {
     "groups": (Uses(grouped, nn.Conv1d(3, 3, 3, groups=3)), lambda b: torch.randn(b, 3, 10)),
     "experts": (Uses(experts, *linear(4, 12)), lambda b: torch.randn(b, 5, 4)),
     "queries": (Uses(queries, *linear(4, 4), nn.Embedding(3, 4)), lambda b: torch.randn(b, 5, 4)),
+    "routed": (Uses(routed, *linear(4, 4), nn.Embedding(12, 4)), lambda b: torch.randn(b, 5, 4)),
+    "steps": (Uses(steps, nn.GRUCell(4, 4)), lambda b: torch.randn(b, 3, 4)),
     "mean over the batch": (
         Uses(lambda a, x: x + a(x.mean(0)), *linear(4, 4)),
         lambda b: torch.randn(b, 4),

@@ -97,7 +97,10 @@ def lower_trace(
         and base.name in builder.tensor_of
         and not is_straight(trace, ref, samples)
     }
-    kernels = tuple(builder.viewed(kernel, nodes_of[kernel.name], turned) for kernel in kernels)
+    kernels = tuple(
+        _with_rows_of_a_sample(builder.viewed(kernel, nodes_of[kernel.name], turned), samples)
+        for kernel in kernels
+    )
     droppable = {TensorKind.CONSTANT}
     if any(node.kind == "buffer" and node.dtype == "int8" for node in trace):
         droppable.add(TensorKind.PARAMETER)  # a conversion to int8 leaves the old weights unused
@@ -114,6 +117,15 @@ def lower_trace(
     )
     check_graph(graph)
     return LoweredModel(graph, applied, trace.log, trace, nodes_of, builder.tensor_of)
+
+
+def _with_rows_of_a_sample(kernel: Kernel, samples: int) -> Kernel:
+    """Return a kernel whose elements grow with the batch with the rows of one sample."""
+    dims = kernel.dims
+    if kernel.sample_dim != "elements" or dims.get("rows", 1) % samples:
+        return kernel
+    rows = {"rows": dims["rows"] // samples} if "rows" in dims else {}
+    return dataclasses.replace(kernel, dims=frozen({**dims, **rows}))
 
 
 class _Builder:

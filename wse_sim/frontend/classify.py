@@ -83,8 +83,13 @@ PRODUCTS = frozenset(
 )
 
 
-MERGED = {"attention": ("heads", "kv_heads"), "conv2d": ("c", "k"), "conv3d": ("c", "k")}
-"""Dimensions of kernels of samples, by family, that a model may merge with the samples instead of `b`."""
+MERGED = {
+    "attention": ("b", "heads", "kv_heads"),
+    "conv2d": ("b", "c", "k"),
+    "conv3d": ("b", "c", "k"),
+    "indexed": ("tables", "rows", "vocab"),
+}
+"""The dimension of the samples by family, and the dimensions with which a model may merge them."""
 
 
 def opaque(node: Node) -> Draft:

@@ -109,9 +109,7 @@ def _taken(node: Node, trace: Trace) -> Draft:
         dims = {"rows": max(1, rows), "cols": source.shape[-1], "vocab": max(1, prod(source.shape[:-1]))}
         return Draft("embedding", dims, _sample(node, "rows"))
     table = shape_of(trace, node.args[0])
-    found = _places(
-        node, trace, table, node.args[2 if node.op == "index_select" else 1 if node.op == "index" else 2]
-    )
+    found = _places(node, trace, table, node.args[1 if node.op in ("index", "take_along_dim") else 2])
     if found is None or not node.elements:
         return _moved(node, "gather")
     apart = node.op in _ELEMENTWISE and not _is_repeated(trace, found[2])
@@ -161,7 +159,10 @@ def _places(
         if not at or masked or at[-1] - at[0] + 1 != len(at):
             return None
         return at[0], at[-1], parts[at[0]]
-    dim = int(node.args[1]) % max(1, len(table))
+    stated = node.arg(2, "dim") if node.op == "take_along_dim" else node.args[1]
+    if stated is None:  # along all elements in order
+        return (0, len(table) - 1, index) if table else None
+    dim = int(stated) % max(1, len(table))
     return (dim, dim, index) if table else None
 
 

@@ -153,18 +153,18 @@ def _is_linear(draft: Draft, more: Draft, grows: str) -> bool:
 
 
 def _samples_apart(draft: Draft, grown: list[str], samples: int) -> Draft | None:
-    """Return a kernel with the samples as its dimension `b`, if they were merged with heads or with groups."""
+    """Return a kernel whose samples are a dimension, if they were merged with heads, groups or rows."""
     dims = dict(draft.dims)
-    names = MERGED.get(draft.family)
-    if names is None or {*grown} != {*names} or any(dims[name] % samples for name in names):
+    grows, *names = MERGED.get(draft.family, ("",))
+    if not names or {*grown} != {*names} or any(dims[name] % samples for name in names):
         return None
     attrs = dict(draft.attrs)
     if "groups" in attrs:
         if attrs["groups"] % samples:
             return None
         attrs["groups"] //= samples
-    dims |= {"b": dims["b"] * samples, **{name: dims[name] // samples for name in names}}
-    return replace(draft, dims=dims, attrs=attrs, sample_dim="b")
+    dims |= {grows: dims.get(grows, 1) * samples, **{name: dims[name] // samples for name in names}}
+    return replace(draft, dims=dims, attrs=attrs, sample_dim=grows)
 
 
 def first_samples(trace: Trace) -> int:
