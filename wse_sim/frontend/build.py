@@ -268,7 +268,7 @@ class _Builder:
             if weight
             else self.precision.computed(node.dtype)
         )
-        per_sample = kind is TensorKind.INPUT
+        per_sample = kind is TensorKind.INPUT and (not node.shape or node.shape[0] % self.samples == 0)
         trains = node.trains and node.name not in self.cuts.off
         self.tensors[node.name] = Tensor(node.name, pair_shape(node), dtype, kind, per_sample, trains)
         self.tensor_of[node.name] = node.name
@@ -308,12 +308,13 @@ class _Builder:
         name = self._name(node, found)
         out = f"{name}.out"
         self.tensor_of[node.name] = out
+        shape, per_sample = self._samples_first(node)
         self.tensors[out] = Tensor(
             out,
-            pair_shape(node),
+            shape,
             self.precision.computed(node.dtype),
             TensorKind.ACTIVATION,
-            self._is_per_sample(node),
+            per_sample,
             node.name not in self.cuts.off,
         )
         attrs = dict(draft.attrs)
@@ -342,10 +343,14 @@ class _Builder:
             stops=tuple(self.tensor_of[base] for base in self.cuts.stops(node, self.trace)),
         )
 
-    def _is_per_sample(self, node: Node) -> bool:
-        """Return whether a result grows with the batch."""
-        grows = self.grows.get(node.name, node.dynamic)
-        return grows and (not node.shape or node.shape[0] % self.samples == 0)
+    def _samples_first(self, node: Node) -> tuple[tuple[int, ...], bool]:
+        """Return the shape of a result, with its samples in the first dimension, and whether it grows with the
+        batch."""
+        shape = pair_shape(node)
+        if not self.grows.get(node.name, node.dynamic) or not shape:
+            return shape, not shape and node.dynamic
+        at = next((i for i, size in enumerate(shape) if size % self.samples == 0), None)
+        return (shape, False) if at is None else ((shape[at], *shape[:at], *shape[at + 1 :]), True)
 
     def _growing(self, draft: Draft) -> str | None:
         """Return the dimension that grows with the batch; None for kernels that sum over all samples."""
@@ -363,6 +368,7 @@ class _Builder:
             return None
         if base.name not in self.tensor_of:  # a folded constant (mask, table)
             dtype = self.precision.computed(base.dtype)
-            self.tensors[base.name] = Tensor(base.name, pair_shape(base), dtype, TensorKind.CONSTANT, False)
+            shape, per_sample = self._samples_first(base)
+            self.tensors[base.name] = Tensor(base.name, shape, dtype, TensorKind.CONSTANT, per_sample)
             self.tensor_of[base.name] = base.name
         return self.tensor_of[base.name]
