@@ -127,6 +127,15 @@ def test_sizes_that_contain_the_batch_grow_with_it(name: str, training: bool) ->
     assert {name: tensor.elements for name, tensor in graph.tensors.items()} == elements
 
 
+def test_work_with_single_numbers_does_not_grow() -> None:
+    """Captured with one sample: the weighted sum of two means is one number for any batch."""
+    module = Uses(lambda a, x: 0.5 * a(x).mean() + a(x).square().sum(), *linear(4, 4))
+    graph = load_model((module, (torch.randn(1, 4),)), batch=6)
+    assert [
+        k.dims["elements"] for k in graph if not graph.tensors[k.outputs[0]].shape and "elements" in k.dims
+    ] == [1]
+
+
 def test_work_that_grows_with_the_square_of_the_batch_is_told() -> None:
     """All pairs of samples: exact at a multiple of the captured batch, which is captured again, and a note."""
     module = Uses(lambda a, x: a(x) @ a(x).t(), *linear(4, 4))

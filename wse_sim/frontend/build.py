@@ -335,7 +335,7 @@ class _Builder:
             outputs=(out,),
             parameters=tuple(parameters),
             attrs=frozen(attrs),
-            sample_dim=self._growing(draft),
+            sample_dim=self._growing(node, draft),
             layer=node.layer,
             source=node.source,
             flops=int(found.flops(draft.dims, attrs)),
@@ -352,9 +352,14 @@ class _Builder:
         at = next((i for i, size in enumerate(shape) if size % self.samples == 0), None)
         return (shape, False) if at is None else ((shape[at], *shape[:at], *shape[at + 1 :]), True)
 
-    def _growing(self, draft: Draft) -> str | None:
-        """Return the dimension that grows with the batch; None for kernels that sum over all samples."""
+    def _growing(self, node: Node, draft: Draft) -> str | None:
+        """Return the dimension that grows with the batch; None for kernels that sum over all samples, and for
+        work with single numbers, such as the sum of two losses."""
+        operands = (self.trace.nodes[ref.name] for ref in node.refs())
+        is_number = not any(one.shape for one in (node, *operands) if one.dynamic)
         grows = draft.sample_dim is not None and draft.dims[draft.sample_dim] % self.samples == 0
+        if is_number and node.dynamic:
+            return None
         return draft.sample_dim if grows else None
 
     def _is_frozen(self, parameters: list[str]) -> bool:

@@ -205,7 +205,8 @@ def _reduce(node: Node, trace: Trace) -> Draft:
     rows = max(1, min(node.elements, whole))
     kind = "max" if "max" in node.op or "min" in node.op else "mean" if node.op == "mean" else "sum"
     # If the result has no dimension left for the batch, the sum is over the batch.
-    sample = ("cols" if rows == 1 or not node.shape else "rows") if node.dynamic else None
+    is_whole = not node.shape or (rows == 1 and 0 in axes(node, trace))
+    sample = ("cols" if is_whole else "rows") if node.dynamic else None
     return Draft("reduce", {"rows": rows, "cols": max(1, whole // rows)}, sample, {"op": kind})
 
 
