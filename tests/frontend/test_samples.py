@@ -94,6 +94,20 @@ CASES: dict[str, tuple[nn.Module, Callable[[int], Tensor]]] = {
     "queries": (Uses(queries, *linear(4, 4), nn.Embedding(3, 4)), lambda b: torch.randn(b, 5, 4)),
     "routed": (Uses(routed, *linear(4, 4), nn.Embedding(12, 4)), lambda b: torch.randn(b, 5, 4)),
     "steps": (Uses(steps, nn.GRUCell(4, 4)), lambda b: torch.randn(b, 3, 4)),
+    "frequencies": (
+        Uses(lambda e, x: torch.einsum("bxi,iox->box", x, e.weight.view(4, 4, 3)), nn.Embedding(16, 3)),
+        lambda b: torch.randn(b, 3, 4),
+    ),
+    "numbers of a table": (
+        Uses(
+            lambda e, x: e.weight[x.argmax(-1)[:, 1:], x.argmax(-1)[:, :-1]] + x[:, 1:, 0], nn.Embedding(4, 4)
+        ),
+        lambda b: torch.randn(b, 3, 4),
+    ),
+    "a number of a sample": (
+        Uses(lambda a, x: (a(x).logsumexp((1, 2)) * 2 + 1).exp() - x[:, 0, 0], *linear(4, 4)),
+        lambda b: torch.randn(b, 3, 4),
+    ),
     "steps first": (
         Uses(lambda a, x: a(x.transpose(0, 1)).relu().transpose(0, 1) + x, *linear(4, 4)),
         lambda b: torch.randn(b, 3, 4),
@@ -117,9 +131,8 @@ def shapes(graph: KernelGraph) -> list[tuple[Any, ...]]:
 def test_sizes_that_contain_the_batch_grow_with_it(name: str, training: bool) -> None:
     module, make = CASES[name]
     counted = by_torch if training else forward_by_torch
-    captured = make(2)
-    for batch in (4, 64):
-        graph = load_model((module, (captured,)), batch=batch, training=training)
+    for samples, batch in ((1, 4), (2, 64)):
+        graph = load_model((module, (make(samples),)), batch=batch, training=training)
         assert graph.total_flops == counted(module, (make(batch),))
     direct = load_model((module, (make(64),)), training=training)
     assert shapes(graph) == shapes(direct)

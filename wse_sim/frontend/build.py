@@ -120,12 +120,17 @@ def lower_trace(
 
 
 def _with_rows_of_a_sample(kernel: Kernel, samples: int) -> Kernel:
-    """Return a kernel whose elements grow with the batch with the rows of one sample."""
+    """Return a kernel whose elements grow with the batch with the rows of one sample.
+
+    If the rows of all samples are no multiple of the batch, its columns contain the batch.
+    """
     dims = kernel.dims
-    if kernel.sample_dim != "elements" or dims.get("rows", 1) % samples:
+    if kernel.sample_dim != "elements" or "rows" not in dims:
         return kernel
-    rows = {"rows": dims["rows"] // samples} if "rows" in dims else {}
-    return dataclasses.replace(kernel, dims=frozen({**dims, **rows}))
+    whole = next((name for name in ("rows", "cols") if dims.get(name, 1) % samples == 0), None)
+    if whole is None or whole not in dims:
+        return kernel
+    return dataclasses.replace(kernel, dims=frozen({**dims, whole: dims[whole] // samples}))
 
 
 class _Builder:

@@ -103,13 +103,15 @@ def _moved(node: Node, how: str) -> Draft:
 @handles("index", "gather", "index_select", "take_along_dim")
 def _taken(node: Node, trace: Trace) -> Draft:
     """Return the kernel that looks up rows of a weight or gathers vectors of activations."""
-    source = trace.base(node.args[0])
-    if source is not None and source.kind == "parameter":
-        rows = node.elements // max(1, source.shape[-1])
-        dims = {"rows": max(1, rows), "cols": source.shape[-1], "vocab": max(1, prod(source.shape[:-1]))}
-        return Draft("embedding", dims, _sample(node, "rows"))
-    table = shape_of(trace, node.args[0])
+    source, table = trace.base(node.args[0]), shape_of(trace, node.args[0])
     found = _places(node, trace, table, node.args[1 if node.op in ("index", "take_along_dim") else 2])
+    if source is not None and source.kind == "parameter":
+        # Indices of all dimensions take single numbers.
+        is_number = node.op == "index" and found is not None and found[1] == len(table) - 1
+        cols = 1 if is_number else source.shape[-1]
+        rows, vocab = node.elements // max(1, cols), prod(source.shape) // max(1, cols)
+        dims = {"rows": max(1, rows), "cols": cols, "vocab": max(1, vocab)}
+        return Draft("embedding", dims, _sample(node, "rows"))
     if found is None or not node.elements:
         return _moved(node, "gather")
     apart = node.op in _ELEMENTWISE and not _is_repeated(trace, found[2])

@@ -50,8 +50,8 @@ def _is_doubtful(node: Node, draft: Draft, trace: Trace, samples: int) -> bool:
         return node.op in _REPEATS or any(_repeats(trace, ref) for ref in node.refs())
     if draft.sample_dim is None or draft.dims[draft.sample_dim] % samples:
         return True
-    if {"b", "m"} <= {*draft.dims} and draft.dims["b"] == 1:
-        return True  # rows of samples times columns of samples
+    if {"b", "m"} <= {*draft.dims}:
+        return draft.dims["b"] == 1 or _has_samples_in_rows(node, trace, draft)
     if node.op.startswith("conv"):
         return _is_dynamic(trace, draft, 1)  # filters of samples
     if works_along(draft, node):
@@ -68,6 +68,14 @@ def _repeats(trace: Trace, ref: Argument) -> bool:
         refs = node.refs()
         node = trace.node(refs[0]) if refs else None
     return False
+
+
+def _has_samples_in_rows(node: Node, trace: Trace, draft: Draft) -> bool:
+    """Return whether the rows of a batched product may contain the samples, instead of the products."""
+    if node.op != "einsum":
+        return not all(_is_dynamic(trace, draft, place) for place in (0, 1))
+    operands, _, result = str(node.args[0]).replace(" ", "").partition("->")
+    return any(name[:1] != result[:1] for name in operands.split(","))
 
 
 def _is_dynamic(trace: Trace, draft: Draft, place: int) -> bool:
