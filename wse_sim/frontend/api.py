@@ -406,6 +406,8 @@ def _finish(
 
     if options.train is not None and options.lora is None:
         train_only(trace, options.train)
+    if options.training:
+        trace.keep_weights()
     if samples is None:
         samples = first_samples(trace)
     with spent("lower to kernels"):

@@ -522,6 +522,9 @@ class _Reader:
                 )
         self.names = {ref.name: fx for fx, ref in renamed.items()}
         trace = Trace(self.name, nodes, outputs, self._evaluate)
+        for spec in self.program.graph_signature.output_specs:
+            if spec.kind.name == "PARAMETER_MUTATION" and spec.target and spec.arg.name in renamed:
+                trace.written[renamed[spec.arg.name].name] = self.ties.get(spec.target, spec.target)
         trace.spread()
         return trace
 
