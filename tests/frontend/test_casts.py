@@ -31,8 +31,11 @@ CASES: dict[str, Callable[[Any, Tensor], Tensor]] = {
 }
 
 
+SLOW = ("a derivative", "derivatives of samples")
+
+
 @pytest.mark.thinned(5)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in CASES])
 def test_casts_and_derivatives_have_the_flops_of_torch(name: str) -> None:
     module, args = Uses(CASES[name], *linear(4, 4)), (torch.randn(3, 4),)
     assert lower(module, args).total_flops == forward_by_torch(module, args)

@@ -50,6 +50,7 @@ def check_wired(graph: KernelGraph) -> None:
         assert len({len(instance) for instance in repeat.instances}) == 1
 
 
+@pytest.mark.slow
 def test_a_diffusion_transformer_has_the_published_parameters() -> None:
     """DiT-XL/2 has 675,129,632 parameters, of which 256 positions of 1,152 are a table that does not train. Its paper
     counts 118.64 billion multiply-accumulates, with those of the attention; noise and variance have four channels each.

@@ -122,7 +122,7 @@ def lower_trace(
 def _with_rows_of_a_sample(kernel: Kernel, samples: int) -> Kernel:
     """Return a kernel whose elements grow with the batch with the rows of one sample.
 
-    If the rows of all samples are no multiple of the batch, its columns contain the batch.
+    If the batch does not divide the rows of all samples, the columns contain it.
     """
     dims = kernel.dims
     if kernel.sample_dim != "elements" or "rows" not in dims:
