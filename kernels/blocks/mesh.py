@@ -50,13 +50,14 @@ import numpy as np
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.contract.equations import ceil_rate, crossing_cycles, fma_rate, mov_rate, words
 from wse_sim.kernels.contract.family import Cost, Size
+from wse_sim.kernels.contract.parameters import HALF_SUMS
 
 
 def _issue(elements: Size, wafer: Wafer, dtype: str, accumulate: str, conflict: float = 1.0) -> Size:
     """Return v(n), the issue cycles of a multiply-accumulate over a column of `elements` in a tile of such
     columns."""
     rate = fma_rate(dtype, wafer, accumulate) / conflict
-    if dtype == "fp32" or accumulate != "fp16":
+    if dtype == "fp32" or accumulate not in HALF_SUMS:
         return ceil_rate(elements, rate)
     if conflict == 1.0:
         aligned = 1 + ceil_rate(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from wse_sim.graph import Kernel, Tensor, TensorKind, frozen
+from wse_sim.graph import Attr, Kernel, Tensor, TensorKind, frozen
 from wse_sim.kernels.contract.family import STRAIGHT_PARTS, Dims, Kept
 from wse_sim.kernels.contract.parameters import ProductAttributes
 from wse_sim.kernels.contract.tape import DATA, WEIGHT, Changes, Tape
@@ -145,7 +145,7 @@ def product_gradients(
     tape: Tape,
     *,
     of_weights: tuple[Dims, str, bool],
-    of_inputs: tuple[Dims, Mapping[str, Any]],
+    of_inputs: tuple[Dims, Mapping[str, Attr]],
 ) -> None:
     """Emit the weight gradient and the input gradient of a product with weights.
 
@@ -153,7 +153,7 @@ def product_gradients(
     dims and attributes.  If no weight is a matrix, the weight gradient counts no FLOPs.
     """
     if not own:
-        _weights_alone(kernel, gradient, tape, of_weights[0], of_inputs)
+        _weights_alone(kernel, gradient, tape, of_weights[:2], of_inputs)
         return
     dims, sample, sums_bias = of_weights
     weights = tape.weights(kernel)
@@ -192,24 +192,30 @@ def _is_matrix(kernel: Kernel, tensor: Tensor) -> bool:
 
 
 def _weights_alone(
-    kernel: Kernel, gradient: str, tape: Tape, of_second: Dims, of_first: tuple[Dims, Mapping[str, Any]]
+    kernel: Kernel,
+    gradient: str,
+    tape: Tape,
+    of_second: tuple[Dims, str],
+    of_first: tuple[Dims, Mapping[str, Attr]],
 ) -> None:
-    """Emit the gradients of a product of weights with weights (low rank, or with itself): one product per
-    trained operand."""
+    """Emit the gradients of a product of weights with weights (low rank, with itself, or repeated for every
+    sample): one product per trained operand."""
     matrices = [p for p in kernel.parameters if _is_matrix(kernel, tape.tensors[p])]
     vectors = [p for p in tape.weights(kernel) if p not in matrices]
     first, second = matrices[0], matrices[-1]
     if len(matrices) == 1 and (known := [p for p in kernel.parameters[:2] if p not in (*matrices, *vectors)]):
         # A scalar that applies to all elements of an operand.
         first, second = (known[0], second) if kernel.parameters[0] == known[0] else (first, known[0])
-    for suffix, target, other, dims, attrs in (
-        ("dw", second, first, of_second, unfused(kernel)),
-        ("dx", first, second, *of_first),
+    dims_of_second, sample = of_second
+    for suffix, target, other, dims, attrs, grows in (
+        ("dw", second, first, dims_of_second, unfused(kernel), sample),
+        ("dx", first, second, *of_first, kernel.sample_dim),
     ):
         outputs = [tape.give_weight(p) for p in (target, *vectors) if p in tape.wanted]
         vectors = []
         if outputs:
-            changes = Changes(dims=dims, attrs=frozen(attrs), sample_dim=None, parameters=(other,))
+            grows = grows if kernel.sample_dim else None
+            changes = Changes(dims=dims, attrs=frozen(attrs), sample_dim=grows, parameters=(other,))
             if target not in tape.wanted:
                 changes["flops"] = 0
             tape.emit(kernel, suffix, WEIGHT, (gradient,), tuple(outputs), **changes)

@@ -35,7 +35,7 @@ from wse_sim.kernels.blocks.products import laid
 from wse_sim.kernels.blocks.shapes import Operands, TriggeredShape
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.kernels.contract.family import Array, Case, Dims, ProgramOptions, Tiling
-from wse_sim.kernels.contract.parameters import WeightAttributes
+from wse_sim.kernels.contract.parameters import HALF_SUMS, WeightAttributes
 
 FEED, SUMS = 0, (1, 2)  # colors: words that trigger; sums, alternating by parity
 
@@ -99,7 +99,7 @@ def shape_program(
     """Return the program of a shape; operands default to small integers."""
     accumulate = WeightAttributes.of(options.get("attrs")).accumulate
     wide = str(options.get("dtype", "fp16")) == "fp32"
-    dtype = "fp32" if wide else ("fp16" if accumulate == "fp16" else "mixed")
+    dtype = "fp32" if wide else ("fp16" if accumulate in HALF_SUMS else "mixed")
     rng = np.random.default_rng(int(options.get("seed", 0)))
     operands = operands or random_operands(shape, rng)
     b = new_builder(*shape.size, wafer)

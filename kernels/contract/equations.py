@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from wse_sim.errors import KernelError
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.contract.family import Cost, Footprint, Size, Tiling
-from wse_sim.kernels.contract.parameters import Bundles, spaced
+from wse_sim.kernels.contract.parameters import HALF_SUMS, Bundles, spaced
 from wse_sim.units import BYTES_PER_DTYPE, BYTES_PER_WAVELET
 
 FloatArray = NDArray[np.float64]
@@ -131,12 +131,12 @@ def words(elements: Size, dtype: str) -> Size:
 
 
 def fma_rate(dtype: str, wafer: Wafer, accumulate: str = "fp32") -> float:
-    """Return the multiply-accumulates per cycle: fp32; 16-bit operands with fp32 sums (mixed); or fp16
+    """Return the multiply-accumulates per cycle: fp32; 16-bit operands with fp32 sums (mixed); or 16 bits
     throughout."""
     check_precision(dtype)
     if dtype == "fp32":
         return wafer.fma_fp32_per_cycle
-    return wafer.fma_fp16_per_cycle if accumulate == "fp16" else wafer.fma_mixed_per_cycle
+    return wafer.fma_fp16_per_cycle if accumulate in HALF_SUMS else wafer.fma_mixed_per_cycle
 
 
 def add_rate(dtype: str, wafer: Wafer) -> float:

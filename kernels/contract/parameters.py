@@ -18,6 +18,8 @@ from wse_sim.graph import Attr
 
 V = TypeVar("V", str, int, float, bool)
 
+HALF_SUMS = ("fp16", "bf16", "cbfloat16")
+"""Types of sums that have 16 bits; the others are fp32."""
 MOST_SIZE = 10**7
 """Largest integer that a command line accepts for a dimension or a count."""
 
@@ -238,7 +240,7 @@ class ProductAttributes(Attributes):
     """Attributes of all products."""
 
     accumulate: str = attribute(
-        "", "type of the sums; empty: fp32, on a grid fp16", choices=("", "fp32", "fp16")
+        "", "type of the sums; empty: fp32, on a grid fp16", choices=("", "fp32", *HALF_SUMS)
     )
     fused: str = attribute("", "work on the results, comma-separated: bias, residual, scale, one activation")
 

@@ -68,6 +68,7 @@ from wse_sim.kernels.contract.family import (
     asked,
 )
 from wse_sim.kernels.contract.parameters import (
+    HALF_SUMS,
     ProductAttributes,
     attribute,
     sizes,
@@ -157,7 +158,7 @@ class BatchGemm(MatrixProduct):
         self, a: Array, b: Array, *, dtype: str = "fp32", parts: int = 1, accumulate: str = "fp32"
     ) -> Array:
         """Return a (..., m, k) times b (..., k, n)."""
-        return core.matmul(a, b, dtype, parts=parts, half=accumulate == "fp16")
+        return core.matmul(a, b, dtype, parts=parts, half=accumulate in HALF_SUMS)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Return the program of one sub-rectangle, which computes its products one after another; gradients
@@ -196,9 +197,9 @@ class BatchGemm(MatrixProduct):
         b, m, k, n = (kernel.dims[d] for d in "bmkn")
         operands, added = _operands(kernel, own, tape)
         x, y = operands[0], operands[-1]
-        for suffix, target, other, dims in (
-            ("dx", x, y, frozen(b=b, m=m, k=n, n=k)),
-            ("dy", y, x, frozen(b=b, m=k, k=m, n=n)),
+        for suffix, target, other, dims, turned in (
+            ("dx", x, y, frozen(b=b, m=m, k=n, n=k), {"k": "n", "n": "k"}),
+            ("dy", y, x, frozen(b=b, m=k, k=m, n=n), {"m": "k", "k": "m"}),
         ):
             if target not in tape.wanted:
                 continue
@@ -211,6 +212,7 @@ class BatchGemm(MatrixProduct):
                 (tape.give_weight(target) if weight else tape.give(target),),
                 dims=dims,
                 attrs=frozen(unfused(kernel)),
+                sample_dim=turned.get(kernel.sample_dim or "", kernel.sample_dim),
                 parameters=(),
             )
         for tensor in added:

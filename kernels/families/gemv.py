@@ -57,6 +57,7 @@ from wse_sim.kernels.contract.family import (
     asked,
 )
 from wse_sim.kernels.contract.parameters import (
+    HALF_SUMS,
     Attributes,
     attribute,
     sizes,
@@ -69,7 +70,7 @@ from wse_sim.kernels.families.collectives.allreduce import place_allreduce
 class GemvAttributes(Attributes):
     """Attributes of a matrix-vector product."""
 
-    accumulate: str = attribute("fp16", "type of the sums", choices=("fp32", "fp16"))
+    accumulate: str = attribute("fp16", "type of the sums", choices=("fp32", *HALF_SUMS))
     groups: int = attribute(0, "groups of the K-tree; 0: about the square root of the rows")
     vectors: int = attribute(1, "vectors that meet the matrix at once", at_least=1)
     column: str = attribute(
@@ -128,7 +129,7 @@ class Gemv(MatrixProduct):
         self, x: Array, a: Array, *, dtype: str = "fp32", parts: int = 1, accumulate: str = "fp32"
     ) -> Array:
         """Return x (m,) times A (m, n), or the products of several vectors x (vectors, m)."""
-        product = core.matmul(np.atleast_2d(x), a, dtype, parts=parts, half=accumulate == "fp16")
+        product = core.matmul(np.atleast_2d(x), a, dtype, parts=parts, half=accumulate in HALF_SUMS)
         return product if np.ndim(x) == 2 else product[0]
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:

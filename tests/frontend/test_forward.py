@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 
 from tests.frontend import oracle  # noqa: E402
 from tests.frontend.families import CASES, FAMILIES  # noqa: E402
+from wse_sim.errors import ConfigError  # noqa: E402
 from wse_sim.frontend import load_model, lower, model_names  # noqa: E402
 from wse_sim.frontend.parameters import named_model, parse_parameters  # noqa: E402
 from wse_sim.frontend.zoo import build  # noqa: E402
@@ -47,6 +48,36 @@ def check_wired(graph: KernelGraph) -> None:
     for repeat in graph.repeats:
         assert repeat.count > 1
         assert len({len(instance) for instance in repeat.instances}) == 1
+
+
+@pytest.mark.slow
+def test_a_diffusion_transformer_has_the_published_parameters() -> None:
+    """DiT-XL/2 has 675,129,632 parameters, of which 256 positions of 1,152 are a table that does not train. Its paper
+    counts 118.64 billion multiply-accumulates, with those of the attention; noise and variance have four channels each.
+    """
+    graph = load_model("dit-xl2")
+    assert graph.parameters == 675_129_632 - 256 * 1152
+    assert abs(graph.forward_flops / 2 / 118.64e9 - 1) < 3e-4
+
+
+@pytest.mark.parametrize(
+    ("family", "fixed"), [("resnet", "relu"), ("dit", "gelu"), ("unet", "silu"), ("moe", "swiglu")]
+)
+def test_an_activation_that_a_family_does_not_read_is_refused(family: str, fixed: str) -> None:
+    """The fixed activation of the family may be stated; another one had no effect."""
+    name = {"resnet": "resnet18", "dit": "dit-xl2", "unet": "unet-sd15", "moe": "mixtral-8x7b"}[family]
+    known = named_model(name).model.model_dump(exclude_unset=True)
+    assert parse_parameters({**known, "activation": fixed}).family == family
+    other = "silu" if fixed == "relu" else "relu"
+    with pytest.raises(ConfigError, match=f"activation '{other}' has no effect .* which has {fixed}; leave"):
+        parse_parameters({**known, "activation": other})
+
+
+@pytest.mark.parametrize("half", ["fp16", "bf16", "cbfloat16"])
+def test_sums_of_level_two_have_the_half_type(half: str) -> None:
+    """The label of the sums was fp16 for all three; their rate is that of 16 bits."""
+    graph = load_model("fc-mnist", precision=f"{half}:2")
+    assert {k.attrs["accumulate"] for k in graph if "accumulate" in k.attrs} == {half}
 
 
 @pytest.mark.slow

@@ -250,3 +250,34 @@ def test_what_has_a_kernel_stays_whole() -> None:
         node.op for node in trace_module(net, (torch.randn(2, 4, 8),)).nodes.values() if node.kind == "call"
     }
     assert ops == {"conv1d", "group_norm", "gelu", "dropout"}
+
+
+ALONG: dict[str, tuple[Callable[[torch.Tensor], Any], tuple[int, int, int]]] = {
+    "topk": (lambda x: x.topk(3, 1)[0], (8, 6, 3)),
+    "topk, negative": (lambda x: torch.topk(x, k=3, dim=-2)[0], (8, 6, 3)),
+    "topk, last": (lambda x: x.topk(3)[0], (12, 4, 3)),
+    "sort": (lambda x: x.sort(dim=-2, descending=True)[0], (8, 6, 6)),
+    "stable sort": (lambda x: torch.sort(x, stable=True, dim=1)[0], (8, 6, 6)),
+    "argsort": (lambda x: x.argsort(1), (8, 6, 6)),
+    "kthvalue": (lambda x: x.kthvalue(2, 1)[0], (8, 6, 2)),
+    "median": (lambda x: x.median(-2)[0], (8, 6, 6)),
+    "median of all": (lambda x: x.median(), (1, 48, 48)),
+    "nanmedian": (lambda x: x.nanmedian(1)[0], (8, 6, 6)),
+    "mode": (lambda x: x.mode(1)[0], (8, 6, 6)),
+    "logsumexp": (lambda x: x.logsumexp(-2), (8, 6, 0)),
+    "logsumexp of two": (lambda x: x.logsumexp((1, -1)), (2, 24, 0)),
+    "log_softmax": (lambda x: x.log_softmax(-2), (8, 6, 0)),
+    "softmax over samples": (lambda x: x.softmax(0), (24, 2, 0)),
+    "cummax": (lambda x: x.cummax(-2)[0], (8, 6, 0)),
+}
+
+
+@pytest.mark.parametrize("name", ALONG)
+def test_rows_are_those_of_the_dimension_that_is_sorted_or_summed(name: str) -> None:
+    """A tensor (2, 6, 4) has 8 rows of 6 along its dimension 1."""
+    function, (rows, cols, k) = ALONG[name]
+    (kernel,) = lower(function, (torch.randn(2, 6, 4),))
+    dims = kernel.dims
+    found = (dims["batch"], dims["steps"]) if kernel.family == "scan" else (dims["rows"], dims["cols"])
+    assert (*found, dims.get("k", 0)) == (rows, cols, k)
+    assert kernel.dims[kernel.sample_dim] % 2 == 0  # two samples

@@ -9,9 +9,11 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
+from tests.frontend.test_training_flops import by_torch  # noqa: E402
 from wse_sim.errors import ModelError  # noqa: E402
 from wse_sim.frontend import lower  # noqa: E402
 from wse_sim.frontend.capture import export  # noqa: E402
+from wse_sim.frontend.training import FLOPS_CHECKED  # noqa: E402
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
@@ -82,3 +84,39 @@ def test_a_spelled_cell_computes_what_torch_does(kind: str):
     program = export(module, (x,), None, training=False)
     assert torch.allclose(program.module()(x), module(x), atol=1e-6)
     assert not [n for n in program.graph.nodes if "_cell." in str(n.target) and n.op == "call_function"]
+
+
+class Starts(nn.Module):
+    """A recurrent layer whose initial states are learned, computed or constant."""
+
+    def __init__(self, kind: str, h: str, c: str) -> None:
+        super().__init__()
+        self.layer, self.states = getattr(nn, kind)(8, 8, batch_first=True), (h, c)
+        self.given = nn.ParameterDict({name: torch.randn(1, 1, 8) for name in "hc"})
+        self.made = nn.ModuleDict({name: nn.Linear(4, 8) for name in "hc"})
+
+    def state(self, name: str, how: str, z: torch.Tensor) -> torch.Tensor:
+        if how == "learned":
+            return self.given[name].expand(-1, len(z), -1).contiguous()
+        return torch.tanh(self.made[name](z))[None] if how == "computed" else torch.zeros(1, len(z), 8)
+
+    def forward(self, x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        h, c = (self.state(name, how, z) for name, how in zip("hc", self.states, strict=True))
+        return self.layer(x, (h, c) if isinstance(self.layer, nn.LSTM) else h)[0]
+
+
+STARTS = ("constant", "learned", "computed")
+
+
+@pytest.mark.parametrize(("h", "c"), [(h, c) for h in STARTS for c in STARTS])
+def test_gradients_of_initial_states_are_counted(h: str, c: str) -> None:
+    """Back in time, the product of the first step is computed only for a hidden state that trains."""
+    for kind in GATES if c == "constant" else ("LSTM",):
+        module, args = Starts(kind, h, c), (torch.randn(2, 5, 8), torch.randn(2, 4))
+        graph = lower(module, args, training=True)
+        assert graph.total_flops == by_torch(module, args)
+        assert graph.facts[FLOPS_CHECKED] == "as torch counts"
+    for parameter in module.layer.parameters():  # only the states train
+        parameter.requires_grad = False
+    if (h, c) != ("constant", "constant"):
+        assert lower(module, args, training=True).total_flops == by_torch(module, args)

@@ -18,7 +18,7 @@ from wse_sim.frontend.zoo import build  # noqa: E402
 
 
 def test_private_names_are_used_in_the_files_of_a_capture_only() -> None:
-    """Eight files depend on torch's tracer; no other file names anything of torch that starts with an underscore."""
+    """Some files depend on torch's tracer; no other file names anything of torch that starts with an underscore."""
     folder = Path(wse_sim.frontend.__file__).parent
     private = re.compile(r"\btorch(?:\.\w+)*\._[a-z]\w*|from torch(?:\.\w+)*\._|from torch\._")
     found = {file.name for file in folder.glob("*.py") if private.search(file.read_text())}
@@ -33,6 +33,7 @@ def test_private_names_are_used_in_the_files_of_a_capture_only() -> None:
         "decomposed.py",
         "calls.py",
         "parts.py",
+        "torch_state.py",
     }
 
 
@@ -49,8 +50,17 @@ def test_private_names_exist() -> None:
     assert torch._ops.HigherOrderOperator  # branches and loops
     from torch._decomp import decomposition_table  # what operators without a kernel consist of
     from torch._subclasses.functional_tensor import FunctionalTensor  # values that a tracer wraps
-    from torch.utils._python_dispatch import _disable_current_modes  # real values of the example's masks
+    from torch.overrides import _get_current_function_mode_stack, _pop_mode, _push_mode  # modes left behind
+    from torch.utils._python_dispatch import (
+        _disable_current_modes,  # real values of the example's masks
+        _get_current_dispatch_mode_stack,
+    )
 
+    assert not _get_current_function_mode_stack()
+    assert not _get_current_dispatch_mode_stack()
+    assert _pop_mode
+    assert _push_mode
+    assert torch._GLOBAL_DEVICE_CONTEXT is not None  # the default device
     assert torch.ops.aten.addmv.default in decomposition_table
     from torch import _VF  # packed sequences
     from torch.nn.attention import flex_attention

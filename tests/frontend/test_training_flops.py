@@ -119,6 +119,22 @@ def modulated(filters: Any, style: Any, x: torch.Tensor, s: torch.Tensor) -> tor
     return F.conv2d(x.reshape(1, b * c, *sides), w.flatten(0, 1), padding=1, groups=b).unflatten(1, (b, -1))
 
 
+def masked(a: Any, x: torch.Tensor) -> torch.Tensor:
+    a.weight.data *= torch.ones(8, 8).tril()
+    return a(x)
+
+
+def clipped(a: Any, b: Any, x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        a.weight.clamp_(-1, 1)
+    return b(a(x))
+
+
+def by_place(a: Any, w: Any, x: torch.Tensor) -> torch.Tensor:
+    best, at = a(x).topk(2, 0)
+    return F.linear(x[at[:, 0]], w.weight) * best[:, :1]
+
+
 X, T = torch.randn(4, 8), torch.randn(2, 5, 8)
 IMAGES, STYLES = torch.randn(3, 8, 5, 5), torch.randn(3, 4)
 CASES: dict[str, tuple[nn.Module, tuple[Any, ...]]] = {
@@ -187,6 +203,9 @@ CASES: dict[str, tuple[nn.Module, tuple[Any, ...]]] = {
         Uses(one_number, *linear(8, 4)),
         (X,),
     ),
+    "weights that forward() writes": (Uses(masked, *linear(8, 8)), (X,)),
+    "weights that forward() clips": (Uses(clipped, *linear(8, 8, 8)), (X,)),
+    "rows at the places of the largest": (Uses(by_place, *linear(8, 8, 8)), (X,)),
     "rows of what does not train": (Uses(lambda a, x: a(x[0]) + a(x[1]), *linear(8, 8)), (X,)),
     "einsum over one": (
         Uses(lambda a, x: torch.einsum("bij,bkj->bki", a(x), x), *linear(1, 1)),

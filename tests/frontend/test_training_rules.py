@@ -212,6 +212,6 @@ def test_half_type_and_level_are_two_settings():
     for (half, level), graph in graphs.items():
         products = {k.attrs["accumulate"] for k in graph.kernels if k.family == "gemm"}
         norms = {k.dtype for k in graph.kernels if k.family == "norm"}
-        assert products == {"fp16" if level == 2 else "fp32"}
+        assert products == {half if level == 2 else "fp32"}
         assert norms == {"fp32" if level == 0 else half}
         assert {k.dtype for k in graph.kernels if k.family == "gemm"} == {half}

@@ -31,6 +31,7 @@ OTHER_MEANINGS = {
     "wse_sim/compiler/defects.py": {"shift"},  # what a row with a defect does
     "wse_sim/frontend/api.py": {"dropout"},  # a parameter of a model
     "wse_sim/frontend/cleanup.py": {"dropout"},  # an operator of PyTorch
+    "wse_sim/frontend/parameters.py": {"activation"},  # a key of a model
     "wse_sim/frontend/orders.py": {"softmax"},  # an operator of PyTorch
     "wse_sim/frontend/patterns.py": {"attention", "dropout", "softmax"},  # a pattern and operators of PyTorch
     "wse_sim/frontend/training.py": {"attention", "optimizer"},  # a recompute policy; a fact of a graph

@@ -12,7 +12,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -34,6 +34,7 @@ from wse_sim.frontend.parameters import (
 )
 from wse_sim.frontend.partial import adapted, train_only
 from wse_sim.frontend.precision import precision_of
+from wse_sim.frontend.samples import first_samples, is_uncertain
 from wse_sim.frontend.training import add_training
 from wse_sim.graph import KernelGraph, frozen
 from wse_sim.hardware import load_wafer
@@ -244,6 +245,13 @@ def name_of(given: Model) -> str:
     return "exported" if name == "ExportedProgram" else name
 
 
+@contextmanager
+def _torch_kept() -> Iterator[None]:
+    """Restore the settings of torch after the block, which the code of a model may change."""
+    with _torch_part("torch_state").kept():
+        yield
+
+
 def _without_numbers(text: str) -> str:
     return ".".join("*" if part.isdigit() else part for part in text.split("."))
 
@@ -363,6 +371,7 @@ def _from_parameters(
 
 @_uncollected()
 @owning()
+@_torch_kept()
 def _lower(
     module: torch.nn.Module,
     args: Sequence[Any],
@@ -391,6 +400,7 @@ def _lower(
 
 
 @owning()
+@_torch_kept()
 def _finish(
     trace: Trace, options: Lowering, samples: int | None, facts: dict[str, Any] | None = None
 ) -> tuple[KernelGraph, LoweredModel]:
@@ -398,9 +408,10 @@ def _finish(
 
     if options.train is not None and options.lora is None:
         train_only(trace, options.train)
+    if options.training:
+        trace.keep_weights()
     if samples is None:
-        first = next((n for n in trace.nodes.values() if n.kind == "input" and n.shape), None)
-        samples = first.shape[0] if first is not None else 1
+        samples = first_samples(trace)
     with spent("lower to kernels"):
         lowered = lower_trace(
             trace,
@@ -447,6 +458,7 @@ def _from_program(
     return (graph if batch is None else graph.with_samples(batch)), lowered
 
 
+@_torch_kept()
 def _from_object(
     given: object, what: str, name: str, batch: int | None, options: Lowering
 ) -> tuple[KernelGraph, LoweredModel]:
@@ -460,10 +472,23 @@ def _from_object(
         return _from_program(found, what, name, batch, options)
     module, args, kwargs = found
     wrapper = "function" if isinstance(module, parts.Called) else ""
-    with guarded(what, ModelError):
+
+    def lowered_for(made: Made) -> tuple[KernelGraph, LoweredModel]:
+        module, args, kwargs = made
         graph, lowered = _lower(module, args, kwargs, options, samples=None, name=name, wrapper=wrapper)
         graph = lowered.graph = pin_kernels(graph, *marked_pins(module))
-    return (graph if batch is None else graph.with_samples(batch)), lowered
+        return graph, lowered
+
+    with guarded(what, ModelError):
+        graph, lowered = lowered_for(found)
+        if batch is None or batch == graph.samples:
+            return graph, lowered
+        if is_uncertain(graph.notes) and batch % graph.samples == 0:
+            more = _torch_part("fakes").with_more_samples((args, kwargs), batch // graph.samples)
+            if more is not None:
+                with suppress(ModelError):  # the graph of the given arguments then has a note
+                    return lowered_for((module, *more))
+    return graph.with_samples(batch), lowered
 
 
 def load_module(spec: str) -> Made:

@@ -27,6 +27,7 @@ from wse_sim.frontend.pairs import COMPLEX, as_pairs, is_complex, pair_shape
 from wse_sim.frontend.precision import Precision
 from wse_sim.frontend.repeats import find_repeats
 from wse_sim.frontend.rewrites import Applied, fuse, rewrite
+from wse_sim.frontend.samples import in_doubt, settled
 from wse_sim.frontend.steps import says_more, steps_of
 from wse_sim.frontend.trace import VIEWS, Argument, Node, NodeRef, Trace
 from wse_sim.graph import Access, Kernel, KernelGraph, Step, Tensor, TensorKind, frozen
@@ -96,7 +97,10 @@ def lower_trace(
         and base.name in builder.tensor_of
         and not is_straight(trace, ref, samples)
     }
-    kernels = tuple(builder.viewed(kernel, nodes_of[kernel.name], turned) for kernel in kernels)
+    kernels = tuple(
+        _with_rows_of_a_sample(builder.viewed(kernel, nodes_of[kernel.name], turned), samples)
+        for kernel in kernels
+    )
     droppable = {TensorKind.CONSTANT}
     if any(node.kind == "buffer" and node.dtype == "int8" for node in trace):
         droppable.add(TensorKind.PARAMETER)  # a conversion to int8 leaves the old weights unused
@@ -115,12 +119,27 @@ def lower_trace(
     return LoweredModel(graph, applied, trace.log, trace, nodes_of, builder.tensor_of)
 
 
+def _with_rows_of_a_sample(kernel: Kernel, samples: int) -> Kernel:
+    """Return a kernel whose elements grow with the batch with the rows of one sample.
+
+    If the batch does not divide the rows of all samples, the columns contain it.
+    """
+    dims = kernel.dims
+    if kernel.sample_dim != "elements" or "rows" not in dims:
+        return kernel
+    whole = next((name for name in ("rows", "cols") if dims.get(name, 1) % samples == 0), None)
+    if whole is None or whole not in dims:
+        return kernel
+    return dataclasses.replace(kernel, dims=frozen({**dims, whole: dims[whole] // samples}))
+
+
 class _Builder:
     """Makes named kernels and tensors from the nodes of one trace."""
 
     def __init__(self, trace: Trace, precision: Precision, training: bool, samples: int = 1) -> None:
         self.trace, self.precision, self.training, self.samples = trace, precision, training, samples
         self.cuts = cuts_of(trace) if training else Cuts()
+        self.grows: dict[str, bool] = {}  # which results grow with the batch, if two captures tell
         self.tensors: dict[str, Tensor] = {}
         self.tensor_of: dict[str, str] = {}
         self.names: set[str] = set()
@@ -133,17 +152,10 @@ class _Builder:
                 self._leaf(node)
         kernels: dict[str, Kernel] = {}
         covers: dict[str, tuple[str, ...]] = {}
-        for node in self.trace:
-            if (
-                node.kind != "call"
-                or node.op in VIEWS
-                or node.op in _CHECKS
-                or self.trace.is_constant(NodeRef(node.name))
-            ):
-                continue
-            kernel = self._kernel(node, self._classified(node))
+        for name, draft in self._drafts().items():
+            kernel = self._kernel(self.trace.nodes[name], draft)
             kernels[kernel.name] = kernel
-            covers[kernel.name] = (node.name,)
+            covers[kernel.name] = (name,)
         outputs = set()
         for ref in self.trace.outputs:
             base = self.trace.base(ref)
@@ -151,14 +163,32 @@ class _Builder:
                 outputs.add(self._as_output(self.tensor_of[base.name]))
         return DraftGraph(kernels, self.tensors, outputs, self.training, covers=covers)
 
-    def _classified(self, node: Node) -> Draft:
+    def _drafts(self) -> dict[str, Draft]:
+        """Return the kernels of all operators by name, with the dimensions that grow with the batch."""
+        drafts = {
+            node.name: self._classified(node, self.trace)
+            for node in self.trace
+            if node.kind == "call"
+            and node.op not in VIEWS
+            and node.op not in _CHECKS
+            and not self.trace.is_constant(NodeRef(node.name))
+        }
+        if not in_doubt(drafts, self.trace, self.samples):
+            return drafts
+        found = settled(drafts, self.trace, self.samples, self._classified)
+        self.trace.notes += found.notes
+        self.grows = found.grows
+        return found.drafts
+
+    @staticmethod
+    def _classified(node: Node, trace: Trace) -> Draft:
         """Return the kernel of a node.
 
         An operator without a kernel raises, or becomes a kernel that moves its elements while obstacles are
         collected.
         """
         try:
-            found = as_pairs(classify(node, self.trace), node, self.trace)
+            found = as_pairs(classify(node, trace), node, trace)
             if not node.elements:  # an empty slice: a kernel has at least one element
                 found.dims = {name: max(1, size) for name, size in found.dims.items()}
             return found
@@ -243,7 +273,7 @@ class _Builder:
             if weight
             else self.precision.computed(node.dtype)
         )
-        per_sample = kind is TensorKind.INPUT
+        per_sample = kind is TensorKind.INPUT and (not node.shape or node.shape[0] % self.samples == 0)
         trains = node.trains and node.name not in self.cuts.off
         self.tensors[node.name] = Tensor(node.name, pair_shape(node), dtype, kind, per_sample, trains)
         self.tensor_of[node.name] = node.name
@@ -283,12 +313,13 @@ class _Builder:
         name = self._name(node, found)
         out = f"{name}.out"
         self.tensor_of[node.name] = out
+        shape, per_sample = self._samples_first(node)
         self.tensors[out] = Tensor(
             out,
-            pair_shape(node),
+            shape,
             self.precision.computed(node.dtype),
             TensorKind.ACTIVATION,
-            node.dynamic and (not node.shape or node.shape[0] % self.samples == 0),
+            per_sample,
             node.name not in self.cuts.off,
         )
         attrs = dict(draft.attrs)
@@ -309,7 +340,7 @@ class _Builder:
             outputs=(out,),
             parameters=tuple(parameters),
             attrs=frozen(attrs),
-            sample_dim=self._growing(draft),
+            sample_dim=self._growing(node, draft),
             layer=node.layer,
             source=node.source,
             flops=int(found.flops(draft.dims, attrs)),
@@ -317,9 +348,23 @@ class _Builder:
             stops=tuple(self.tensor_of[base] for base in self.cuts.stops(node, self.trace)),
         )
 
-    def _growing(self, draft: Draft) -> str | None:
-        """Return the dimension that grows with the batch; None for kernels that sum over all samples."""
+    def _samples_first(self, node: Node) -> tuple[tuple[int, ...], bool]:
+        """Return the shape of a result, with its samples in the first dimension, and whether it grows with the
+        batch."""
+        shape = pair_shape(node)
+        if not self.grows.get(node.name, node.dynamic) or not shape:
+            return shape, not shape and node.dynamic
+        at = next((i for i, size in enumerate(shape) if size % self.samples == 0), None)
+        return (shape, False) if at is None else ((shape[at], *shape[:at], *shape[at + 1 :]), True)
+
+    def _growing(self, node: Node, draft: Draft) -> str | None:
+        """Return the dimension that grows with the batch; None for kernels that sum over all samples, and for
+        work with single numbers, such as the sum of two losses."""
+        operands = (self.trace.nodes[ref.name] for ref in node.refs())
+        is_number = not any(one.shape for one in (node, *operands) if one.dynamic)
         grows = draft.sample_dim is not None and draft.dims[draft.sample_dim] % self.samples == 0
+        if is_number and node.dynamic:
+            return None
         return draft.sample_dim if grows else None
 
     def _is_frozen(self, parameters: list[str]) -> bool:
@@ -333,6 +378,7 @@ class _Builder:
             return None
         if base.name not in self.tensor_of:  # a folded constant (mask, table)
             dtype = self.precision.computed(base.dtype)
-            self.tensors[base.name] = Tensor(base.name, pair_shape(base), dtype, TensorKind.CONSTANT, False)
+            shape, per_sample = self._samples_first(base)
+            self.tensors[base.name] = Tensor(base.name, shape, dtype, TensorKind.CONSTANT, per_sample)
             self.tensor_of[base.name] = base.name
         return self.tensor_of[base.name]

@@ -20,6 +20,7 @@ from wse_sim.frontend import capture, joint
 from wse_sim.frontend.api import Lowering, _finish
 from wse_sim.frontend.obstacles import Obstacle, collecting
 from wse_sim.frontend.precision import precision_of
+from wse_sim.frontend.torch_state import kept
 from wse_sim.frontend.trace import Trace
 from wse_sim.graph import KernelGraph, frozen
 
@@ -30,6 +31,7 @@ UNRULED = "wse_sim.unruled"
 MOST_ROUNDS = 8  # of decompositions whose results are decomposed again
 
 
+@kept()
 def lower_calls(
     module: torch.nn.Module,
     args: Sequence[Any],

@@ -27,9 +27,10 @@ from wse_sim.frontend import joint
 from wse_sim.frontend.archive import inert
 from wse_sim.frontend.containers import Containers, root_of, unread
 from wse_sim.frontend.decomposed import decomposed
+from wse_sim.frontend.devices import modules_stay
 from wse_sim.frontend.eager_types import types_as_eager
 from wse_sim.frontend.equal_layers import Layers
-from wse_sim.frontend.fakes import as_fake, told_apart
+from wse_sim.frontend.fakes import as_fake, told_apart, with_more_samples
 from wse_sim.frontend.faults import (
     asked_for_gradient,
     holds_cache,
@@ -42,6 +43,7 @@ from wse_sim.frontend.layer_copies import copied
 from wse_sim.frontend.obstacles import guesses, is_collecting, met
 from wse_sim.frontend.own_gradients import captured
 from wse_sim.frontend.regions import FROZEN, frozen_marked, without_regions
+from wse_sim.frontend.samples import FACTOR
 from wse_sim.frontend.substitutes import modules_go_on
 from wse_sim.frontend.trace import Argument, Node, NodeRef, Trace
 from wse_sim.frontend.unfused import defined
@@ -254,7 +256,8 @@ def _watched(
         Containers(),
     )
 
-    def at_the_end(_: torch.nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], __: object) -> None:
+    def at_the_end(_: torch.nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], made: object) -> None:
+        tests.leave(made)
         after.update(plain_state(fake))
         caches.look(fake, inputs, named)
         containers.leave(fake)
@@ -275,6 +278,7 @@ def _watched(
             seeded(),
             unchecked(),
             scripts_called(),
+            modules_stay(),
             types_as_eager(fake),
             defined() as unfused,
             modules_go_on(fake, products_seen, lambda: tests.latest)
@@ -324,7 +328,17 @@ def trace_module(
         if not any(layers.used for layers in once):
             raise
         trace = _traced(module, args, kwargs, training, ties, name, None)
-    trace.counts = (lambda trains: joint.counted_module(module, args, kwargs, trains), *trace.counts)
+    given = (tuple(args), dict(kwargs or {}))
+    trace.counts = (lambda trains: joint.counted_module(module, *given, trains), *trace.counts)
+    more = None if is_collecting() else with_more_samples(given, FACTOR)
+    if more is not None:
+        args, kwargs = more
+
+        def again() -> Trace:
+            with quiet():
+                return _traced(module, args, kwargs, training, ties, name, [])
+
+        trace.again = again
     return trace
 
 
@@ -508,6 +522,9 @@ class _Reader:
                 )
         self.names = {ref.name: fx for fx, ref in renamed.items()}
         trace = Trace(self.name, nodes, outputs, self._evaluate)
+        for spec in self.program.graph_signature.output_specs:
+            if spec.kind.name == "PARAMETER_MUTATION" and spec.target and spec.arg.name in renamed:
+                trace.written[renamed[spec.arg.name].name] = self.ties.get(spec.target, spec.target)
         trace.spread()
         return trace
 

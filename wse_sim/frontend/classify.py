@@ -83,6 +83,15 @@ PRODUCTS = frozenset(
 )
 
 
+MERGED = {
+    "attention": ("b", "heads", "kv_heads"),
+    "conv2d": ("b", "c", "k"),
+    "conv3d": ("b", "c", "k"),
+    "indexed": ("tables", "rows", "vocab"),
+}
+"""The dimension of the samples by family, and the dimensions with which a model may merge them."""
+
+
 def opaque(node: Node) -> Draft:
     """Return a kernel that moves the elements of the result, for an operator without a handler."""
     return Draft(
@@ -128,6 +137,24 @@ def shape_of(trace: Trace, value: Argument) -> tuple[int, ...]:
     """Return the shape of an argument; () for scalars."""
     node = trace.node(value)
     return node.shape if node is not None else ()
+
+
+_DIM_THIRD = frozenset(["topk", "kthvalue", "norm", "linalg_vector_norm", "cosine_similarity"])
+_SORTS = frozenset(["sort", "argsort", "topk", "kthvalue", "mode"])
+
+
+def axes(node: Node, trace: Trace) -> tuple[int, ...]:
+    """Return the dimensions along which an operator sums, sorts or scans, as positive numbers.
+
+    An operator that states none works along the last dimension if it sorts, and along all others if it does not.
+    """
+    rank = len(shape_of(trace, node.args[0]))
+    by_keyword = node.overload in ("stable", "correction") and len(node.args) == 1
+    stated = node.kwargs.get("dim") if by_keyword else node.arg(2 if node.op in _DIM_THIRD else 1, "dim")
+    given = stated if isinstance(stated, tuple) else (stated,)
+    if not given or not all(isinstance(dim, int) and not isinstance(dim, bool) for dim in given):
+        return tuple(range(max(0, rank - 1) if node.op in _SORTS else 0, rank))
+    return tuple(sorted(int(dim) % max(1, rank) for dim in given))
 
 
 def batch_of(trace: Trace, *values: Argument) -> bool:
@@ -585,12 +612,9 @@ def _batch_norm(node: Node, trace: Trace) -> Draft:
 @handles("softmax", "_softmax", "log_softmax", "_log_softmax", "logsumexp", "_safe_softmax")
 def _softmax(node: Node, trace: Trace) -> Draft:
     shape = shape_of(trace, node.args[0])
-    dim = node.args[1]
-    dim = dim[0] if isinstance(dim, tuple) else dim
+    cols = prod(shape[dim] for dim in axes(node, trace)) if shape else 1
     attrs = {"log": node.op in ("log_softmax", "_log_softmax", "logsumexp")}
-    return Draft(
-        "softmax", _rows(node, trace, shape[dim] if shape else 1), "rows" if node.dynamic else None, attrs
-    )
+    return Draft("softmax", _rows(node, trace, cols), "rows" if node.dynamic else None, attrs)
 
 
 @handles("cross_entropy_loss nll_loss nll_loss_nd nll_loss_forward nll_loss2d wse.cross_entropy")

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from math import prod
 
-from wse_sim.frontend.classify import HANDLERS, Draft, handles, shape_of, unsupported
+from wse_sim.frontend.classify import HANDLERS, Draft, axes, handles, shape_of, unsupported
 from wse_sim.frontend.trace import Argument, Node, NodeRef, Trace
 
-_ACTIVATIONS = (
+ACTIVATIONS = (
     "relu gelu silu sigmoid tanh hardtanh softplus leaky_relu elu selu mish hardswish hardsigmoid relu6 prelu "
     "celu glu log_sigmoid log_sigmoid_forward softsign threshold rrelu"
 )
-_BINARY = (
+BINARY = (
     "add sub mul div maximum minimum pow rsub where masked_fill eq ne lt le gt ge logical_and logical_or "
     "logical_xor bitwise_and bitwise_or bitwise_xor remainder fmod floor_divide addcmul addcdiv lerp atan2 clamp "
     "clamp_min clamp_max true_divide copysign heaviside bitwise_left_shift bitwise_right_shift fmin fmax __and__ __or__ hypot outer xlogy mul_add clip masked_fill_"
 )
-_UNARY = (
+UNARY = (
     "exp log neg abs sqrt rsqrt sin cos reciprocal bitwise_not logical_not erf log1p expm1 floor ceil round sign "
     "square log2 log10 isnan isinf isfinite sinh cosh tan atan exp2 nan_to_num trunc sgn erfinv frac logit "
     "acos asin acosh asinh atanh erfc lgamma digamma i0 i0e i1 i1e"
@@ -48,14 +48,14 @@ def _sample(node: Node, name: str) -> str | None:
     return name if node.dynamic else None
 
 
-@handles(_ACTIVATIONS)
+@handles(ACTIVATIONS)
 def _activation(node: Node, trace: Trace) -> Draft:
     by_tanh = node.op == "gelu" and node.kwargs.get("approximate") == "tanh"
     attrs = {"function": "gelu_tanh" if by_tanh else node.op}
     return Draft("activation", {"elements": node.elements}, _sample(node, "elements"), attrs)
 
 
-@handles(_BINARY, _UNARY)
+@handles(BINARY, UNARY)
 def _elementwise(node: Node, trace: Trace) -> Draft:
     inputs = max(1, sum(1 for ref in node.refs() if not trace.is_constant(ref)))
     factor = node.kwargs.get("alpha", 1)  # multiplies the second operand of a sum or a difference
@@ -103,15 +103,15 @@ def _moved(node: Node, how: str) -> Draft:
 @handles("index", "gather", "index_select", "take_along_dim")
 def _taken(node: Node, trace: Trace) -> Draft:
     """Return the kernel that looks up rows of a weight or gathers vectors of activations."""
-    source = trace.base(node.args[0])
+    source, table = trace.base(node.args[0]), shape_of(trace, node.args[0])
+    found = _places(node, trace, table, node.args[1 if node.op in ("index", "take_along_dim") else 2])
     if source is not None and source.kind == "parameter":
-        rows = node.elements // max(1, source.shape[-1])
-        dims = {"rows": max(1, rows), "cols": source.shape[-1], "vocab": max(1, prod(source.shape[:-1]))}
+        # Indices of all dimensions take single numbers.
+        is_number = node.op == "index" and found is not None and found[1] == len(table) - 1
+        cols = 1 if is_number else source.shape[-1]
+        rows, vocab = node.elements // max(1, cols), prod(source.shape) // max(1, cols)
+        dims = {"rows": max(1, rows), "cols": cols, "vocab": max(1, vocab)}
         return Draft("embedding", dims, _sample(node, "rows"))
-    table = shape_of(trace, node.args[0])
-    found = _places(
-        node, trace, table, node.args[2 if node.op == "index_select" else 1 if node.op == "index" else 2]
-    )
     if found is None or not node.elements:
         return _moved(node, "gather")
     apart = node.op in _ELEMENTWISE and not _is_repeated(trace, found[2])
@@ -161,7 +161,10 @@ def _places(
         if not at or masked or at[-1] - at[0] + 1 != len(at):
             return None
         return at[0], at[-1], parts[at[0]]
-    dim = int(node.args[1]) % max(1, len(table))
+    stated = node.arg(2, "dim") if node.op == "take_along_dim" else node.args[1]
+    if stated is None:  # along all elements in order
+        return (0, len(table) - 1, index) if table else None
+    dim = int(stated) % max(1, len(table))
     return (dim, dim, index) if table else None
 
 
@@ -204,24 +207,34 @@ def _reduce(node: Node, trace: Trace) -> Draft:
     rows = max(1, min(node.elements, whole))
     kind = "max" if "max" in node.op or "min" in node.op else "mean" if node.op == "mean" else "sum"
     # If the result has no dimension left for the batch, the sum is over the batch.
-    sample = ("cols" if rows == 1 or not node.shape else "rows") if node.dynamic else None
+    is_whole = not node.shape or (rows == 1 and 0 in axes(node, trace))
+    sample = ("cols" if is_whole else "rows") if node.dynamic else None
     return Draft("reduce", {"rows": rows, "cols": max(1, whole // rows)}, sample, {"op": kind})
 
 
-@handles("topk", "sort", "argsort", "kthvalue", "median")
+@handles("topk", "sort", "argsort", "kthvalue", "median", "nanmedian", "mode")
 def _topk(node: Node, trace: Trace) -> Draft:
     shape = shape_of(trace, node.args[0])
-    cols = shape[-1] if shape else 1
-    k = int(node.args[1]) if node.op in ("topk", "kthvalue") else cols
+    cols = prod(shape[dim] for dim in axes(node, trace)) if shape else 1
+    k = int(node.arg(1, "k", cols)) if node.op in ("topk", "kthvalue") else cols
     return Draft("topk", {"rows": max(1, prod(shape) // cols), "cols": cols, "k": k}, _sample(node, "rows"))
 
 
 @handles("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin")
 def _cumulative(node: Node, trace: Trace) -> Draft:
     shape = shape_of(trace, node.args[0])
-    steps = shape[node.args[1]] if shape else 1
+    steps = prod(shape[dim] for dim in axes(node, trace)) if shape else 1
     dims = {"steps": steps, "width": 1, "batch": max(1, node.elements // steps)}
     return Draft("scan", dims, _sample(node, "batch"), {"kind": "cumsum"})
+
+
+_RECURRENT = frozenset(["lstm", "gru", "rnn_tanh", "rnn_relu"])
+_ALONG = frozenset(["reduce", "softmax", "topk", "scan"])
+
+
+def works_along(draft: Draft, node: Node) -> bool:
+    """Return whether a kernel sums, sorts or scans along dimensions that its operator states."""
+    return draft.family in _ALONG and node.op not in _RECURRENT
 
 
 @handles("wse_sim.ctc")
@@ -246,7 +259,23 @@ def _recurrent(node: Node, trace: Trace) -> Draft:
     dims = {"steps": steps, "width": node.shape[-1], "batch": batch, "weights": matrices}
     dims["of_input"] = sum(prod(weights[each * i]) for i in range(ways // int(node.args[4])))
     dims["of_state"] = sum(prod(weights[each * i + 1]) for i in range(ways))
-    return Draft("scan", dims, "batch", {"kind": node.op})
+    return Draft("scan", dims, "batch", {"kind": node.op} | _initial_states(node, trace))
+
+
+def _initial_states(node: Node, trace: Trace) -> dict[str, str]:
+    """Return the attribute that tells which initial states of a recurrent layer are parameters.
+
+    It is stated only if they differ from the default, in which a computed hidden state is the second input.
+    """
+    given = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
+    bases = dict(zip("hc", map(trace.base, given), strict=False))
+    learned = {at: base.name for at, base in bases.items() if base is not None and base.kind == "parameter"}
+    if len({*learned.values()}) < len(learned):  # one parameter is both
+        learned.pop("c")
+    if learned:
+        return {"initial": "".join(learned)}
+    computed = [at for at, base in bases.items() if base is not None and base.dynamic]
+    return {"initial": "-"} if computed == ["c"] else {}
 
 
 @handles("wse.rotary")
@@ -260,7 +289,7 @@ def _rotary(node: Node, trace: Trace) -> Draft:
     "zero arange full zeros ones zeros_like ones_like full_like empty scalar_tensor eye new_zeros new_ones new_full"
 )
 @handles(
-    "empty_like rand randn rand_like randn_like randint bernoulli new_empty linspace normal empty_permuted"
+    "empty_like rand randn rand_like randn_like randint bernoulli new_empty linspace normal normal_functional empty_permuted"
 )
 def _created(node: Node, trace: Trace) -> Draft:
     return Draft("layout", {"elements": max(1, node.elements)}, None, {"op": "fill"})

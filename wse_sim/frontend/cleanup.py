@@ -22,7 +22,18 @@ _DROPOUTS = frozenset(["dropout", "dropout_", "feature_dropout", "alpha_dropout"
 FREE = _CASTS | _DROPOUTS | {"broadcast_tensors", "meshgrid", "atleast_1d"}
 """Operators that the clean-up removes or replaces."""
 _RANDOM = frozenset(
-    ["rand", "randn", "rand_like", "randn_like", "randint", "bernoulli", "normal", "randperm", "multinomial"]
+    [
+        "rand",
+        "randn",
+        "rand_like",
+        "randn_like",
+        "randint",
+        "bernoulli",
+        "normal",
+        "normal_functional",
+        "randperm",
+        "multinomial",
+    ]
 )
 
 

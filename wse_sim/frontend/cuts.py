@@ -1,4 +1,5 @@
-"""Finds where gradients stop in a model: at ``detach()``, under ``torch.no_grad()``, at casts to integers.
+"""Finds where gradients stop in a model: at ``detach()``, under ``torch.no_grad()``, at casts to integers and at
+indices.
 
 As in torch, an operator of a training step has a gradient if one of its operands has one, unless it detaches
 or ran under no_grad. A gradient arrives at it if it reaches a result of the model through such operators
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from wse_sim.frontend.trace import Node, Trace
+from wse_sim.frontend.trace import VIEWS, Node, Trace
 
 _FLOAT = frozenset(["fp64", "fp32", "fp16", "bf16", "complex64", "complex128"])
 
@@ -48,7 +49,8 @@ def cuts_of(trace: Trace) -> Cuts:
     free, through = dict(leaves), dict(leaves)
     for node in calls:
         floats = node.dtype in _FLOAT
-        free[node.name] = floats and any(free[r.name] for r in node.refs())
+        # A kernel of several results has one tensor, so views of positions would have the gradient of the values.
+        free[node.name] = (floats or node.op in VIEWS) and any(free[r.name] for r in node.refs())
         through[node.name] = floats and not _cuts(node) and any(through[r.name] for r in node.refs())
     reached: set[str] = set()
     waiting = [ref.name for ref in trace.outputs]
@@ -62,4 +64,10 @@ def cuts_of(trace: Trace) -> Cuts:
 
 
 def _cuts(node: Node) -> bool:
-    return node.op == "detach" or not node.trains or (node.op == "no_op_cast" and node.dtype not in _FLOAT)
+    is_cast = node.op == "no_op_cast" and node.dtype not in _FLOAT
+    return node.op == "detach" or not node.trains or is_cast or _is_position(node)
+
+
+def _is_position(node: Node) -> bool:
+    """Return whether a node is an integer result of several, such as the indices of the largest values."""
+    return node.op == "getitem" and node.dtype not in _FLOAT

@@ -115,10 +115,34 @@ def _whole(x: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | 
     return x.reshape(size) if _is_whole(x, size, stride, offset) else NotImplemented
 
 
-def _wholly_written(
+def _strided_written(
     x: Tensor, src: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None = None
 ) -> Tensor:
-    return src.reshape(x.shape) if _is_whole(x, size, stride, offset) else NotImplemented
+    """Return x with src at the places that sizes and strides state; only for x with its elements in order."""
+    if _is_whole(x, size, stride, offset):
+        return src.reshape(x.shape)
+    if not x.is_contiguous():
+        return NotImplemented
+    places = torch.full((1,), offset or 0, dtype=torch.long, device=x.device)
+    for count, step in zip(size, stride, strict=True):
+        places = (places.unsqueeze(-1) + step * torch.arange(count, device=x.device)).reshape(-1)
+    return _put(x, places, src)
+
+
+def _put(x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
+    """Return x with the elements of source at places that count the elements of x in order."""
+    flat = x.reshape(-1)
+    return flat.index_put((index.reshape(-1),), source.reshape(-1), accumulate).reshape(x.shape)
+
+
+def _index_reduced(
+    x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
+) -> Tensor:
+    """Return x with the rows of source combined at their places along a dimension."""
+    wide = [1] * source.dim()
+    wide[dim] = -1
+    places = index.view(wide).expand_as(source)
+    return x.scatter_reduce(dim, places, source, reduce, include_self=include_self)
 
 
 _How = tuple[Sequence[int], Sequence[int], Sequence[int], bool, Sequence[int], int, Sequence[bool]]
@@ -174,7 +198,9 @@ def _operand_by_gradient(
 _OWN: dict[OpOverload, Callable[..., Any]] = {
     _aten.diagonal_scatter.default: _on_diagonal,
     _aten.as_strided.default: _whole,
-    _aten.as_strided_scatter.default: _wholly_written,
+    _aten.as_strided_scatter.default: _strided_written,
+    _aten.put.default: _put,
+    _aten.index_reduce.default: _index_reduced,
     _aten.convolution_backward.default: _convolution_gradients,
     _aten._cdist_forward.default: _distances,
     _aten.searchsorted.Tensor: _places,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch.utils import _pytree as pytree
@@ -34,6 +35,35 @@ def on_one_device(
 def is_move(func: Callable[..., object]) -> bool:
     """Return whether a method moves a tensor to an accelerator and does nothing else."""
     return func in _MOVES
+
+
+@contextmanager
+def modules_stay() -> Iterator[None]:
+    """Let ``module.to(...)`` return the module as it is within the block, if it would only move the weights.
+
+    Torch replaces the weights of a module that moves, which a program under capture cannot do.
+    """
+    moved: Callable[..., torch.nn.Module] = torch.nn.Module.to
+
+    def to(self: torch.nn.Module, *args: object, **kwargs: object) -> torch.nn.Module:
+        leaves = [x for x in (*args, *kwargs.values()) if x is not None]
+        types = {
+            x if isinstance(x, torch.dtype) else x.dtype
+            for x in leaves
+            if isinstance(x, torch.dtype | torch.Tensor)
+        }
+        own = {x.dtype for x in (*self.parameters(), *self.buffers()) if x.is_floating_point()}
+        return self if own <= types or not types else moved(self, *args, **kwargs)
+
+    stays = {"to": to, "cuda": lambda self, *_: self, "cpu": lambda self: self}
+    before = {name: getattr(torch.nn.Module, name) for name in stays}
+    for name, function in stays.items():
+        setattr(torch.nn.Module, name, function)
+    try:
+        yield
+    finally:
+        for name, function in before.items():
+            setattr(torch.nn.Module, name, function)
 
 
 def _is_tensor(value: object) -> bool:

@@ -8,7 +8,7 @@ over all frames.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -110,6 +110,29 @@ def _letters(equation: str, operands: tuple[Tensor, ...]) -> tuple[list[str], st
     return spelled_out(parts, out, [tuple(x.shape) for x in operands])
 
 
+def _diagonal_filled(x: Tensor, fill_value: float, wrap: bool = False) -> Tensor:
+    """Fill the diagonal of a matrix by a view of it, which may itself be a view of another tensor."""
+    if x.dim() != 2 or wrap:
+        return x.fill_diagonal_(fill_value, wrap)
+    x.diagonal().fill_(fill_value)
+    return x
+
+
+def _of_lists(name: str) -> Callable[..., list[Tensor]]:
+    """Return a function that applies a method of tensors to each tensor of a list, with its operand."""
+    method = getattr(Tensor, name)
+
+    def each(tensors: Sequence[Tensor], *operands: object, **how: object) -> list[Tensor]:
+        lists = [x if isinstance(x, (list, tuple)) else [x] * len(tensors) for x in operands]
+        return [method(x, *given, **how) for x, *given in zip(tensors, *lists, strict=True)]
+
+    return each
+
+
+_FOREACH = (
+    *("add", "sub", "mul", "div", "neg", "abs", "exp", "log", "sqrt", "lerp", "addcmul", "addcdiv"),
+    *("clamp_min", "clamp_max", "reciprocal", "pow", "maximum", "minimum"),
+)
 SPELLED: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.bilinear: _bilinear,
     torch.ctc_loss: ctc_loss,
@@ -119,5 +142,12 @@ SPELLED: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.lstm_cell: _lstm,
     torch.rnn_tanh_cell: _plain(torch.tanh),
     torch.rnn_relu_cell: _plain(torch.relu),
+    Tensor.fill_diagonal_: _diagonal_filled,
+    **{
+        getattr(torch, f"_foreach_{name}"): _of_lists(name)
+        for one in _FOREACH
+        for name in (one, f"{one}_")
+        if hasattr(torch, f"_foreach_{name}") and hasattr(Tensor, name)
+    },
 }
 """Replacements of torch functions, with the same arguments."""

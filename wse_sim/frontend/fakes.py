@@ -71,5 +71,25 @@ def told_apart(values: T) -> T:
     return pytree.tree_map(once, values)
 
 
+def with_more_samples(values: T, factor: int) -> T | None:
+    """Return arguments with `factor` times as many samples; None if some cannot be repeated.
+
+    The number of samples is the first dimension of the first tensor. Tensors of the same first dimension are
+    repeated, others are not.
+    """
+    tensors = [x for x in pytree.tree_leaves(values) if isinstance(x, torch.Tensor)]
+    first = next((x for x in tensors if x.dim()), None)
+    if first is None or any(type(x) is not torch.Tensor or x.is_sparse for x in tensors):
+        return None
+    samples = first.shape[0]
+
+    def repeated(x: object) -> object:
+        if not isinstance(x, torch.Tensor) or not x.dim() or x.shape[0] != samples:
+            return x
+        return torch.cat([x.detach()] * factor)
+
+    return pytree.tree_map(repeated, values)
+
+
 def _any_meta(values: object) -> bool:
     return any(isinstance(x, torch.Tensor) and x.device.type == "meta" for x in pytree.tree_leaves(values))

@@ -37,6 +37,7 @@ from wse_sim.frontend.expansions import SPELLED
 from wse_sim.frontend.faults import GradientAskedError, read_sentence, sentence_of, unwanted_operator
 from wse_sim.frontend.obstacles import guesses, is_collecting, met
 from wse_sim.frontend.own_gradients import gradient, own_detach
+from wse_sim.frontend.selections import NOTE, Arguments, Function, Named, Selections
 from wse_sim.frontend.substitutes import forget_after, last_operator, substitute
 from wse_sim.frontend.trace import shape_operand
 from wse_sim.frontend.watch import made_by, user_line
@@ -86,6 +87,7 @@ class FoldedTests(TorchFunctionMode):
         self.buffers = {name: x for name, x in module.named_buffers() if _has_counted_values(x)}
         self.values: dict[torch.fx.Node, torch.Tensor] = {}
         self.notes: list[str] = []
+        self.selections = Selections(_caller)
         tensors = (
             x for x in (*module.parameters(), *module.buffers(), *self.given) if isinstance(x, torch.Tensor)
         )
@@ -118,6 +120,8 @@ class FoldedTests(TorchFunctionMode):
             if is_move(func):
                 return args[0]
             args, kwargs = placed
+        if self.selections.known and (chosen := self._of_selected(func, args, kwargs or {})) is not None:
+            return chosen[0]
         if func in SPELLED:
             return SPELLED[func](*args, **(kwargs or {}))
         if func is torch.autograd.grad:  # torch.func.grad calls it too
@@ -145,6 +149,8 @@ class FoldedTests(TorchFunctionMode):
             return self._assembled(args[0], *args[1:], **(kwargs or {}))
         if _shapes_by_values(func, args, kwargs or {}):
             args, answer = self._shaped(func, args, dict(kwargs or {}))
+            if answer is None and not guesses() and _shapes_by_values(func, args, kwargs or {}):
+                answer = self.selections.select(func, args)
             if answer is not None:
                 return answer
         if func in _READS and is_collecting() and args and isinstance(args[0], torch.Tensor):
@@ -152,6 +158,35 @@ class FoldedTests(TorchFunctionMode):
         if guesses():
             return self._guessed(func, args, dict(kwargs or {}))
         return func(*args, **(kwargs or {}))
+
+    def _of_selected(self, func: Function, args: Arguments, kwargs: Named) -> tuple[object] | None:
+        """Return the result of a call with elements that a mask selects, as a tuple; None if it has none.
+
+        Raises
+        ------
+        ModelError
+            If the call needs the number of the elements.
+        """
+        found = self.selections.found((args, dict(kwargs)))
+        if not found:
+            return None
+        possible, made = self.selections.call(func, args, kwargs)
+        if not possible:
+            raise ModelError(unwanted_operator("dynamic", "", found[0].line))
+        if NOTE not in self.notes:
+            self.notes.append(NOTE)
+        return (made,)
+
+    def leave(self, results: object) -> None:
+        """Refuse results whose number of elements depends on values; a hook after forward().
+
+        Raises
+        ------
+        ModelError
+            If there are any.
+        """
+        for selection in self.selections.found(results):
+            raise ModelError(unwanted_operator("dynamic", "", selection.line))
 
     def _guessed(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         """Return the result of a call, or a guess if torch rejects the call, and record the obstacle."""

@@ -100,9 +100,10 @@ def _transform(node: Node, trace: Trace) -> Draft:
     return Draft("fft", dims, "rows" if samples else None, attrs, [node.args[0]])
 
 
-@handles("complex", "view_as_complex", "view_as_real")
+@handles("complex", "view_as_complex", "view_as_real", "real", "imag")
 def _made(node: Node, trace: Trace) -> Draft:
-    """Return the kernel that combines two real tensors to pairs, or reinterprets a tensor as pairs."""
+    """Return the kernel that combines two real tensors to pairs, reinterprets a tensor as pairs, or takes one
+    part of each pair."""
     return Draft(
         "layout",
         {"elements": max(1, node.elements)},

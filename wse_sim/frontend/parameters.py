@@ -54,7 +54,9 @@ _READ: dict[str, frozenset[str]] = {
         "unet": "hidden heads input context context_width activation",
     }.items()
 }
-"""Keys that a family accepts; resnet, dit and unet accept `activation`, but have a fixed one."""
+"""Keys that a family accepts."""
+_FIXED = {"resnet": "relu", "dit": "gelu", "unet": "silu", "moe": "swiglu"}
+"""Activations of families that have only one; they accept no other."""
 
 
 class ModelParameters(BaseModel):
@@ -137,6 +139,12 @@ class ModelParameters(BaseModel):
             known = ", ".join(sorted(_READ[self.family] - {"family"}))
             raise ValueError(
                 f"key '{other[0]}' has no meaning for a model of family '{self.family}'; leave it out (its keys are {known})"
+            )
+        fixed = _FIXED.get(self.family, self.activation)
+        if "activation" in self.model_fields_set and self.activation != fixed:
+            raise ValueError(
+                f"activation '{self.activation}' has no effect on a model of family '{self.family}', which has {fixed}; "
+                "leave it out"
             )
         width = (self.hidden or 0) // (self.heads or 1)
         if self.rotary_dim and self.positions != "rotary":

@@ -67,7 +67,7 @@ class Precision:
         """Return the attributes of a product or of attention: the type of its sums."""
         if self.compute == "fp32":
             return {}
-        return {"accumulate": "fp32" if self.level < 2 else "fp16"}
+        return {"accumulate": "fp32" if self.level < 2 else self.compute}
 
 
 def precision_of(value: str | int | Precision) -> Precision:

@@ -154,6 +154,7 @@ SHAPE_ONLY = frozenset(
     [
         *("zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like", "randint_like"),
         *("new_zeros", "new_ones", "new_full", "new_empty", "new_empty_strided", "fill", "zero"),
+        "normal_functional",
     ]
 )
 
@@ -189,6 +190,10 @@ class Trace:
     # Functions that count the FLOPs of a training step with torch, in order of preference. Each takes a
     # function that states whether the parameter of a name trains.
     counts: tuple[Callable[[Callable[[str], bool]], Any], ...] = ()
+    # Weights that forward() writes, without gradients, by the node of their new value.
+    written: dict[str, str] = field(default_factory=dict)
+    # Captures the module again with more samples; None if it cannot be.
+    again: Callable[[], Trace] | None = None
     _users: dict[str, list[str]] | None = None
     _constant: dict[str, bool] = field(default_factory=dict)
 
@@ -271,6 +276,21 @@ class Trace:
         self._users = None
         return before - len(self.nodes)
 
+    def keep_weights(self) -> None:
+        """Make readers of weights that forward() writes read the weights as they are.
+
+        A write without gradients does not change where gradients go: as in torch, they arrive at the weight.
+        """
+        kept = {made: weight for made, weight in self.written.items() if self.nodes[weight].trains}
+        for made, weight in kept.items():
+            self.redirect(made, NodeRef(weight))
+        if kept:
+            names = ", ".join(sorted({*kept.values()}))
+            self.notes.append(
+                f"weights: forward() writes {names} without gradients; the weights train, and the work of the writes is left out"
+            )
+        self.written = {}
+
     def drop_prefix(self, prefix: str, inputs: Sequence[str] = ()) -> None:
         """Remove the name of a wrapping module from module paths and weights; rename the inputs to `inputs`."""
         cut = f"{prefix}."
@@ -287,6 +307,7 @@ class Trace:
             node.name = names.get(node.name, node.name)
             nodes[node.name] = node
         self.nodes, self._users, self._constant = nodes, None, {}
+        self.written = {made: names.get(weight, weight) for made, weight in self.written.items()}
         self.outputs = tuple(NodeRef(names.get(ref.name, ref.name)) for ref in self.outputs)
         ways = self.counts
         self.counts = tuple(

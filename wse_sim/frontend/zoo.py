@@ -298,6 +298,8 @@ def build(
         else:
             module, args = (Dit if p.family == "dit" else Unet)(p).with_example(batch)  # type: ignore[attr-defined]
             target = torch.zeros_like(args[0])
+            if p.family == "dit":  # it also learns the variance of the noise
+                target = torch.cat((target, target), 1)
         if loss:
             squares = p.family in ("dit", "unet")
             module, args = WithLoss(module, "squares" if squares else "classes"), (*args, target)

@@ -141,7 +141,7 @@ class _DitBlock(nn.Module):
 
 
 class Dit(nn.Module):
-    """A diffusion transformer on latents of 4 channels, which predicts the noise in 4 channels."""
+    """A diffusion transformer on latents of 4 channels, which predicts noise and variance, 4 channels each."""
 
     def __init__(self, p: ModelParameters) -> None:
         super().__init__()
@@ -159,7 +159,7 @@ class Dit(nn.Module):
         self.blocks = nn.ModuleList(_DitBlock(p.hidden, p.heads, p.ffn) for _ in range(p.layers))
         self.ln = nn.LayerNorm(p.hidden, elementwise_affine=False)
         self.modulate = nn.Linear(p.hidden, 2 * p.hidden)
-        self.out = nn.Linear(p.hidden, p.patch * p.patch * 4)
+        self.out = nn.Linear(p.hidden, p.patch * p.patch * 8)
 
     def with_example(self, batch: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
         """Return the module and example arguments: latents, sinusoidal features of the time step, class."""
@@ -177,8 +177,8 @@ class Dit(nn.Module):
         shift, scale = self.modulate(F.silu(condition))[:, None].chunk(2, -1)
         x = self.out(self.ln(x) * (1 + scale) + shift)
         n = self.side // self.patch
-        x = x.view(-1, n, n, self.patch, self.patch, 4)
-        return torch.einsum("nhwpqc->nchpwq", x).reshape(-1, 4, self.side, self.side)
+        x = x.view(-1, n, n, self.patch, self.patch, 8)
+        return torch.einsum("nhwpqc->nchpwq", x).reshape(-1, 8, self.side, self.side)
 
 
 class _UnetResidual(nn.Module):

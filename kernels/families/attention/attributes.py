@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wse_sim.kernels.contract.parameters import (
+    HALF_SUMS,
     Attributes,
     attribute,
 )
@@ -20,7 +21,7 @@ class AttentionAttributes(Attributes):
     dropout: float = attribute(0.0, "fraction of the probabilities that is dropped")
     mask: str = attribute("", "dense: values that are added to the scores", choices=("", "dense"))
     value_width: int = attribute(0, "features of a value per head; 0: as many as of a key")
-    accumulate: str = attribute("", "type of the sums; empty: fp32", choices=("", "fp32", "fp16"))
+    accumulate: str = attribute("", "type of the sums; empty: fp32", choices=("", "fp32", *HALF_SUMS))
     recompute: bool = attribute(False, "the backward pass recomputes the scores")
     part: str = attribute(
         "", "a part that runs alone; empty: all", choices=("", "scores", "softmax", "values", "products")

@@ -299,13 +299,32 @@ class Attention(Family):
         )
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """Emit four products, or five if the scores are recomputed."""
+        """Emit four products, or five if the scores are recomputed; products of operands that do not train
+        count no FLOPs."""
         attrs = kernel.attrs if tape.recompute == "none" else frozen({**kernel.attrs, "recompute": True})
         outputs = tuple(tape.give(t) for t in tape.inputs(kernel))
         biases = tuple(tape.give_weight(p) for p in tape.weights(kernel))
         if outputs or biases:
             reads = tuple(dict.fromkeys((gradient, *kernel.inputs)))
-            tape.emit(kernel, "dx", DATA, reads, outputs + biases, attrs=attrs)
+            flops = int(self.flops(kernel.dims, attrs, DATA)) - self._flops_left_out(kernel, tape)
+            tape.emit(kernel, "dx", DATA, reads, outputs + biases, attrs=attrs, flops=flops)
+
+    def _flops_left_out(self, kernel: Kernel, tape: Tape) -> int:
+        """Return the FLOPs of gradients that no operand needs.
+
+        Two inputs are the queries, and keys that are also the values; one input is all three. With a mask or
+        a parameter among the operands, all gradients count.
+        """
+        d, given = kernel.dims, kernel.inputs
+        stated = AttentionAttributes.of(kernel.attrs)
+        if not {*given} - tape.wanted or kernel.parameters or stated.mask or len(given) > 3:
+            return 0
+        q, k, v = given[0], given[min(1, len(given) - 1)], given[-1]
+        of_q, of_k, of_v = (operand in tape.wanted for operand in (q, k, v))
+        of_scores = of_q or of_k
+        left = ((not of_q) + (not of_k)) * d["d"]
+        left += ((not of_v) + (not of_scores)) * (stated.value_width or d["d"])
+        return int(2 * d["b"] * d["heads"] * d["q"] * d["kv"] * left)
 
 
 def _tile(dims: Dims, tiling: Tiling) -> tuple[Any, Any]:

@@ -76,6 +76,7 @@ from wse_sim.kernels.contract.family import (
     asked,
 )
 from wse_sim.kernels.contract.parameters import (
+    HALF_SUMS,
     sizes,
 )
 from wse_sim.kernels.contract.registry import register
@@ -207,7 +208,7 @@ class Gemm(WeightProduct):
 
         The input gradient is ``compute(g, weights.T)``, the weight gradient ``compute(x.T, g)``.
         """
-        product = core.matmul(x, weights, dtype, parts=parts, half=accumulate == "fp16")
+        product = core.matmul(x, weights, dtype, parts=parts, half=accumulate in HALF_SUMS)
         return product if bias is None else core.binary("add", product, core.rounded(bias, dtype), dtype)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:

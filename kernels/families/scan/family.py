@@ -29,12 +29,12 @@ from typing import Any, Unpack
 import numpy as np
 
 from wse_sim.errors import KernelError
-from wse_sim.graph import Kernel, Phase
+from wse_sim.graph import Kernel, Phase, TensorKind
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.blocks.probes import ROUNDS, pointwise_probe, product_probe
 from wse_sim.kernels.blocks.products import product_footprint, stationary, weight_notes
-from wse_sim.kernels.blocks.training import pointwise_gradient, weight_gradient
+from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
     add_rate,
@@ -68,7 +68,7 @@ from wse_sim.kernels.contract.parameters import (
     sizes,
 )
 from wse_sim.kernels.contract.registry import register
-from wse_sim.kernels.contract.tape import DATA, Tape
+from wse_sim.kernels.contract.tape import DATA, WEIGHT, Tape
 from wse_sim.kernels.families.scan.recurrent import RECURRENT, RecurrentRow, recurrent_program, recurrent_step
 
 PROBE_BYTES = 24_000  # operands of the longer run of a measured probe
@@ -82,6 +82,11 @@ class ScanAttributes(Attributes):
     kind: str = attribute("lstm", "recurrence", choices=(*RECURRENT, "selective", "cumsum"))
     weights: str = attribute(
         "", "int8: one byte each; frozen: they do not train", choices=("", "int8", "frozen")
+    )
+    initial: str = attribute(
+        "",
+        "initial states that are parameters (h, c), the first of them; -: the only one that is computed is c",
+        choices=("", "h", "c", "hc", "-"),
     )
 
 
@@ -299,20 +304,39 @@ class Scan(Family):
             pointwise_gradient(kernel, gradient, tape)
             return
         wanted = tape.inputs(kernel)
+        states = self._learned_states(kernel, tape)
+        weights = [p for p in tape.weights(kernel) if p not in states.values()]
         if not wanted and not tape.weights(kernel):
             return
         of_gates = tape.gradient(kernel.outputs[0])
-        outputs = (of_gates, *(tape.give(t) for t in wanted))
-        flops = self._flops_back(kernel, wanted)
+        learned = (tape.give_weight(p) for p in states.values() if p in tape.wanted)
+        outputs = (of_gates, *(tape.give(t) for t in wanted), *learned)
+        flops = self._flops_back(kernel, tape.wanted.intersection((*wanted, states.get("h", ""))))
         tape.emit(kernel, "dx", DATA, (gradient, *kernel.inputs), outputs, flops=flops)
-        weight_gradient(kernel, (*kernel.inputs, of_gates), tape)
+        if weights:
+            given = tuple(tape.give_weight(p) for p in weights)
+            tape.emit(kernel, "dw", WEIGHT, (*kernel.inputs, of_gates), given)
 
-    def _flops_back(self, kernel: Kernel, wanted: list[str]) -> int:
+    @staticmethod
+    def _learned_states(kernel: Kernel, tape: Tape) -> dict[str, str]:
+        """Return the initial states that are parameters, by "h" and "c"."""
+        stated = ScanAttributes.of(kernel.attrs).initial.strip("-")
+        own = [p for p in kernel.parameters if tape.tensors[p].kind is TensorKind.PARAMETER]
+        return dict(zip(stated, own, strict=False))
+
+    def _flops_back(self, kernel: Kernel, wanted: frozenset[str]) -> int:
         """Return the FLOPs of the backward pass in time, without products for a first state or input that
-        needs no gradient."""
-        d = kernel.dims
-        left = 0 if kernel.inputs[0] in wanted else d.get("of_input", 0) * d["steps"]
-        left += 0 if any(t in wanted for t in kernel.inputs[1:]) else d.get("of_state", 0)
+        needs no gradient.
+
+        `wanted` are the inputs that need one, and the first state if it is a parameter; a computed one is the
+        second input.
+        """
+        d, computed = kernel.dims, kernel.inputs[1:2]
+        initial = ScanAttributes.of(kernel.attrs).initial
+        state = not wanted.isdisjoint(kernel.parameters)
+        state = state or (initial in ("", "c") and not wanted.isdisjoint(computed))
+        left = 0 if not wanted.isdisjoint(kernel.inputs[:1]) else d.get("of_input", 0) * d["steps"]
+        left += 0 if state else d.get("of_state", 0)
         return int(self.flops(d, kernel.attrs)) - 2 * int(d["batch"]) * int(left)
 
 
