@@ -174,7 +174,7 @@ def two_batches(
 def _lanes_beside(
     there: NDArray[np.int64], lanes: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the streams and lanes beside each lane n, in three arrays.
+    """Return the streams and lanes next to each lane n, in three arrays.
 
     The streams out of it are those from out[n] to out[n + 1] - 1, the lanes before it before[into[n] : into[n + 1]].
     """
