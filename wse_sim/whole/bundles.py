@@ -18,7 +18,7 @@ from wse_sim.compiler.streams import HOST
 from wse_sim.errors import ModelError
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.graph.kernel_graph import frozen
-from wse_sim.kernels.contract.parameters import spaced
+from wse_sim.kernels.contract.parameters import Attributes, spaced
 from wse_sim.modes.base import expect
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.repricing import reprice
@@ -181,11 +181,13 @@ def regions_with_bundles(plan: PipelinedPlan) -> list[RegionKind]:
 
 
 def late_paces(plan: PipelinedPlan, regions: Sequence[RegionKind]) -> dict[str, float]:
-    """Return the cycles per sample of every region whose program is slower than its price, by kernel."""
+    """Return the cycles per sample of every region whose program is slower than its price, by kernel; of regions whose
+    price counts bundles."""
     prices = {stage.name: stage.cycles_per_sample for stage in plan.stages}
+    counted = [region for region in regions if Attributes.of(region.kernel.attrs).most_bundles]
     return {
         region.kernel.name: region.pace()
-        for region in regions
+        for region in counted
         if LATE * prices[region.name] < region.pace() < math.inf
     }
 
