@@ -175,6 +175,7 @@ READ_BY_PLANS = {
     "finished",
     "layers",
     "passes_on",
+    "token_words",
     "eps",
 }
 
