@@ -98,5 +98,14 @@ def amount(value: object, unit: str) -> str:
 
 
 def shorten(text: str, width: int) -> str:
-    """Shorten `text` to at most `width` characters; its end is kept, which identifies a module best."""
-    return text if len(text) <= width else f"…{text[len(text) - width + 1 :]}"
+    """Shorten `text` to at most `width` characters. The last whole parts of a dotted name are kept, which identify a
+    module best; without a dot to cut at, the beginning.
+
+    >>> shorten("h.*.attn.out (again)", 15), shorten("cross_entropy", 10)
+    ('…out (again)', 'cross_ent…')
+    """
+    if len(text) <= width:
+        return text
+    end = text[len(text) - width :]  # with the character that gives way to the mark
+    _, dot, parts = end.partition(".")
+    return f"…{parts}" if dot and parts else f"{text[: width - 1]}…"

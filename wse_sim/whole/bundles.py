@@ -135,6 +135,11 @@ def settled(graph: KernelGraph, compiler: Callable[[KernelGraph], Plan | Infeasi
     A plan with a region that is slower than the pace is made again: norms and elementwise work get regions for as
     many bundles as their readers need, and prices count at most the bundles that exist. The plan with the fastest
     programs is returned, with the prices of its programs.
+
+    Raises
+    ------
+    ModelError
+        If a region has no room for its operands in the bundles that they can have.
     """
     found = compiler(graph)
     if graph.training or isinstance(found, Infeasible):
@@ -158,6 +163,11 @@ def settled(graph: KernelGraph, compiler: Callable[[KernelGraph], Plan | Infeasi
             break
         limits, least = limits | fewer, least | more
         found = compiler(_limited(graph, limits, least))
+    if pace == math.inf:
+        raise ModelError(
+            f"attention in '{graph.name}' needs more bands than the layers around it can send: its cores have no room for two samples "
+            "of keys and values; use shorter sequences, a larger wafer or prices=plain"
+        )
     return _repriced(expect(best, PipelinedPlan), late) if late else best
 
 

@@ -108,11 +108,11 @@ def plan_with(
         if prices == AUTO:
             check_wafer(wafer)
         composed = composed_graph(graph)
+        found = scheduled(settled(composed.graph, compiler), schedule)
     except WseError as told:
         if prices == COMPOSED:
             raise
         return _noted(compiler(graph), _plain_note(str(told).rpartition("; ")[0] or str(told)))
-    found = scheduled(settled(composed.graph, compiler), schedule)
     if prices == COMPOSED:
         return _noted(found, composed.note)
     if isinstance(found, Infeasible):

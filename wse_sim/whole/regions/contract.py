@@ -281,8 +281,8 @@ def _images(graph: KernelGraph) -> set[str]:
 
 
 def part_of(words: int, part: int, of: int) -> range:
-    """Return the words of a token that bundle `part` of `of` has. Bundles differ by at most one word, and a
-    multiple of their number divides each of them.
+    """Return the words of a token that bundle `part` of `of` has. Bundles differ by at most one word. Those of a
+    multiple of `of` end where these end.
 
     >>> [list(part_of(7, part, 3)) for part in range(3)]
     [[0, 1], [2, 3], [4, 5, 6]]
