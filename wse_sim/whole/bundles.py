@@ -213,9 +213,11 @@ def _unmet(plan: PipelinedPlan, regions: Sequence[RegionKind]) -> tuple[dict[str
             continue
         needed = {name: _needed(region, name, pace) for name in region.bundles}
         for name, count in needed.items():
+            if count is None:
+                continue
             others = [one for one in regions if one is not region and name in one.bundles]
-            short = [one for one in others if count is not None and max(one.splits(name)) < count]
-            if count is not None and short and all(_can_grow(one, name) for one in short):
+            short = [one for one in others if _needed(one, name, pace, count) is None]
+            if short and all(_can_grow(one, name) for one in short):
                 more[name] = max(count, more.get(name, 0))
         fewer |= region.bundles
     return ({}, more) if more else (fewer, more)
@@ -228,14 +230,14 @@ def _can_grow(region: RegionKind, tensor: str) -> bool:
     return is_result or isinstance(region, NormRegion | Pointwise)
 
 
-def _needed(region: RegionKind, tensor: str, pace: float) -> int | None:
-    """Return the fewest bundles of one tensor and those tied to it with which a region keeps the pace, if its other
-    tensors have as many as possible; None if there is no such number."""
+def _needed(region: RegionKind, tensor: str, pace: float, least: int = 1) -> int | None:
+    """Return the fewest bundles of one tensor and those tied to it, at least `least`, with which a region keeps the
+    pace, if its other tensors have as many as possible; None if there is no such number."""
     chosen = region.bundles
     widest = {name: region.splits(name)[-1] for name in chosen}
     tied = region.tied if tensor in region.tied else (tensor,)
     try:
-        for count in spaced(region.splits(tensor)):
+        for count in spaced([count for count in region.splits(tensor) if count >= least]):
             region.bundles = {**widest, **dict.fromkeys(tied, count)}
             if region.pace() <= pace:
                 return count

@@ -26,7 +26,7 @@ from wse_sim.graph import Kernel
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.repricing import reprice
 from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
-from wse_sim.whole.lower import laid_graph
+from wse_sim.whole.lower import laid_graph, without_program
 from wse_sim.whole.regions import KINDS
 from wse_sim.whole.trained.kinds import TRAINED
 
@@ -83,14 +83,14 @@ def priced_parts(plan: Plan) -> tuple[PricedPart, ...]:
 def _stages(plan: PipelinedPlan) -> Iterator[PricedPart]:
     plain = reprice(plan, plan.wafer, plan.cluster)
     laid = reprice(dataclasses.replace(plan, graph=laid_graph(plan.graph)), plan.wafer, plan.cluster)
-    kinds = TRAINED if plan.graph.training else KINDS
+    kinds, aside = TRAINED if plan.graph.training else KINDS, without_program(plan.graph)
     for one, other in zip(plain.stages, laid.stages, strict=True):
         ratio = other.cycles_per_sample / one.cycles_per_sample if one.cycles_per_sample else 1.0
         yield PricedPart(
             one.name,
             one.family,
             one.cycles_per_sample * one.region.cores,
-            ratio if one.family in kinds else None,
+            ratio if one.family in kinds and aside.isdisjoint(one.kernels) else None,
         )
 
 
