@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from benchmarks.measured import Row
+from benchmarks.measurements import Row
 
 Rng = np.random.Generator
 Sampler = Callable[[Rng], Row]

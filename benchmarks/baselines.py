@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from benchmarks import measured
+from benchmarks import measurements
 from wse_sim import baselines
 
 WAFER, CLUSTER = "wse2", "default"
@@ -27,7 +27,7 @@ def main() -> None:
     )
     print(baselines.table(rows))
     if options.keep:
-        labels = {key: row["label"] for key, row in measured.read("baselines")["values"].items()}
+        labels = {key: row["label"] for key, row in measurements.read("baselines")["values"].items()}
         values = {
             row.id: {
                 "label": labels.get(row.id, row.id),
@@ -42,7 +42,7 @@ def main() -> None:
             }
             for row in rows
         }
-        measured.keep("baselines", values, f"wafer {WAFER}, cluster {CLUSTER}")
+        measurements.keep("baselines", values, f"wafer {WAFER}, cluster {CLUSTER}")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks import measured
+from benchmarks import measurements
 from benchmarks.fits import FITS, Figure, changed, fitted
 from wse_sim.validation.suite import Point
 
@@ -210,7 +210,7 @@ def main() -> None:
         FILE.write_text("\n".join([f"{head}half_width_90:", *lines, ""]), encoding="utf-8")
         names = ("points", "inside", "median_half_width")
         table = {key: {name: row[name] for name in names} for key, row in found["subjects"].items()}
-        measured.keep("intervals", table, f"{options.samples} draws a point")
+        measurements.keep("intervals", table, f"{options.samples} draws a point")
     if options.json:
         print(json.dumps(found, indent=2))
         return

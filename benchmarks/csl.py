@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import measured
+from benchmarks import measurements
 from wse_sim.csl import compile_program
 from wse_sim.csl.compiler import CompiledProgram
 from wse_sim.csl.debug.debugger import Debugger
@@ -229,7 +229,7 @@ def main() -> None:
         speeds = {key: row for key, row in results.items() if key != "debugger"}
         for name, values in (("csl_speed", speeds), ("csl_debugger", results.get("debugger"))):
             if values:
-                measured.keep(name, values, arguments.keep)
+                measurements.keep(name, values, arguments.keep)
     if arguments.json:
         print(json.dumps(results, indent=1))
         return

@@ -17,14 +17,14 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from benchmarks import measured
+from benchmarks import measurements
 from wse_sim.csl.host.commands import run_commands
 from wse_sim.hardware import Wafer, load_wafer
 from wse_sim.kernels.contract.family import Tiling
 from wse_sim.kernels.families.collectives.allreduce import FAMILY
 
-EXAMPLE = measured.ROOT / "examples" / "csl_decoder"
-Row = measured.Row
+EXAMPLE = measurements.ROOT / "examples" / "csl_decoder"
+Row = measurements.Row
 ROWS, COLUMNS, HIDDEN, INNER, HALF = 36, 38, 24, 136, 32  # elements of a piece of a vector, of half a head
 CONTEXT_SLOTS, FILLED = 4, 2
 PRODUCTS = {  # by phase: (columns, elements of a column)
@@ -102,7 +102,7 @@ def main(arguments: list[str] | None = None) -> int:
     values = {arch: measure(arch) for arch in ("wse2", "wse3")}
     print(json.dumps(values, indent=1))
     if options.keep:
-        measured.keep("csl_decoder", values, options.keep)
+        measurements.keep("csl_decoder", values, options.keep)
     return 0
 
 

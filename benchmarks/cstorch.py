@@ -15,7 +15,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import measured
+from benchmarks import measurements
 
 if TYPE_CHECKING:
     import torch
@@ -205,7 +205,7 @@ def main() -> None:
         out["compile_only gpt-13b"] = compile_only("gpt-13b")
     print(json.dumps(out, indent=2))
     if args.keep:
-        measured.keep("cstorch", out, args.keep)
+        measurements.keep("cstorch", out, args.keep)
 
 
 if __name__ == "__main__":

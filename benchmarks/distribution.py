@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from benchmarks.measured import Row
+from benchmarks.measurements import Row
 
 FIT = "does not fit"
 GROUPS: tuple[tuple[str, Callable[[Row], bool]], ...] = (

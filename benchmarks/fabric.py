@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from benchmarks import fabric_memory, fabric_peer, fabric_table, measured
+from benchmarks import fabric_memory, fabric_peer, fabric_table, measurements
 from benchmarks.fabric_threads import csl_gain, gain, memory_rate
 from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.config import FabricConfig
@@ -261,12 +261,12 @@ def main(arguments: list[str] | None = None) -> None:
         results[key] = BENCHMARKS[key]()
         print(f"{key}: {results[key]:.6g} ({time.perf_counter() - start:.1f} s wall)", file=sys.stderr)
     if options.keep:
-        measured.keep("fabric", results, options.keep)
+        measurements.keep("fabric", results, options.keep)
     if not options.only:
         memory = fabric_memory.bytes_by_executor()
         if options.keep:
-            measured.keep("fabric_memory", memory, options.keep)
-        table = fabric_table.executors({**measured.read("fabric")["values"], **results}, memory)
+            measurements.keep("fabric_memory", memory, options.keep)
+        table = fabric_table.executors({**measurements.read("fabric")["values"], **results}, memory)
         print("\n".join("\t".join(row) for row in (fabric_table.HEAD, *table)), file=sys.stderr)
     if options.json:
         print(json.dumps(results))

@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from benchmarks import measured
+from benchmarks import measurements
 from benchmarks.fabric import crossing_streams, wafer_config
 from wse_sim.errors import WseError
 from wse_sim.fabric.executors.base import Options
@@ -100,7 +100,7 @@ def main() -> None:
     found = traffic(options.rows, options.cols)
     print(json.dumps(found))
     if options.keep:
-        measured.keep(
+        measurements.keep(
             "fabric_gpu", found, f"{options.rows} x {options.cols} routers, counted in plain Python"
         )
 

@@ -10,7 +10,7 @@ import argparse
 import json
 import tracemalloc
 
-from benchmarks import csl, measured
+from benchmarks import csl, measurements
 from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.format.program import Program
@@ -89,7 +89,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     table = bytes_by_executor()
     if options.keep:
-        measured.keep("fabric_memory", table, options.keep)
+        measurements.keep("fabric_memory", table, options.keep)
     if options.json:
         print(json.dumps(table))
         return

@@ -24,7 +24,7 @@ import tempfile
 
 import numpy as np
 
-from benchmarks import measured
+from benchmarks import measurements
 from wse_sim.fabric.format.builder import Builder
 from wse_sim.fabric.format.classes import fabric_in, fabric_out
 from wse_sim.fabric.format.config import FabricConfig
@@ -120,7 +120,7 @@ def main(arguments: list[str] | None = None) -> None:
     if asked.beside:
         found |= beside(asked.beside, asked.side, asked.load)
     if asked.keep:
-        measured.keep("fabric_peer", found, asked.keep)
+        measurements.keep("fabric_peer", found, asked.keep)
     if asked.json:
         print(json.dumps(found))
         return

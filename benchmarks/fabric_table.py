@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks import measured
+from benchmarks import measurements
 
 HEAD = (
     "executor", "programs", "wafers", "threads", "device", "speed", "bytes of a core", "and of a color", "of a queue",
@@ -32,7 +32,7 @@ def executors(speed: Mapping[str, float], memory: Mapping[str, Mapping[str, floa
 
     threads = gain("threads2_dense_wafer", "threads2_sparse_1pct")
     stepped = f"{rate('dense_wafer')} dense, {scaled(speed['sparse_1pct'])} at 1 %"
-    on_gpu = measured.read("gpu")["values"]["dense_gpu"] * 996 * 757
+    on_gpu = measurements.read("gpu")["values"]["dense_gpu"] * 996 * 757
     gpu = f"{scaled(on_gpu)} router-cycles/s dense (H200)"
     solved = f"{speed['maxplus_ns_per_word']:.2g} ns a word and queue"
     return [

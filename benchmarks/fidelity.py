@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterator, Sequence
 from math import log2
 from typing import Any
 
-from benchmarks import measured
+from benchmarks import measurements
 from tests.fabric.agreement import disagreements, run_all
 from wse_sim.bench.command import measure, run_kernel
 from wse_sim.errors import WseError
@@ -93,7 +93,7 @@ def published(
 def _published(point: Point, kernel: str, max_core_cycles: float) -> Row:
     wafer = load_wafer(point.system)
     params = point.params
-    name, measured = f"{kernel} {point.id}", float(point.measured or 0)
+    name, measurements = f"{kernel} {point.id}", float(point.measured or 0)
     limit = PUBLISHED_LIMIT if kernel in GATED else None
     op, dtype = str(params.get("op", "")), str(params.get("dtype", "fp32"))
     if kernel == "vector_op" and not params.get("bank_conflict") and collides_unplaced(op, dtype, wafer):
@@ -102,11 +102,13 @@ def _published(point: Point, kernel: str, max_core_cycles: float) -> Row:
         cores = int(params.get("rows", 1)) * int(params.get("cols", params.get("cores", 1)))
         cycles = measure(kernel, params, wafer).value
         if "steps" not in params and cores * cycles > max_core_cycles:
-            return Row("published", name, measured, None, limit, f"not run: {cores * cycles:.2g} core cycles")
+            return Row(
+                "published", name, measurements, None, limit, f"not run: {cores * cycles:.2g} core cycles"
+            )
         found = measure(kernel, params, wafer, quantity=point.quantity, timing="fabric").value
     except WseError as fault:
-        return Row("published", name, measured, None, limit, f"not run: {fault}")
-    return Row("published", name, measured, float(found), limit)
+        return Row("published", name, measurements, None, limit, f"not run: {fault}")
+    return Row("published", name, measurements, float(found), limit)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,7 +217,7 @@ def main(arguments: list[str] | None = None) -> int:
             for row in told
             if row["found"] is not None
         }
-        measured.keep("fidelity", found, options.keep)
+        measurements.keep("fidelity", found, options.keep)
     if options.json:
         print(json.dumps({"rows": told, "agreement": agreed, "failed": failed}))
     else:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from benchmarks import measured
+from benchmarks import measurements
 from benchmarks.fabric import crossing_streams, row_streams, wafer_config
 from tests.fabric.agreement import FIELDS
 from tests.fabric.executors.test_differential import CONFIG
@@ -118,7 +118,7 @@ def main(arguments: list[str] | None = None) -> None:
     values["kernels_differ"] = of_kernels
     print(f"agreement: {time.perf_counter() - start:.1f} s", file=sys.stderr)
     if options.keep:
-        measured.keep("gpu", values, options.keep)
+        measurements.keep("gpu", values, options.keep)
     print(json.dumps(values))
 
 

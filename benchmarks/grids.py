@@ -21,9 +21,9 @@ import numpy as np
 from scipy.optimize import least_squares
 from scipy.stats import f as f_distribution
 
-from benchmarks import measured
+from benchmarks import measurements
 from benchmarks.fits import FITS, Figure, Fit, fitted
-from benchmarks.measured import Row
+from benchmarks.measurements import Row
 from wse_sim.hardware import Wafer
 from wse_sim.uncertainty.draws import DrawnMachine
 from wse_sim.validation.intervals import point_figure
@@ -143,7 +143,7 @@ def main() -> None:
     values = {"misaligned": misaligned(), "die_edges": die_edges()}
     print(json.dumps(values, indent=1))
     if keeps:
-        measured.keep("grids", values, "least squares; no draws, no clock")
+        measurements.keep("grids", values, "least squares; no draws, no clock")
 
 
 if __name__ == "__main__":

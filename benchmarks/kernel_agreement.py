@@ -34,7 +34,7 @@ import numpy as np
 
 from benchmarks.agreement_products import PRODUCT_SAMPLES
 from benchmarks.agreement_rows import ROW_SAMPLES
-from benchmarks.measured import Row
+from benchmarks.measurements import Row
 from wse_sim.bench.command import run_kernel
 from wse_sim.hardware import load_wafer
 

@@ -7,7 +7,7 @@ before.
 A command is run by a child of this process, which has the modules loaded, into a folder with an earlier result of the
 same command for another setting.  The child is ended by SIGKILL, SIGTERM or SIGINT at a random moment: of every second
 kill between its start and its end, of the others between its first file and its end.  Then a reader comes
-(:func:`wse_sim.written.settle`), and every file must be that of one and the same setting, byte by byte; files that
+(:func:`wse_sim.atomic_files.settle`), and every file must be that of one and the same setting, byte by byte; files that
 differ between two runs of one setting are not compared.  Of a study the rows in its store are compared: none that was
 there may go or change, and the study that is run to its end has the rows of one that nothing ended.
 """
@@ -29,8 +29,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks import measured
-from wse_sim.written import PREFIX, settle
+from benchmarks import measurements
+from wse_sim.atomic_files import PREFIX, settle
 
 LAYOUT = """
 param N: i16;
@@ -372,7 +372,7 @@ def main() -> None:
         }  # fmt: skip
         print(command, every[command], flush=True)
         if options.keep:
-            measured.keep(
+            measurements.keep(
                 "kills", every, "SIGKILL (half), SIGTERM, SIGINT; commands as children, modules loaded"
             )
 

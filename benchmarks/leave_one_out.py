@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks import measured
+from benchmarks import measurements
 from wse_sim.hardware import Wafer, load_wafer
 from wse_sim.modes import resting
 from wse_sim.validation.predict import Prediction, predict
@@ -161,7 +161,7 @@ def main() -> None:
     if options.keep:
         refit_wafer = changed(load_wafer("wse2"), found["fitted_to_all"])
         values = {name: float(getattr(refit_wafer, name)) for name in FITTED}
-        measured.keep("fitted", values, "refit to all counted training points")
+        measurements.keep("fitted", values, "refit to all counted training points")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
-from benchmarks import measured
+from benchmarks import measurements
 from wse_sim import api
 from wse_sim.engine.host import InputPath
 from wse_sim.graph import KernelGraph
@@ -155,7 +155,7 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="begin at the first change")
     parser.add_argument("--keep", action="store_true", help="write docs/measured.json, every 50 changes")
     options = parser.parse_args()
-    kept = {} if options.again else measured.read("never_slower")["values"].get(options.micro_batch, {})
+    kept = {} if options.again else measurements.read("never_slower")["values"].get(options.micro_batch, {})
     counts = Counter({key: value for key, value in kept.items() if isinstance(value, int)})
     largest = float(kept.get("largest", 0.0))
     while counts["changes"] < options.changes and time.process_time() < options.most_cpu_s:
@@ -171,7 +171,7 @@ def main() -> None:
                 print(found[1], flush=True)
         if options.keep and (counts["drawn"] % 50 == 0 or counts["changes"] == options.changes):
             row = {**counts, "largest": round(largest, 4)}
-            measured.keep("never_slower", {options.micro_batch: row}, WHERE)
+            measurements.keep("never_slower", {options.micro_batch: row}, WHERE)
     print({**counts, "largest": round(largest, 4)})
 
 

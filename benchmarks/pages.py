@@ -24,14 +24,14 @@ import sys
 from pathlib import Path
 
 from benchmarks import numbers
-from benchmarks.tables import declared, models, placement, programs, random_models, reliability
+from benchmarks.tables import declarations, models, placement, programs, random_models, reliability
 from benchmarks.tables.base import TABLES, group, quantity
 
 __all__ = [
     "MARK",
     "PAGES",
     "TABLES",
-    "declared",
+    "declarations",
     "models",
     "placement",
     "programs",

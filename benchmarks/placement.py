@@ -23,8 +23,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import measured
-from benchmarks.measured import Row
+from benchmarks import measurements
+from benchmarks.measurements import Row
 from wse_sim.compiler.contest import (
     ContestGraph,
     ContestResult,
@@ -167,7 +167,7 @@ def main(arguments: list[str] | None = None) -> int:
     summary = [_summary(name, rows) for name in cases]
     if options.keep:
         costs = {name: [row["cost"] for row in rows if row["case"] == name] for name in cases}
-        measured.keep("contest", costs, options.keep)
+        measurements.keep("contest", costs, options.keep)
     if options.json:
         print(json.dumps({"time_limit_s": options.time_limit, "runs": rows, "cases": summary}, indent=1))
     else:
@@ -188,7 +188,7 @@ def _other(options: argparse.Namespace) -> int:
         found["contest_published"] = published(options.dir)
     for name, rows in found.items():
         if options.keep:
-            measured.keep(name, {"rows": rows}, options.keep)
+            measurements.keep(name, {"rows": rows}, options.keep)
     print(json.dumps(found, indent=1))
     return 0
 

@@ -13,7 +13,7 @@ import json
 import time
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import measured
+from benchmarks import measurements
 from wse_sim import api
 from wse_sim.compiler.plan import Infeasible
 
@@ -117,7 +117,7 @@ def main() -> None:
         found[label] = row(*run)
         print(json.dumps({label: found[label]}), flush=True)
         if chosen.keep:
-            measured.keep("probes", found, "process CPU time, one thread, beside other jobs on two cores")
+            measurements.keep("probes", found, "process CPU time, one thread, beside other jobs on two cores")
 
 
 if __name__ == "__main__":

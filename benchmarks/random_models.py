@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks import measured
+from benchmarks import measurements
 from benchmarks.distribution import FIT, outcomes, summary
 from benchmarks.drawn_models import Case, drawn
 from wse_sim import api
@@ -200,7 +200,7 @@ def main() -> None:
         print(json.dumps(found))
     if options.keep:
         kept = [{key: value for key, value in row.items() if key != "cpu_s"} for row in rows]
-        measured.keep("random_models", {"seed": options.seed, "rows": kept}, "cycles; no clock")
+        measurements.keep("random_models", {"seed": options.seed, "rows": kept}, "cycles; no clock")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 
 from wse_sim import result_cache
-from wse_sim.frontend import load_model, shipped, store
+from wse_sim.frontend import load_model, shipped_graphs, store
 from wse_sim.frontend.lowering import Lowering
 from wse_sim.frontend.parameters import model_names
 from wse_sim.serialize import same
@@ -29,7 +29,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     sources = result_cache.sources(*store.SOURCES)
     if options.check:
-        is_new = shipped.SOURCES.is_file() and shipped.SOURCES.read_text(encoding="utf-8").strip() == sources
+        is_new = (
+            shipped_graphs.SOURCES.is_file()
+            and shipped_graphs.SOURCES.read_text(encoding="utf-8").strip() == sources
+        )
         print(
             "the shipped graphs are up to date"
             if is_new
@@ -42,13 +45,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for training in (True, False):
                 how = Lowering(training=training)
                 graph = load_model(name, training=training)
-                wanted.add(shipped.file_of(name, how))
-                if (known := shipped.read(name, None, how)) is None or not same(known, graph):
-                    shipped.write(name, graph, how)
+                wanted.add(shipped_graphs.file_of(name, how))
+                if (known := shipped_graphs.read(name, None, how)) is None or not same(known, graph):
+                    shipped_graphs.write(name, graph, how)
                     print(f"written: {name}, {'training' if training else 'inference'}", flush=True)
-    for file in {*shipped.FOLDER.glob("*.graph")} - wanted:
+    for file in {*shipped_graphs.FOLDER.glob("*.graph")} - wanted:
         file.unlink()
-    shipped.SOURCES.write_text(f"{sources}\n", encoding="utf-8")
+    shipped_graphs.SOURCES.write_text(f"{sources}\n", encoding="utf-8")
     return 0
 
 

@@ -55,7 +55,7 @@ _WHOLE = ("wse_sim/whole", "numbers:fabric")
 _CSL = ("wse_sim/csl/lower.py", "wse_sim/csl/layout.py", "wse_sim/csl/link.py", "wse_sim/fabric/vm")
 _DECODER = ("wse_sim/report/heatmap.py", "docs/pictures/make.py:decoder", "examples/csl_decoder")
 _SERVED = (
-    *(f"wse_sim/serving/{name}.py" for name in ("workload", "scheduler", "loop", "metrics")),
+    *(f"wse_sim/serving/{name}.py" for name in ("workload", "scheduler", "fast_engine", "metrics")),
     "numbers:generation",
 )
 _ROUTES = tuple(
@@ -63,7 +63,7 @@ _ROUTES = tuple(
 )
 _PARTS = tuple(f"wse_sim/modes/weight_streaming/{name}.py" for name in ("rectangle", "micro_batch", "lanes"))
 _STUDIES = (
-    *(f"wse_sim/studies/{name}.py" for name in ("evaluate", "planned", "settings", "pool", "store")),
+    *(f"wse_sim/studies/{name}.py" for name in ("evaluate", "study_plan", "settings", "pool", "store")),
     "wse_sim/uncertainty/spread.py",
     "wse_sim/modes/weight_streaming",
 )
@@ -134,7 +134,7 @@ SOURCES: dict[str, tuple[str, ...]] = {
         "numbers:generation",
     ),
     "pictures/whole_training.gif": ("docs/pictures/make.py:film", *_WHOLE),
-    "answers": ("benchmarks/answers.py", "wse_sim/frontend", "wse_sim/compiler"),
+    "answers": ("benchmarks/command_cost.py", "wse_sim/frontend", "wse_sim/compiler"),
     "baselines": ("benchmarks/baselines.py", "wse_sim/baselines.py", "wse_sim/suites", "numbers:models"),
     "contest": ("benchmarks/placement.py", *_PLACERS),
     "contest_published": ("benchmarks/placement.py", "wse_sim/compiler/contest.py"),
@@ -147,7 +147,12 @@ SOURCES: dict[str, tuple[str, ...]] = {
         "benchmarks/cstorch.py",
         *(f"wse_sim/cstorch/{name}.py" for name in ("capture", "record", "simulated", "step")),
     ),
-    "dead_cores": ("benchmarks/placed.py", "wse_sim/compiler/defects.py", *_PLACERS, *_SIMULATOR),
+    "dead_cores": (
+        "benchmarks/placement_comparison.py",
+        "wse_sim/compiler/defects.py",
+        *_PLACERS,
+        *_SIMULATOR,
+    ),
     "fabric": ("benchmarks/fabric.py", *_EXECUTORS),
     "fabric_gpu": ("benchmarks/fabric_gpu.py", "wse_sim/fabric/executors/gpu"),
     "fabric_memory": ("benchmarks/fabric_memory.py", *_EXECUTORS),
@@ -162,10 +167,10 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "gpu": ("benchmarks/gpu.py", "wse_sim/fabric/executors/gpu"),
     "grids": ("benchmarks/grids.py", "numbers:generation", "numbers:validation"),
     "intervals": ("benchmarks/coverage.py", "wse_sim/uncertainty", "configs/wafers", "numbers:validation"),
-    "kills": ("benchmarks/kills.py", "wse_sim/written.py", "wse_sim/ended.py"),
-    "links": ("benchmarks/placed.py", *_ROUTES, "numbers:plans"),
+    "kills": ("benchmarks/kills.py", "wse_sim/atomic_files.py", "wse_sim/child_processes.py"),
+    "links": ("benchmarks/placement_comparison.py", *_ROUTES, "numbers:plans"),
     "never_slower": ("benchmarks/never_slower.py", *_PARTS, "numbers:models"),
-    "placers": ("benchmarks/placed.py", *_PLACERS, *_GPT2),
+    "placers": ("benchmarks/placement_comparison.py", *_PLACERS, *_GPT2),
     "probes": ("benchmarks/probes.py", "wse_sim/timing", "numbers:fabric"),
     "random_models": ("benchmarks/random_models.py", "benchmarks/drawn_models.py", *_WHOLE),
     "strangers": ("benchmarks/strangers.py", "wse_sim/errors.py", "wse_sim/files.py"),

@@ -12,7 +12,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from benchmarks import measured
+from benchmarks import measurements
 
 
 def main() -> None:
@@ -42,7 +42,7 @@ def main() -> None:
                 flush=True,
             )
             if options.keep:
-                measured.keep(
+                measurements.keep(
                     "strangers", found, "malformed inputs, seed 0; make test-all has two fifths of them"
                 )
 

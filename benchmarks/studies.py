@@ -17,8 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks import measured
-from benchmarks.measured import Row
+from benchmarks import measurements
+from benchmarks.measurements import Row
 from wse_sim.studies.evaluate import DONE, StudyRow
 from wse_sim.studies.runner import run_study
 from wse_sim.studies.schema import StudySpec, study_from
@@ -146,7 +146,7 @@ def main() -> None:
         found["engine"] = engine()
     print(json.dumps(found, indent=2))
     if given.keep:
-        measured.keep("studies", _kept(found), given.keep)
+        measurements.keep("studies", _kept(found), given.keep)
 
 
 def _kept(found: Row) -> Row:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import yaml
 
-from benchmarks import measured
+from benchmarks import measurements
 from wse_sim.studies import labels
 from wse_sim.studies.data import better
 from wse_sim.studies.evaluate import DONE
@@ -24,7 +24,7 @@ ACROSS = {"sram_or_cores": "wafer.sram_bytes", "batch_and_systems": "systems", "
 """Studies, and the parameter at whose values the best setting is listed."""
 
 
-def best(name: str) -> list[measured.Row]:
+def best(name: str) -> list[measurements.Row]:
     """Return, at each value of the parameter, the best setting with its first output and interval, or why there is
     none.
     """
@@ -37,7 +37,7 @@ def best(name: str) -> list[measured.Row]:
     for value in dict.fromkeys(row[across] for row in rows):
         own = [row for row in rows if row[across] == value]
         done = [row for row in own if row["status"] == DONE]
-        line: measured.Row = {"at": labels.setting(across, value)}
+        line: measurements.Row = {"at": labels.setting(across, value)}
         if done:
             top = max(done, key=lambda row: sign * row[output])
             rest = [key for key in asked["grid"] if key != across]
@@ -63,7 +63,7 @@ def main() -> None:
     values = {name: best(name) for name in ACROSS if asked.only in (None, name)}
     print(json.dumps(values, indent=1))
     if asked.keep:
-        measured.keep("study_examples", values, asked.keep)
+        measurements.keep("study_examples", values, asked.keep)
 
 
 if __name__ == "__main__":

@@ -24,8 +24,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from benchmarks import measured
-from benchmarks.measured import Row
+from benchmarks import measurements
+from benchmarks.measurements import Row
 from benchmarks.whole_images import CONVOLVED, Image, lenet, moved, small_resnet, strided
 from benchmarks.whole_values import measure_values
 from wse_sim import api
@@ -668,7 +668,7 @@ def main() -> None:
     found = {part: PARTS[part]() for part in chosen}
     print(json.dumps(found, indent=1))
     if options.keep:
-        measured.keep(
+        measurements.keep(
             "whole_fabric",
             {part: [_short(row) for row in rows] for part, rows in found.items()},
             "cycles; no clock",

@@ -268,11 +268,11 @@ def counted_in_program(module: torch.nn.Module, args: tuple[Any, ...], kwargs: d
 
 def trained_in_program(module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> int:
     """FLOPs of a step by the counter's formulas over the exported program and its backward pass, on "meta"."""
-    from wse_sim.frontend import joint
+    from wse_sim.frontend import torch_flops
     from wse_sim.frontend.capture import export
 
     program = export(module, args, kwargs, training=True)
-    return joint.counted_program(program, lambda name: True).total
+    return torch_flops.counted_program(program, lambda name: True).total
 
 
 def _first(fault: BaseException) -> str:

@@ -14,13 +14,13 @@ from collections.abc import Callable
 import pytest
 
 from tests.doors.test_interrupts import gone
-from wse_sim import copies
+from wse_sim import worker_processes
 from wse_sim.errors import WseError
 from wse_sim.uncertainty.processes import in_processes
 
 pytestmark = [
     pytest.mark.timeout(120),
-    pytest.mark.skipif(not copies.COPIES, reason="no copies of a process here"),
+    pytest.mark.skipif(not worker_processes.COPIES, reason="no copies of a process here"),
 ]
 
 
@@ -61,8 +61,8 @@ def test_a_worker_that_the_system_kills_ends_the_wait() -> None:
 
 def test_a_worker_that_waits_for_ever_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread held a lock when the process was copied, so it is never released in the copy."""
-    monkeypatch.setattr(copies, "LOOK_S", 0.05)
-    monkeypatch.setattr(copies, "QUIET_LOOKS", 10)
+    monkeypatch.setattr(worker_processes, "LOOK_S", 0.05)
+    monkeypatch.setattr(worker_processes, "QUIET_LOOKS", 10)
     lock = threading.Lock()
 
     def task(number: int) -> int:
@@ -76,9 +76,9 @@ def test_a_worker_that_waits_for_ever_ends_the_wait(monkeypatch: pytest.MonkeyPa
 @pytest.mark.slow
 def test_long_work_is_no_standstill(monkeypatch: pytest.MonkeyPatch) -> None:
     """A task that computes for many times the limit is not ended."""
-    monkeypatch.setattr(copies, "LOOK_S", 0.02)
-    monkeypatch.setattr(copies, "QUIET_LOOKS", 10)
-    monkeypatch.setattr(copies, "QUIET_S", 0.0)
+    monkeypatch.setattr(worker_processes, "LOOK_S", 0.02)
+    monkeypatch.setattr(worker_processes, "QUIET_LOOKS", 10)
+    monkeypatch.setattr(worker_processes, "QUIET_S", 0.0)
 
     def task(number: int) -> int:
         end = time.process_time() + 0.6

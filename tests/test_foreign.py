@@ -11,7 +11,7 @@ import pytest
 
 from wse_sim.cstorch import faults
 from wse_sim.errors import ConfigError
-from wse_sim.foreign import file_of, loaded, owner_of
+from wse_sim.user_code import file_of, loaded, owner_of
 
 
 @pytest.fixture(autouse=True)
@@ -122,7 +122,7 @@ def test_packages_of_an_environment_behind_a_link_are_not_the_users(tmp_path: Pa
     link = tmp_path / "env"
     link.symlink_to(sys.prefix)
     asked = (
-        "import json, rich, numpy, wse_sim.foreign as f; from pathlib import Path;"
+        "import json, rich, numpy, wse_sim.user_code as f; from pathlib import Path;"
         "named = [rich.__file__, numpy.__file__]; real = [str(Path(p).resolve()) for p in named];"
         "print([f.owner_of(p) for p in named + real], f.owner_of(json.__file__))"
     )

@@ -19,9 +19,9 @@ import pytest
 
 from tests.children import start_child, status_of
 from tests.generated import cases
+from wse_sim.atomic_files import DONE, PART, PREFIX, scratch, settle, together, whole, write_whole
 from wse_sim.errors import WseError
 from wse_sim.serialize import load, save
-from wse_sim.written import DONE, PART, PREFIX, scratch, settle, together, whole, write_whole
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="children are forks of this process")
 TOUCHES = {

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from wse_sim import compiling
+from wse_sim import compile_time
 
 if TYPE_CHECKING:
     pass
@@ -64,7 +64,7 @@ def main() -> None:
     # (a test, a notebook) would keep all garbage of this command forever.
     atexit.register(gc.freeze)
     gc.set_threshold(*GARBAGE)
-    compiling.so_far.announces = True
+    compile_time.so_far.announces = True
     # numba colors a message for each overload that it rejects, and prints none of them: 5 % of the time to compile.
     os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
     try:
@@ -142,7 +142,7 @@ def _run(app: Callable[..., Any], words: Sequence[str]) -> int:
 
     from wse_sim.errors import WseError
     from wse_sim.files import refusal
-    from wse_sim.foreign import is_own, place_of, sentence
+    from wse_sim.user_code import is_own, place_of, sentence
 
     try:
         status = int(app(args=list(words), standalone_mode=False, prog_name="wse-sim") or 0)

@@ -33,7 +33,7 @@ from numba.extending import lower_builtin, type_callable
 from numba.np.arrayobj import make_array
 from numpy.typing import NDArray
 
-from wse_sim import compiling
+from wse_sim import compile_time
 from wse_sim.jit_helpers import CallerCompiler, HelperCompiler, HelperStored
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-compiling.watch()
+compile_time.watch()
 
 _PACKAGE = Path(__file__).parent
 _IMPORT = re.compile(r"^\s*from (wse_sim[\w.]*) import ([\w, ]+|\([^)]*\))", re.MULTILINE)

@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 
 from wse_sim import serialize
+from wse_sim.atomic_files import write_whole
 from wse_sim.errors import WseError
 from wse_sim.files import CACHE, NOWHERE, cache_folder
 from wse_sim.timings import spent
-from wse_sim.written import write_whole
 
 OWN = "wse_sim."  # modules of the library
 OWN_NAME = re.compile("[0-9a-f]{16}")  # what `sources` gives: nothing else is ever removed

@@ -22,9 +22,9 @@ from typing import Any, TypeVar
 import numpy as np
 from pydantic import BaseModel
 
+from wse_sim.atomic_files import settle, together
 from wse_sim.errors import SerializationError
 from wse_sim.files import JSON, read_json
-from wse_sim.written import settle, together
 
 SCHEMA = 5
 MAX_ARRAY_BYTES = 2**32

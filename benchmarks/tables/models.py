@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 
-from benchmarks import measured, numbers
+from benchmarks import measurements, numbers
 from benchmarks.fits import FITS
 from benchmarks.tables.base import group, markdown, percent, quantity, table
 from wse_sim.files import read_yaml
@@ -115,7 +115,7 @@ def _fitted() -> str:
     wafers, cluster, refit = (
         (load_wafer("wse2"), load_wafer("wse3")),
         load_cluster(),
-        measured.read("fitted")["values"],
+        measurements.read("fitted")["values"],
     )
     rows = []
     for name, (text, tied) in FITTED.items():
@@ -155,7 +155,7 @@ def _constant(name: str, value: float) -> str:
 @table("validation.baselines")
 def _baselines() -> str:
     rows = []
-    for row in measured.read("baselines")["values"].values():
+    for row in measurements.read("baselines")["values"].values():
         each = row["devices_per_system"]
         match = f"{row['systems']}" + (
             f" ({each:.0f} {row['label'].rpartition(' ')[2]} each)" if each else ""
@@ -173,7 +173,7 @@ OWN_ERROR = numbers.ROOT / "benchmarks" / "validation" / "own_error.yaml"
 @table("validation.intervals")
 def _intervals() -> str:
     """Points inside their intervals, each judged without its group, and the own error that ships."""
-    found = measured.read("intervals")["values"]
+    found = measurements.read("intervals")["values"]
     own = read_yaml(OWN_ERROR)["half_width_90"]
     rows = [
         (f"`{name}`", str(row["points"]), str(row["inside"]), percent(row["median_half_width"], 1, False),
@@ -373,7 +373,7 @@ def _zoo() -> str:
 
 @table("validation.misaligned")
 def _misaligned() -> str:
-    found, rows = measured.read("grids")["values"]["misaligned"], []
+    found, rows = measurements.read("grids")["values"]["misaligned"], []
     for i, request in enumerate(found["requests"]):
         stated = request["published"]
         rates = (
@@ -396,7 +396,7 @@ def _misaligned() -> str:
 
 @table("validation.die_edges")
 def _die_edges() -> str:
-    found = measured.read("grids")["values"]["die_edges"]
+    found = measurements.read("grids")["values"]["die_edges"]
     plain, edges = found["nothing"], found["edges"]
     rows = [
         (f"nothing; a relay of {plain['relay_cycles']:.1f} cycles (fitted)",

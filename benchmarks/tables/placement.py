@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import statistics
 
-from benchmarks import measured
-from benchmarks.measured import Row
+from benchmarks import measurements
+from benchmarks.measurements import Row
 from benchmarks.tables.base import markdown, percent, table
 
 
@@ -14,7 +14,7 @@ def _placed() -> str:
     rows = [
         (row["placer"], f"{row['samples_per_s']:.1f}", f"{row['slowest_cycles']:,.0f}", f"{row['ratio']:.3f}",
          f"{row['wire_l1_cores']:,.0f}", percent(row["region_fraction"], 0, False))
-        for row in measured.read("placers")["values"]["rows"]
+        for row in measurements.read("placers")["values"]["rows"]
     ]  # fmt: skip
     head = (
         "placer",
@@ -29,7 +29,7 @@ def _placed() -> str:
 
 @table("placement.contest")
 def _contest() -> str:
-    entry = measured.read("contest")
+    entry = measurements.read("contest")
     rows = [
         (
             case,
@@ -44,7 +44,7 @@ def _contest() -> str:
 
 @table("placement.dead_cores")
 def _dead_cores() -> str:
-    kinds = measured.read("dead_cores")["values"]
+    kinds = measurements.read("dead_cores")["values"]
     counts = list(next(iter(kinds.values())))
     rows = [(f"`{kind}`", *(_loss(found[count]) for count in counts)) for kind, found in kinds.items()]
     return markdown(("dead cores", *counts), rows)
@@ -58,7 +58,7 @@ def _loss(fraction: float) -> str:
 def _links() -> str:
     rows = [
         (model, *_crowd(found["dense"], found["colors"]), *_crowd(found["placed"], found["colors"]))
-        for model, found in measured.read("links")["values"].items()
+        for model, found in measurements.read("links")["values"].items()
     ]
     return markdown(("model", "link, densest stacks", "colors", "link, as placed", "colors"), rows)
 
@@ -78,7 +78,7 @@ def _published() -> str:
             f"{row['wire_l1']:g}",
             f"{row['cost']:.10g}",
         )
-        for row in measured.read("contest_published")["values"]["rows"]
+        for row in measurements.read("contest_published")["values"]["rows"]
     ]
     return markdown(("placement", "graph", "time", "L1", "cost"), rows)
 
@@ -88,7 +88,7 @@ def _weighted() -> str:
     rows = [
         (row["instance"], f"{row['limit_s']:g}", f"{row['wall_s']:.0f}", f"{row['max_time'] / row['lower_bound']:.4g}",
          f"{row['wire_l1']:g}", f"{row['cost']:.10g}")
-        for row in measured.read("contest_weighted")["values"]["rows"]
+        for row in measurements.read("contest_weighted")["values"]["rows"]
     ]  # fmt: skip
     return markdown(("instance", "limit (s)", "wall (s)", "time / area bound", "L1", "cost"), rows)
 
@@ -121,7 +121,7 @@ def _whole() -> str:
     rows = [
         (_layers(row), f"{row['side']} x {row['side']}", f"{row['engine_period_cycles']:.1f}",
          f"{row['fabric_period_cycles']:.1f}", percent(row["difference"]), _busiest(row))
-        for row in measured.read("whole_fabric")["values"]["inference"]
+        for row in measurements.read("whole_fabric")["values"]["inference"]
     ]  # fmt: skip
     head = ("layers", "cores", "plan, event engine", "fabric", "difference", "busiest cores, by region")
     return markdown(head, rows)
@@ -129,7 +129,9 @@ def _whole() -> str:
 
 @table("whole.training")
 def _whole_training() -> str:
-    kept = sorted(measured.read("whole_fabric")["values"]["training"], key=lambda row: abs(row["difference"]))
+    kept = sorted(
+        measurements.read("whole_fabric")["values"]["training"], key=lambda row: abs(row["difference"])
+    )
     rows = [
         (_layers(row), f"{row['side']} x {row['side']}", f"{row['engine_step']:,.0f}", f"{row['fabric_step']:,.0f}",
          percent(row["difference"]), _busiest(row))
@@ -142,7 +144,7 @@ def _whole_training() -> str:
 
 @table("whole.streamed")
 def _whole_streamed() -> str:
-    kept = measured.read("whole_fabric")["values"]
+    kept = measurements.read("whole_fabric")["values"]
     rows = [
         (part, "-".join(map(str, row["sizes"])) + (", slow links" if "links" in row else "") + (", WSE-3" if "base" in row else ""), f"{row['rows']} x {row['cols']}",
          str(row["lanes"]), str(row["tokens"]), f"{row['engine_step']:,.0f}", f"{row['fabric_step']:,.0f}",
@@ -159,7 +161,7 @@ def _whole_convolutions() -> str:
     rows = [
         (row["model"], " x ".join(map(str, row["image"])), f"{row['side']} x {row['side']}", f"{row['engine_period_cycles']:,.0f}",
          f"{row['fabric_period_cycles']:,.0f}", percent(row["difference"]), _busiest(row))
-        for row in measured.read("whole_fabric")["values"]["convolutions"]
+        for row in measurements.read("whole_fabric")["values"]["convolutions"]
     ]  # fmt: skip
     head = (
         "convolutions",
@@ -179,7 +181,7 @@ def _whole_states() -> str:
         return " / ".join(f"{100 * each:.0f}" for each in fractions)
 
     rows, before = [], None
-    for row in measured.read("whole_fabric")["values"]["states"]:
+    for row in measurements.read("whole_fabric")["values"]["states"]:
         name = row.get("model") or "-".join(map(str, row["sizes"]))
         plan = (row["phase"], f"{name}, {row['side']} rows")
         links = " / ".join(f"{words:,.0f}" for words in row["links"])
@@ -205,7 +207,7 @@ def _whole_transformers() -> str:
     rows = [
         (row["model"] + _variant(row), f"{row['tokens']} x {row['features']}", f"{row['side']} x {row.get('cols', row['side'])}",
          f"{row['engine_period_cycles']:.0f}", f"{row['fabric_period_cycles']:.0f}", percent(row["difference"]))
-        for row in measured.read("whole_fabric")["values"]["transformers"]
+        for row in measurements.read("whole_fabric")["values"]["transformers"]
     ]  # fmt: skip
     return markdown(("model", "tokens x features", "cores", "event engine", "fabric", "difference"), rows)
 
@@ -227,7 +229,7 @@ def _whole_values() -> str:
         (row["model"], " x ".join(map(str, row["shape"])), f"{row['side']} x {row['side']}",
          *(" / ".join(f"{100 * error:.2f}" for error in row["errors"][kind]) + " %" for kind in kinds),
          f"{row['turned']} / {row['turned_on_fabric']} of {row['selected']:,}" if row["selected"] else "-")
-        for row in measured.read("whole_fabric")["values"]["values"]
+        for row in measurements.read("whole_fabric")["values"]["values"]
     ]  # fmt: skip
     head = ("model", "a sample", "cores", "outputs", "gradients", "updates", "turned")
     return markdown(head, rows)
@@ -238,7 +240,7 @@ def _trained(part: str) -> str:
     rows = [
         (row["model"] + _variant(row), " x ".join(map(str, row["shape"])), f"{row['side']} x {row['side']}",
          f"{row['engine_step']:,.0f}", f"{row['fabric_step']:,.0f}", percent(row["difference"]), _range(row))
-        for row in measured.read("whole_fabric")["values"][part]
+        for row in measurements.read("whole_fabric")["values"][part]
     ]  # fmt: skip
     head = (
         "model",

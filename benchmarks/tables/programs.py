@@ -6,7 +6,7 @@ import json
 import statistics
 from collections.abc import Sequence
 
-from benchmarks import csl_unseen, fabric_table, measured, numbers
+from benchmarks import csl_unseen, fabric_table, measurements, numbers
 from benchmarks.fabric_table import scaled
 from benchmarks.tables.base import group, markdown, percent, quantity, table
 
@@ -48,7 +48,7 @@ def _range(bounds: Sequence[float] | None, unit: str) -> str:
 
 @table("fabric.speed")
 def _fabric_speed() -> str:
-    entry = measured.read("fabric")
+    entry = measurements.read("fabric")
     loaded = entry["under_load"]
     rows = [
         (f"`{key}`", text, scaled(entry["values"][key], unit), _range(loaded.get(key), unit))
@@ -59,13 +59,15 @@ def _fabric_speed() -> str:
 
 @table("fabric.executors")
 def _fabric_executors() -> str:
-    rows = fabric_table.executors(measured.read("fabric")["values"], measured.read("fabric_memory")["values"])
+    rows = fabric_table.executors(
+        measurements.read("fabric")["values"], measurements.read("fabric_memory")["values"]
+    )
     return markdown(fabric_table.HEAD, rows)
 
 
 @table("fabric.peer")
 def _fabric_peer() -> str:
-    found = measured.read("fabric_peer")["values"]
+    found = measurements.read("fabric_peer")["values"]
     ours, theirs = found["router_cycles_per_s"], found["booksim_router_cycles_per_s"]
     rows = [
         ("wavelet executor", "`python -m benchmarks.fabric_peer`", f"{found['cycles']:,.0f}", f"{found['cpu_s']:.2f} s", scaled(ours)),
@@ -93,7 +95,7 @@ GROUPS = (
 
 @table("fabric.fidelity")
 def _fidelity() -> str:
-    kept, rows = measured.read("fidelity")["values"].values(), []
+    kept, rows = measurements.read("fidelity")["values"].values(), []
     for label, section, begins in GROUPS:
         found = [
             row
@@ -118,7 +120,7 @@ def _fidelity() -> str:
 
 @table("gpu.speed")
 def _gpu_speed() -> str:
-    entry = measured.read("gpu")
+    entry = measurements.read("gpu")
     found = entry["values"]
     rows = [
         (label, *(f"{quantity(found[f'{load}_{key}'], 3)}" for load in ("dense", "sparse")))
@@ -136,7 +138,7 @@ def _gpu_speed() -> str:
 
 @table("gpu.traffic")
 def _gpu_traffic() -> str:
-    found = measured.read("fabric_gpu")["values"]
+    found = measurements.read("fabric_gpu")["values"]
     rate = found["wafer_cycles_per_s_at_most"]
     rows = [
         ("a word of 64 routers", f"{found['bytes_per_word']:,.0f} bytes a cycle"),
@@ -150,7 +152,7 @@ def _gpu_traffic() -> str:
 
 @table("studies.speed")
 def _studies() -> str:
-    found = measured.read("studies")["values"]
+    found = measurements.read("studies")["values"]
     steady, whole = found["steady_runs_per_s"], found["wall_s"]
     few, store = found["runs"], found["store"]
     rows = [
@@ -173,7 +175,7 @@ def _studies() -> str:
 @table("studies.examples")
 def _study_examples() -> str:
     rows = []
-    for name, lines in measured.read("study_examples")["values"].items():
+    for name, lines in measurements.read("study_examples")["values"].items():
         for line in lines:
             if "why" in line:
                 rows.append((f"`{name}`", line["at"], "-", f"no result: {line['why']}", "-"))
@@ -236,7 +238,7 @@ def _agreement_of_kernels() -> str:
 @table("kernels.probes")
 def _probes() -> str:
     rows = []
-    for label, run in measured.read("probes")["values"].items():
+    for label, run in measurements.read("probes")["values"].items():
         model = label.removesuffix(", streamed")
         mode, batch = run["mode"].replace("-", " "), f"{run['batch']:,}"
         if "measured" not in run:
@@ -255,7 +257,7 @@ CSL = numbers.ROOT / "docs" / "csl.json"
 
 @table("csl.speed")
 def _csl_speed() -> str:
-    found = measured.read("csl_speed")["values"]
+    found = measurements.read("csl_speed")["values"]
 
     def rates(name: str) -> str:
         sizes = [key for key in found if key.startswith(f"{name}_") and key.rpartition("_")[2].isdigit()]
@@ -277,7 +279,7 @@ def _csl_speed() -> str:
 
 @table("csl.debugger")
 def _csl_debugger() -> str:
-    found = measured.read("csl_debugger")["values"]
+    found = measurements.read("csl_debugger")["values"]
     rows = [
         ("without the debugger", 1.0),
         ("attached, no points", found["attached_times"]),
@@ -308,7 +310,7 @@ CSTORCH_PLANS = {
 
 @table("cstorch.measures")
 def _cstorch() -> str:
-    found = measured.read("cstorch")["values"]
+    found = measurements.read("cstorch")["values"]
     replays = {key: found[key] for key in CSTORCH_ASKED}
     rows = [
         (
@@ -344,14 +346,14 @@ def _csl_scripts() -> str:
             f"{row['cpu_s']:g} s",
             f"{row['gbytes']} GB",
         )
-        for row in measured.read("csl_scripts")["values"]["rows"]
+        for row in measurements.read("csl_scripts")["values"]["rows"]
     ]
     return markdown(("program", "cores", "cycles", "CPU", "memory"), rows)
 
 
 @table("csl.decoder")
 def _csl_decoder() -> str:
-    found, rows = measured.read("csl_decoder")["values"], []
+    found, rows = measurements.read("csl_decoder")["values"], []
     for arch, run in found.items():
         generation = arch.upper().replace("WSE", "WSE-")
         for row in run["phases"]:
@@ -373,7 +375,7 @@ def _csl_decoder_speed() -> str:
             f"{run['cpu_s']:.0f} s",
             f"{run['difference']:.1e}",
         )
-        for arch, run in measured.read("csl_decoder")["values"].items()
+        for arch, run in measurements.read("csl_decoder")["values"].items()
     ]
     head = (
         "generation",

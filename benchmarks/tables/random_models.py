@@ -4,9 +4,9 @@ prices.
 
 from __future__ import annotations
 
-from benchmarks import measured
+from benchmarks import measurements
 from benchmarks.distribution import BOUNDS, outcomes, summary
-from benchmarks.measured import Row
+from benchmarks.measurements import Row
 from benchmarks.tables.base import markdown, percent, table
 
 TAIL = 0.30
@@ -14,7 +14,7 @@ TAIL = 0.30
 
 
 def _rows() -> list[Row]:
-    found: list[Row] = measured.read("random_models")["values"]["rows"]
+    found: list[Row] = measurements.read("random_models")["values"]["rows"]
     return found
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from benchmarks import measured
+from benchmarks import measurements
 from benchmarks.tables.base import markdown, table
 
 
 @table("kills")
 def _kills() -> str:
-    found = measured.read("kills")["values"]
+    found = measurements.read("kills")["values"]
     rows = [
         (f"`{name}`", *(str(row[key]) for key in ("kills", "writing", "earlier", "later", "lost")))
         for name, row in found.items()
@@ -32,7 +32,7 @@ def _kills() -> str:
 
 @table("strangers")
 def _strangers() -> str:
-    found = measured.read("strangers")["values"]
+    found = measurements.read("strangers")["values"]
     keys = ("answered", "does not fit", "refused", "wrong")
 
     def cells(rows: Iterable[Mapping[str, int]]) -> list[str]:
@@ -46,7 +46,7 @@ def _strangers() -> str:
 
 @table("never-slower")
 def _never_slower() -> str:
-    found = measured.read("never_slower")["values"]
+    found = measurements.read("never_slower")["values"]
     keys = ("changes", "hardware", "hardware lost", "batch", "batch lost")
     rows = [
         (name, *(f"{row.get(key, 0):,}" for key in keys), f"{100 * row['largest']:.1f} %")

@@ -165,9 +165,9 @@ def random_models() -> None:
     import matplotlib.pyplot as plt
     import numpy as np
 
-    from benchmarks import measured
+    from benchmarks import measurements
 
-    rows = measured.read("random_models")["values"]["rows"]
+    rows = measurements.read("random_models")["values"]["rows"]
     figure, axes = plt.subplots(figsize=(7.2, 4.0), layout="constrained")
     lines = (
         ("priced as stepped, inference", "composed", "inference", "#1f77b4", "-"),

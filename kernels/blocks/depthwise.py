@@ -8,7 +8,7 @@ r lines and s columns, stride z, T = H' W' pixels of the result.  A tap of a cha
     o + e L' / (rate of maxima)  ReLU of all L' results that are held
 
 Filters are in fp16, sums in fp32; the first tap adds the bias. Cores of a column send their words of a pixel
-in sequence, as in pooling (:mod:`wse_sim.kernels.blocks.pooled`).
+in sequence, as in pooling (:mod:`wse_sim.kernels.blocks.pooling_core`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.pooled import MOST_STREAMS, words_apart
+from wse_sim.kernels.blocks.pooling_core import MOST_STREAMS, words_apart
 from wse_sim.kernels.blocks.windows import PAIR, Windows, surround
 from wse_sim.kernels.contract.equations import bytes_of, ceil_div, fill_cycles
 from wse_sim.kernels.contract.family import Cost, Dims, Footprint, Tiling

@@ -49,8 +49,8 @@ from functools import cached_property
 import numpy as np
 
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.activation_slopes import STEPS, Slopes
 from wse_sim.kernels.blocks.products import chain_latency
-from wse_sim.kernels.blocks.slopes import STEPS, Slopes
 from wse_sim.kernels.blocks.word_rows import PAIR
 from wse_sim.kernels.contract.equations import ceil_div, fill_cycles, relay_cycles
 from wse_sim.kernels.contract.family import Cost, Size, Tiling

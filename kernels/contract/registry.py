@@ -17,9 +17,9 @@ from typing import TypeVar
 
 from wse_sim.errors import KernelError
 from wse_sim.files import is_file, is_folder, read_text
-from wse_sim.foreign import guarded
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.kernels.contract.family import Family, Role
+from wse_sim.user_code import guarded
 
 F = TypeVar("F", bound=Family)
 

@@ -19,8 +19,8 @@ from typing import Any, Unpack
 from wse_sim.errors import KernelError
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.base_families import OnElements
 from wse_sim.kernels.blocks.chains import activation_program
-from wse_sim.kernels.blocks.shared import OnElements
 from wse_sim.kernels.blocks.training import RESULT_FUNCTIONS, pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (

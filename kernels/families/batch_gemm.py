@@ -39,7 +39,7 @@ from wse_sim.kernels.blocks.training import (
     reduce_to,
     unfused,
 )
-from wse_sim.kernels.blocks.triggered import shape_of, shape_program
+from wse_sim.kernels.blocks.triggered_products import shape_of, shape_program
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
     bytes_of,

@@ -23,6 +23,7 @@ import numpy as np
 
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.base_families import OnRows
 from wse_sim.kernels.blocks.line_programs import (
     RowWork,
     line_probe,
@@ -33,7 +34,6 @@ from wse_sim.kernels.blocks.line_programs import (
 )
 from wse_sim.kernels.blocks.line_stages import MATRIX, ROW, Shape, Vector
 from wse_sim.kernels.blocks.rows import grid_cost, grid_program, grid_values
-from wse_sim.kernels.blocks.shared import OnRows
 from wse_sim.kernels.blocks.softmax import softmax
 from wse_sim.kernels.blocks.training import FP32_BYTES, pointwise_gradient
 from wse_sim.kernels.contract import numerics as core

@@ -20,8 +20,8 @@ import numpy as np
 
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.base_families import OnElements
 from wse_sim.kernels.blocks.chains import Chain
-from wse_sim.kernels.blocks.shared import OnElements
 from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (

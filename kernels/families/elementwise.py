@@ -18,9 +18,9 @@ from typing import Any, Unpack
 
 from wse_sim.graph import Kernel, Tensor
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.base_families import OnElements
 from wse_sim.kernels.blocks.chains import chain_program, ops_of
 from wse_sim.kernels.blocks.elements import chain, chain_work
-from wse_sim.kernels.blocks.shared import OnElements
 from wse_sim.kernels.blocks.training import LINEAR, pass_on, pointwise_gradient, reduce_to
 from wse_sim.kernels.contract.equations import (
     check_tiling,

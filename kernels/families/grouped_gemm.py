@@ -33,7 +33,7 @@ from wse_sim.kernels.blocks.products import (
     weight_bytes,
 )
 from wse_sim.kernels.blocks.training import product_gradients
-from wse_sim.kernels.blocks.triggered import triggered_program
+from wse_sim.kernels.blocks.triggered_products import triggered_program
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import bytes_of, ceil_div, check_tiling
 from wse_sim.kernels.contract.family import (

@@ -40,6 +40,7 @@ import numpy as np
 
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.base_families import OnRows
 from wse_sim.kernels.blocks.line_programs import (
     LineTile,
     RowWork,
@@ -51,7 +52,6 @@ from wse_sim.kernels.blocks.line_programs import (
 from wse_sim.kernels.blocks.line_stages import FEATURE, MATRIX, ROW, TWO_FEATURES, TWO_ROWS, Shape, Vector
 from wse_sim.kernels.blocks.products import weight_bytes
 from wse_sim.kernels.blocks.rows import grid_cost, grid_footprint, grid_program, grid_values
-from wse_sim.kernels.blocks.shared import OnRows
 from wse_sim.kernels.blocks.token_blocks import TokenBlocks, lanes_of
 from wse_sim.kernels.blocks.training import FP32_BYTES, input_gradient, weight_gradient
 from wse_sim.kernels.blocks.word_rows import PAIR

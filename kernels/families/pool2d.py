@@ -8,7 +8,7 @@ over the n outputs with the stride of the window in memory.
     that the forward pass kept, a selection at the rate of maxima (assumed)
 
 apart (an attribute): channels over the rows of cores, each with its own whole images, as in a whole model on the
-fabric; equations: :mod:`wse_sim.kernels.blocks.pooled`, of one that trains :mod:`wse_sim.kernels.blocks.pooled_training`.
+fabric; equations: :mod:`wse_sim.kernels.blocks.pooling_core`, of one that trains :mod:`wse_sim.kernels.blocks.pooling_core_training`.
 
 Source: vector rates of the SDK documentation.  Program: both kinds and phases; the positions of a window are
 stored as planes two banks away from the result. In cost and program, 3-D pooling of volumes (d, h, w, c) over
@@ -28,8 +28,8 @@ from wse_sim.fabric.format.builder import scalar
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.chains import Chain
-from wse_sim.kernels.blocks.pooled import apart_cost
-from wse_sim.kernels.blocks.pooled_training import trained_apart_cost
+from wse_sim.kernels.blocks.pooling_core import apart_cost
+from wse_sim.kernels.blocks.pooling_core_training import trained_apart_cost
 from wse_sim.kernels.blocks.probes import arrival_probes
 from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract import numerics as core

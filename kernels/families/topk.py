@@ -28,9 +28,9 @@ import numpy as np
 from wse_sim.errors import KernelError
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.base_families import OnRows
 from wse_sim.kernels.blocks.line_programs import LineTile, RowWork, line_probe, line_program, wanted_of
 from wse_sim.kernels.blocks.line_stages import FEATURE, MATRIX, ROW, Shape, Vector
-from wse_sim.kernels.blocks.shared import OnRows
 from wse_sim.kernels.blocks.training import moved_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (

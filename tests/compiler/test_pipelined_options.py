@@ -14,7 +14,7 @@ from wse_sim.errors import ConfigError, ModelError
 from wse_sim.frontend import Pin, pin_kernels
 from wse_sim.hardware import load_cluster, load_wafer
 from wse_sim.modes.pipelined import steps
-from wse_sim.modes.pipelined.comparing import score, verdict
+from wse_sim.modes.pipelined.placement_comparison import score, verdict
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.steps import compile_pipelined
 from wse_sim.report.placements import draw_plans

@@ -42,7 +42,7 @@ from wse_sim.compiler.plan import Infeasible, Region
 from wse_sim.compiler.routing import Router
 from wse_sim.compiler.routing_kernels import pairwise_sum
 from wse_sim.hardware import load_cluster, load_wafer
-from wse_sim.kernels.blocks.triggered import FEED, SUMS
+from wse_sim.kernels.blocks.triggered_products import FEED, SUMS
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.steps import compile_pipelined
 from wse_sim.modes.simulation import simulate

@@ -25,7 +25,7 @@ from wse_sim.kernels import Tiling, family
 from wse_sim.kernels.blocks.chain_rows import chain_rows
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole import inputs_over_rows
-from wse_sim.whole.covered import forward_kernel
+from wse_sim.whole.coverage import forward_kernel
 from wse_sim.whole.network import network_program
 from wse_sim.whole.regions import region_of
 from wse_sim.whole.trained import trained_network, trained_region_of

@@ -11,7 +11,7 @@ import torch
 
 from wse_sim.csl import CslError, compile_program
 from wse_sim.errors import WseError
-from wse_sim.fabric.vm.halves import bf16_bits, bits_cb16, cb16_bits
+from wse_sim.fabric.vm.half_floats import bf16_bits, bits_cb16, cb16_bits
 from wse_sim.fabric.vm.image import Symbol
 
 from .machine import LAYOUT, Machine

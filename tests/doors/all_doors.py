@@ -200,7 +200,7 @@ RUN = {
 
 def runs() -> Door:
     """Return the runs of a machine of one's own: a fault is its own row, so a reader that fails is seen in the rows."""
-    from wse_sim.validation.mine import load_mine
+    from wse_sim.validation.user_runs import load_mine
 
     def read() -> None:
         points = load_mine(Path("mine")).points
@@ -217,7 +217,11 @@ def runs() -> Door:
         return Case({**RUN, name: content}, call=read, must=must and is_stated, change=f"{name} {change}")
 
     return Door(
-        "logs and files of runs", 300, make, ("wse_sim.validation.mine:read_statement",), Case(RUN, call=read)
+        "logs and files of runs",
+        300,
+        make,
+        ("wse_sim.validation.user_runs:read_statement",),
+        Case(RUN, call=read),
     )
 
 

@@ -19,7 +19,7 @@ import yaml
 pytest.importorskip("torch")
 
 from tests.doors.test_malformed import COMMAND, NOWHERE, called, check
-from wse_sim import foreign
+from wse_sim import user_code
 from wse_sim.errors import ConfigError, WseError
 from wse_sim.files import (
     claim_file,
@@ -224,7 +224,7 @@ def test_a_refusal_that_nobody_expected_is_a_sentence(odd: Path, monkeypatch: py
         def refuse(*_: object, number: int = number, **__: object) -> None:
             raise OSError(number, os.strerror(number), "/some/path")
 
-        monkeypatch.setattr(foreign, "place_of", lambda fault: "")  # this file counts as the user's
+        monkeypatch.setattr(user_code, "place_of", lambda fault: "")  # this file counts as the user's
         monkeypatch.setattr("wse_sim.kernels.load_path", refuse)
         status, text = called(["kernel", "reduce", "--kernels", "plain.txt"])
         assert status == 2

@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 from tests.doors.test_interrupts import alive, children, gone
+from wse_sim.child_processes import MARK, run_group
 from wse_sim.csl.host.commands import run_commands
 from wse_sim.door import shortage
-from wse_sim.ended import MARK, run_group
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, uses /dev/full")
 DOOR = "import sys; sys.argv[0] = 'wse-sim'; from wse_sim.door import main; main()"

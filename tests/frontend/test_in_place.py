@@ -17,7 +17,7 @@ from tests.frontend.test_training_flops import Uses, by_torch, linear  # noqa: E
 from wse_sim.errors import ModelError  # noqa: E402
 from wse_sim.frontend import lower  # noqa: E402
 from wse_sim.frontend.capture import _operator, export  # noqa: E402
-from wse_sim.frontend.decomposed import decomposed  # noqa: E402
+from wse_sim.frontend.decompositions import decomposed  # noqa: E402
 from wse_sim.frontend.regions import without_regions  # noqa: E402
 from wse_sim.frontend.training import FLOPS_CHECKED  # noqa: E402
 

@@ -16,10 +16,10 @@ from tests.frontend import oracle  # noqa: E402
 from tests.frontend.test_forward import check_wired  # noqa: E402
 from wse_sim.frontend import lower  # noqa: E402
 from wse_sim.frontend.capture import trace_module  # noqa: E402
-from wse_sim.frontend.decomposed import _distances, _drawn, _places, _summed_products  # noqa: E402
+from wse_sim.frontend.decompositions import _distances, _drawn, _places, _summed_products  # noqa: E402
 from wse_sim.frontend.expansions import SPELLED  # noqa: E402
+from wse_sim.frontend.function_definitions import _attention, defined  # noqa: E402
 from wse_sim.frontend.training import FLOPS_CHECKED  # noqa: E402
-from wse_sim.frontend.unfused import _attention, defined  # noqa: E402
 
 X, V, CUBE = torch.randn(4, 16), torch.randn(16), torch.randn(4, 5, 16)
 

@@ -24,13 +24,13 @@ def test_private_names_are_used_in_the_files_of_a_capture_only() -> None:
     found = {file.name for file in folder.glob("*.py") if private.search(file.read_text())}
     assert found == {
         "capture.py",
-        "fakes.py",
+        "capture_inputs.py",
         "watch.py",
         "eager_types.py",
-        "folding.py",
-        "joint.py",
-        "own_gradients.py",
-        "decomposed.py",
+        "branch_folding.py",
+        "torch_flops.py",
+        "forward_gradients.py",
+        "decompositions.py",
         "calls.py",
         "parts.py",
         "torch_state.py",

@@ -26,11 +26,11 @@ from wse_sim import door  # noqa: E402
 from wse_sim.cli import app  # noqa: E402
 from wse_sim.cstorch import device  # noqa: E402
 from wse_sim.errors import ModelError  # noqa: E402
-from wse_sim.foreign import OURS  # noqa: E402
-from wse_sim.frontend import build, diagnose, joint, lower, lower_exported  # noqa: E402
+from wse_sim.frontend import build, diagnose, lower, lower_exported, torch_flops  # noqa: E402
 from wse_sim.frontend.training import FLOPS_CHECKED  # noqa: E402
 from wse_sim.graph import KernelGraph, Phase  # noqa: E402
 from wse_sim.kernels.families.scan.family import Scan  # noqa: E402
+from wse_sim.user_code import OURS  # noqa: E402
 
 EQUAL = "as torch counts"
 
@@ -325,7 +325,7 @@ def test_a_count_that_fails_stops_no_capture(monkeypatch: pytest.MonkeyPatch) ->
     def fails(*_: Any) -> None:
         raise KeyError("of torch's own")
 
-    monkeypatch.setattr(joint, "_step", fails)
+    monkeypatch.setattr(torch_flops, "_step", fails)
     graph = lower(Uses(lambda a, x: a(x), *linear(8, 8)), (X,), training=True)
     assert graph.facts[FLOPS_CHECKED] == "not compared"
     assert "KeyError" in graph.notes[-1]
@@ -363,7 +363,7 @@ def test_a_fault_in_our_own_files_is_ours(
     assert "theirs.py:5" in capsys.readouterr().err
     # A line of this file stands for one of ours.
     monkeypatch.setattr(build, "reordered", lambda *_: list[str]().pop())
-    monkeypatch.setattr("wse_sim.foreign.owner_of", lambda name: "ours" if "/tests/" in name else "user")
+    monkeypatch.setattr("wse_sim.user_code.owner_of", lambda name: "ours" if "/tests/" in name else "user")
     assert door.run(app, ["show", "model", f"{tmp_path}/fine.py:make"]) == 3
     said = capsys.readouterr().err
     assert said.startswith("wse-sim: fault of the simulator: IndexError: pop from empty list")
@@ -395,5 +395,5 @@ def test_any_operators_in_any_order(
         if any(said in str(fault) for said in ("no parameters that train", "computes nothing")):
             return
         raise
-    count = joint.counted_module(module, args)
+    count = torch_flops.counted_module(module, args)
     assert (graph.total_flops, lower(module, args).total_flops) == (count.total, count.forward), module.names

@@ -18,7 +18,7 @@ REGISTRATIONS = frozenset(
     [
         "wse_sim/frontend/classify.py",
         "wse_sim/frontend/classify_rows.py",
-        "wse_sim/frontend/joint.py",  # which products of torch a kernel is
+        "wse_sim/frontend/torch_flops.py",  # which products of torch a kernel is
         "wse_sim/frontend/pairs.py",  # which kernels operators of complex tensors are
         "wse_sim/modes/generation/layer_parts.py",
         "wse_sim/modes/pipelined/loss.py",  # which kernel a loss is
@@ -27,7 +27,7 @@ REGISTRATIONS = frozenset(
 
 # Words that are also the name of a family but mean something else there.
 OTHER_MEANINGS = {
-    "wse_sim/modes/generation/packed.py": {"layout"},  # a file of a program in CSL
+    "wse_sim/modes/generation/quantized_weights.py": {"layout"},  # a file of a program in CSL
     "wse_sim/compiler/defects.py": {"shift"},  # what a row with a defect does
     "wse_sim/frontend/api.py": {"dropout"},  # a parameter of a model
     "wse_sim/frontend/cleanup.py": {"dropout"},  # an operator of PyTorch
@@ -41,7 +41,7 @@ OTHER_MEANINGS = {
         "optimizer",
     },  # a recompute policy; an option of a tiling
     "wse_sim/modes/weight_streaming/steps.py": {"attention"},  # a recompute policy
-    "wse_sim/modes/weight_streaming/facts.py": {"attention"},  # a recompute policy
+    "wse_sim/modes/weight_streaming/graph_facts.py": {"attention"},  # a recompute policy
 }
 
 

@@ -18,7 +18,7 @@ from wse_sim.errors import ModelError
 from wse_sim.hardware import load_wafer
 from wse_sim.modes import mode_of
 from wse_sim.modes.generation.decoder import LayerShape, LayerWork, Product, stated_layer
-from wse_sim.modes.generation.joined import deep_cycles, joined_layer_cycles, met
+from wse_sim.modes.generation.joined_layer import deep_cycles, joined_layer_cycles, met
 from wse_sim.modes.generation.layer import decode_layer_cycles, prefill_layer_cycles
 from wse_sim.modes.generation.line import line_s
 from wse_sim.modes.generation.plan import MOVING, RESTING, GenerationPlan, PromptTurn, Reading

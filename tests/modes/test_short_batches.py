@@ -19,10 +19,10 @@ from wse_sim.frontend import load_model
 from wse_sim.graph.optimizers import optimizer_of
 from wse_sim.hardware import load_cluster, load_wafer
 from wse_sim.modes.pipelined import batches, layout_cycles, steps
+from wse_sim.modes.pipelined.compiled_schedule import quick_step_cycles
 from wse_sim.modes.pipelined.estimate import batch_cycles, links_of, step_cycles
 from wse_sim.modes.pipelined.layout_cycles import LayoutCycles
 from wse_sim.modes.pipelined.plan import PipelinedPlan
-from wse_sim.modes.pipelined.quick import quick_step_cycles
 from wse_sim.modes.pipelined.run import PipelinedRun, free_step_cycles
 from wse_sim.modes.pipelined.steps import compile_pipelined
 

@@ -12,7 +12,7 @@ from tests.whole.test_streaming import plan_of, wafer
 from wse_sim.engine.options import Options
 from wse_sim.engine.trace import RunTrace
 from wse_sim.graph import Phase
-from wse_sim.modes.weight_streaming.facts import whole_words
+from wse_sim.modes.weight_streaming.graph_facts import whole_words
 from wse_sim.modes.weight_streaming.links import WEST, program_region, streaming_wavelets
 from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
 from wse_sim.modes.weight_streaming.run import StreamingRun

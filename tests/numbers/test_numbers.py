@@ -97,15 +97,15 @@ def test_a_table_typed_by_hand_is_noticed():
 
 def test_a_benchmark_keeps_its_values_with_where_and_when(tmp_path, monkeypatch):
     """Keys that ran are replaced, others stay, and the page's table shows both."""
-    from benchmarks import measured, pages
+    from benchmarks import measurements, pages
 
     copy = tmp_path / "measured.json"
-    copy.write_text(measured.FILE.read_text())
-    monkeypatch.setattr(measured, "FILE", copy)
+    copy.write_text(measurements.FILE.read_text())
+    monkeypatch.setattr(measurements, "FILE", copy)
     monkeypatch.setattr("benchmarks.stale.FILE", tmp_path / "digests.json")
-    before = measured.read("fabric")["values"]
-    measured.keep("fabric", {"dense_256": 5.0e8}, "a made-up machine")
-    after = measured.read("fabric")
+    before = measurements.read("fabric")["values"]
+    measurements.keep("fabric", {"dense_256": 5.0e8}, "a made-up machine")
+    after = measurements.read("fabric")
     assert after["values"] == {**before, "dense_256": 5.0e8}
     assert after["where"] == "a made-up machine"
     assert "| 500 M |" in pages.TABLES["fabric.speed"]()

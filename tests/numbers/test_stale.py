@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from benchmarks import measured, pages, stale
+from benchmarks import measurements, pages, stale
 from benchmarks.tables.base import group, quantity
 
 PICTURES = stale.ROOT / "docs" / "pictures"
@@ -16,7 +16,7 @@ PICTURES = stale.ROOT / "docs" / "pictures"
 def test_every_picture_and_every_measured_table_names_its_sources():
     """No picture is missing from the list, none in the list is missing, and each source exists."""
     pictures = {f"pictures/{path.name}" for path in PICTURES.iterdir() if path.suffix in (".png", ".gif")}
-    assert set(stale.SOURCES) == pictures | set(json.loads(measured.FILE.read_text()))
+    assert set(stale.SOURCES) == pictures | set(json.loads(measurements.FILE.read_text()))
     golden = json.loads((stale.ROOT / "docs" / "numbers.json").read_text())["groups"]
     for name, sources in stale.SOURCES.items():
         assert stale.remedy(name)
@@ -74,15 +74,15 @@ def test_what_is_made_again_is_up_to_date(tmp_path, monkeypatch):
 
 def test_a_benchmark_that_keeps_a_part_of_its_entry_leaves_the_rest_out_of_date(tmp_path, monkeypatch):
     """Only a complete entry is recorded as made."""
-    for module, name in ((measured, "measured.json"), (stale, "digests.json")):
+    for module, name in ((measurements, "measured.json"), (stale, "digests.json")):
         copy = tmp_path / name
         copy.write_text(module.FILE.read_text())
         monkeypatch.setattr(module, "FILE", copy)
     stale.FILE.write_text("{}")
-    values = measured.read("contest")["values"]
-    measured.keep("contest", {"A": values["A"]}, "here")
+    values = measurements.read("contest")["values"]
+    measurements.keep("contest", {"A": values["A"]}, "here")
     assert "contest" not in stale.read()
-    measured.keep("contest", values, "here")
+    measurements.keep("contest", values, "here")
     assert stale.read()["contest"] == stale.digest("contest")
 
 
@@ -111,7 +111,7 @@ def test_rows_of_the_baselines_are_what_the_program_answers():
     rows = baselines.compare_baselines(
         "all", data=data.model_copy(update={"points": chosen}), wafer=WAFER, cluster=CLUSTER
     )
-    kept = measured.read("baselines")["values"]
+    kept = measurements.read("baselines")["values"]
     assert len(rows) == len(chosen)
     for row in rows:
         assert kept[row.id]["systems"] == row.systems

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from wse_sim import cli
 from wse_sim.compiler.placers.options import PlaceOptions
-from wse_sim.declared import Only, Without, command
+from wse_sim.declarations import Only, Without, command
 from wse_sim.errors import ModelError, WseError
 from wse_sim.options import (
     Declared,

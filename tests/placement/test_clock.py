@@ -12,10 +12,10 @@ from wse_sim.compiler.contest import parse_kgraph
 from wse_sim.compiler.placement import portfolio
 from wse_sim.compiler.placement.anneal import Annealer
 from wse_sim.compiler.placement.compact import compact
-from wse_sim.compiler.placement.crew import warm_up
 from wse_sim.compiler.placement.curves import area_bound, build_curves
 from wse_sim.compiler.placement.peel import Peeler, dataflow_orders
 from wse_sim.compiler.placement.portfolio import PortfolioPlacer
+from wse_sim.compiler.placement.portfolio_processes import warm_up
 from wse_sim.compiler.placement.problem import first_illegality
 
 

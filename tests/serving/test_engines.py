@@ -22,10 +22,10 @@ from wse_sim.serving.base import (
     ServingRules,
     open_load,
 )
+from wse_sim.serving.fast_engine import play, serve_fast
 from wse_sim.serving.fast_state import SKIPPED
 from wse_sim.serving.latency import TurnTable
 from wse_sim.serving.line import serve_reference
-from wse_sim.serving.loop import play, serve_fast
 from wse_sim.serving.router import ROUND_ROBIN
 
 COLUMNS = (

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.generated import examples
 from wse_sim.errors import WseError
-from wse_sim.service.answers import load_for
+from wse_sim.service.serving_run import load_for
 from wse_sim.serving.base import TICK_S, Load, ServingError
 from wse_sim.serving.options import ServingOptions
 from wse_sim.serving.traces import FORMS, load_of

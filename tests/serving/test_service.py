@@ -17,12 +17,12 @@ from wse_sim import api, door
 from wse_sim.cli import app
 from wse_sim.errors import WseError
 from wse_sim.modes.generation.plan import GenerationPlan
-from wse_sim.serving import loop, run
+from wse_sim.serving import fast_engine, run
 from wse_sim.serving.base import TICK_S, Load, ServingError, ServingRules
 from wse_sim.serving.energy import draw_of, energy_of
 from wse_sim.serving.latency import read_table, table_of
 from wse_sim.serving.metrics import bench_result, read_goals, request_times
-from wse_sim.serving.shares import shares
+from wse_sim.serving.round_robin import shares
 from wse_sim.serving.workload import drawn_load
 
 MS_TICKS = round(1e-3 / TICK_S)
@@ -92,16 +92,16 @@ def test_an_interrupt_keeps_what_was_answered(monkeypatch: pytest.MonkeyPatch, r
     """After some checks for interrupts, answered requests have the times of the complete run, and others are missing."""
     load = drawn_load(200, rate=100.0, inputs="uniform:1:40", outputs="uniform:1:9")
     whole = run.serve(load, REPLICA, replicas=2, router=router)
-    looks, place = iter(range(100)), loop._serve_routed
+    looks, place = iter(range(100)), fast_engine._serve_routed
 
     def look(*given: object) -> object:
         if next(looks) == 12:
             raise KeyboardInterrupt
         return place(*given) if given else time.perf_counter()
 
-    monkeypatch.setattr(loop, "STEPS", 10)
-    monkeypatch.setattr(loop.time, "monotonic", look)
-    monkeypatch.setattr(loop, "_serve_routed", look)
+    monkeypatch.setattr(fast_engine, "STEPS", 10)
+    monkeypatch.setattr(fast_engine.time, "monotonic", look)
+    monkeypatch.setattr(fast_engine, "_serve_routed", look)
     cut = run.serve(load, REPLICA, replicas=2, router=router, keeps=True)
     assert cut.is_cut
     assert 0 < len(cut.load) < 200
@@ -126,7 +126,7 @@ def test_an_interrupted_command_writes_what_was_answered(
             raise KeyboardInterrupt
         return 0.0
 
-    monkeypatch.setattr(loop.time, "monotonic", look)
+    monkeypatch.setattr(fast_engine.time, "monotonic", look)
     words = "none", "--turns", str(tmp_path / "turns.json"), "--rate", "50", "--requests", "1000", "-q"
     status, text = called(capsys, *words, "--input", "9", "--output", "5", "--out", str(tmp_path / "out"))
     assert status == 130

@@ -20,10 +20,11 @@ from wse_sim.errors import ConfigError, ModelError
 from wse_sim.fabric.vm.session import Session
 from wse_sim.hardware import load_wafer
 from wse_sim.kernels.blocks.mesh import joined_gemv, tree_allreduce
-from wse_sim.modes.generation.apart import apart_cycles, fullest_mean
 from wse_sim.modes.generation.decoder import LayerWork, Product
-from wse_sim.modes.generation.joined import joined_layer_cycles, met
-from wse_sim.modes.generation.packed import (
+from wse_sim.modes.generation.expert_cores import apart_cycles, fullest_mean
+from wse_sim.modes.generation.joined_layer import joined_layer_cycles, met
+from wse_sim.modes.generation.plan import GenerationPlan
+from wse_sim.modes.generation.quantized_weights import (
     GROUP,
     SOURCES,
     group_cycles,
@@ -32,7 +33,6 @@ from wse_sim.modes.generation.packed import (
     probabilities,
     read_loads,
 )
-from wse_sim.modes.generation.plan import GenerationPlan
 from wse_sim.serving.base import (
     EdgeLink,
     PrefillElsewhere,
@@ -43,8 +43,8 @@ from wse_sim.serving.base import (
 )
 from wse_sim.serving.bounds import bounds_of
 from wse_sim.serving.fast_blocks import mixed as mixed_fast
+from wse_sim.serving.fast_engine import serve_fast
 from wse_sim.serving.line import serve_reference
-from wse_sim.serving.loop import serve_fast
 from wse_sim.serving.special import edge_of, read_drafting, read_prefill, speculation_keys, speculation_of
 from wse_sim.serving.speculation import (
     acceptance_to_pay,

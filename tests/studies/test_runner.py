@@ -13,16 +13,16 @@ import pytest
 
 from tests.doors.test_interrupts import gone
 from tests.studies import tasks
-from wse_sim import api, copies
+from wse_sim import api, worker_processes
 from wse_sim.errors import WseError
 from wse_sim.studies import pool as pools
 from wse_sim.studies import standstill
 from wse_sim.studies.evaluate import DIED, DONE, MISFIT, REFUSED
 from wse_sim.studies.folder import Folder
-from wse_sim.studies.planned import plan
 from wse_sim.studies.runner import run_study
 from wse_sim.studies.schema import study_from
 from wse_sim.studies.store import Store
+from wse_sim.studies.study_plan import plan
 
 FIXED = {"model": "fc-mnist", "mode": "weight-streaming"}
 # A small wafer: its maps are made in no time.
@@ -86,8 +86,8 @@ def test_what_does_not_fit_is_a_row_with_what_binds(tmp_path):
 
 def test_values_that_do_not_go_together_are_rows_too(tmp_path):
     spec = study(grid={"wafer.sram_reserved_bytes": [4176, 60000]})
-    planned = plan(spec)
-    assert len(planned.faults) == 1
+    study_plan = plan(spec)
+    assert len(study_plan.faults) == 1
     run_study(spec, tmp_path, workers=0)
     rows = frame_of(tmp_path)
     assert rows["status"].tolist() == [DONE, REFUSED]
@@ -188,8 +188,8 @@ def test_a_worker_of_ours_that_is_stopped_is_ended_and_every_run_is_done(tmp_pat
     the other.
     """
     pytest.importorskip("distributed")
-    monkeypatch.setattr(copies, "LOOK_S", 0.25)
-    monkeypatch.setattr(copies, "QUIET_LOOKS", 8)
+    monkeypatch.setattr(worker_processes, "LOOK_S", 0.25)
+    monkeypatch.setattr(worker_processes, "QUIET_LOOKS", 8)
     made, stopped = [], []
     real = pools.Watch
     monkeypatch.setattr(pools, "Watch", lambda client, cluster: made.append(cluster) or real(client, cluster))
@@ -210,8 +210,8 @@ def test_a_worker_of_ours_that_is_stopped_is_ended_and_every_run_is_done(tmp_pat
 def test_workers_elsewhere_that_are_stopped_are_one_sentence(tmp_path, cluster, monkeypatch):
     """They are stopped while they work and before; finished rows are kept, and the same study continues when they do."""
     monkeypatch.setattr(standstill, "ASK_LOOKS", 1)
-    monkeypatch.setattr(copies, "LOOK_S", 0.5)
-    monkeypatch.setattr(copies, "QUIET_LOOKS", 8)
+    monkeypatch.setattr(worker_processes, "LOOK_S", 0.5)
+    monkeypatch.setattr(worker_processes, "QUIET_LOOKS", 8)
     monkeypatch.setattr(pools, "ANSWER_S", 3.0)
     spec, numbers = study(grid={"batch": list(range(8, 128))}), [w.pid for w in cluster.workers.values()]
 
@@ -368,10 +368,10 @@ def test_without_the_engine_the_sentence_names_the_extra(tmp_path, monkeypatch):
 
 def test_a_study_is_planned_in_chunks_and_few_tasks_wait(tmp_path, monkeypatch):
     """With chunks of 5 settings and tasks of 2, no setting is lost or run twice, and few tasks wait."""
-    from wse_sim.studies import planned, runner
+    from wse_sim.studies import runner, study_plan
 
     spec = study(grid={"batch": [8, 8.0, *range(9, 27)], "micro_batch": [None]}, constraints=["batch != 11"])
-    monkeypatch.setattr(runner, "planned_chunks", lambda given: planned.planned_chunks(given, 5))
+    monkeypatch.setattr(runner, "planned_chunks", lambda given: study_plan.planned_chunks(given, 5))
     monkeypatch.setattr(runner, "cut", lambda requests, *_: [pools.Portion((one,)) for one in requests])
     waiting, ran = [], []
     submit, evaluate = pools.Inline.submit, pools.evaluate
@@ -399,7 +399,7 @@ def test_a_task_carries_differences_and_a_worker_makes_the_same_requests_of_them
     """Other constants, chips, options and models give equal requests, in a fraction of the bytes."""
     import pickle
 
-    from wse_sim.studies.packed import pack, unpack
+    from wse_sim.studies.request_differences import pack, unpack
 
     grid = {
         "batch": [8, 9],

@@ -19,8 +19,8 @@ from wse_sim.options import RunOptions
 from wse_sim.studies.expand import settings
 from wse_sim.studies.expressions import Constraint
 from wse_sim.studies.parameters import parameters
-from wse_sim.studies.planned import planned_sweep
 from wse_sim.studies.schema import MOST_RUNS, read_study, study_from
+from wse_sim.studies.study_plan import planned_sweep
 
 FIXED = {"model": "fc-mnist", "mode": "weight-streaming"}
 

@@ -14,7 +14,7 @@ from wse_sim.hardware import load_wafer
 from wse_sim.kernels.blocks.lines import Line, new_builder, route_reduce
 from wse_sim.kernels.blocks.trees import two_phase
 from wse_sim.kernels.contract.testing import max_abs_error
-from wse_sim.modes.generation.joined import joined_layer_cycles
+from wse_sim.modes.generation.joined_layer import joined_layer_cycles
 from wse_sim.modes.generation.layer_parts import joined_layer
 from wse_sim.timing.layers import time_layer
 

@@ -8,7 +8,7 @@ import pytest
 from tests.handmade import transformer
 from wse_sim import api
 from wse_sim.hardware import load_cluster, load_wafer
-from wse_sim.modes.weight_streaming import WeightStreaming, drawn
+from wse_sim.modes.weight_streaming import WeightStreaming, plan_draws
 from wse_sim.uncertainty.draws import DrawnMachine, draws, ranged
 from wse_sim.uncertainty.spread import plan_figures, plan_spread
 
@@ -79,7 +79,7 @@ def test_a_form_that_takes_no_arrays_is_evaluated_draw_by_draw():
     """A formula branches on a drawn constant: the array raises, and single wafers are evaluated."""
     stated = load_wafer("wse2")
     wafers = [stated.model_copy(update={"exp_cycles": value}) for value in (40.0, 52.0, 60.0)]
-    both = drawn.DrawnWafers.of(wafers)
+    both = plan_draws.DrawnWafers.of(wafers)
     assert np.array_equal(both.together.exp_cycles, [40.0, 52.0, 60.0])
     assert both.together.clock_hz == stated.clock_hz
     branching = both.price(lambda wafer: {"cycles": 1.0 if wafer.exp_cycles < 50 else wafer.exp_cycles})
@@ -125,7 +125,7 @@ def test_pipelined_draws_are_priced_as_arrays(monkeypatch):
     plan = api.compile(graph, mode="pipelined", wafer=load_wafer("wse2"), cluster=load_cluster(), batch=8)
     assert not isinstance(plan, api.Infeasible)
     at_once = []
-    price = drawn.DrawnWafers.price
+    price = plan_draws.DrawnWafers.price
 
     def counted(self, evaluate):
         wafers = []
@@ -133,6 +133,6 @@ def test_pipelined_draws_are_priced_as_arrays(monkeypatch):
         at_once.append(wafers == [self.together])
         return found
 
-    monkeypatch.setattr(drawn.DrawnWafers, "price", counted)
+    monkeypatch.setattr(plan_draws.DrawnWafers, "price", counted)
     plan_spread(plan, SAMPLES)
     assert sum(at_once) > 0.7 * len(at_once) > 0

@@ -12,8 +12,8 @@ import yaml
 
 from wse_sim.hardware import load_cluster
 from wse_sim.serialize import load
-from wse_sim.validation.mine import load_mine
 from wse_sim.validation.run import validate
+from wse_sim.validation.user_runs import load_mine
 
 SCRIPT = """
 import torch

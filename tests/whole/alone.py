@@ -15,7 +15,7 @@ from wse_sim.fabric.format.count import issued_cycles
 from wse_sim.fabric.result import FabricResult
 from wse_sim.fabric.run import run_program
 from wse_sim.modes.pipelined.plan import PipelinedPlan
-from wse_sim.whole.covered import forward_kernel
+from wse_sim.whole.coverage import forward_kernel
 from wse_sim.whole.paths import BACK, Cell, Grid, direction
 from wse_sim.whole.regions.contract import PAIR, stream_order
 from wse_sim.whole.run import stepped

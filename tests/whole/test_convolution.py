@@ -17,7 +17,7 @@ from wse_sim import api
 from wse_sim.errors import ModelError
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole import bundles, compare_with_engine, inputs_over_rows, network, run_whole
-from wse_sim.whole.covered import check_graph
+from wse_sim.whole.coverage import check_graph
 
 CASES: dict[str, tuple[list[nn.Module], tuple[int, int, int], int]] = {
     "strides and zeros around": (

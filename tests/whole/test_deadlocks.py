@@ -29,7 +29,7 @@ from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole import inputs_over_rows
 from wse_sim.whole.run import program_of, stepped
 from wse_sim.whole.trained import trained_network
-from wse_sim.whole.trained.covered import check_any
+from wse_sim.whole.trained.coverage import check_any
 
 LEAST, MOST = 0.15, 6.0
 """Of a true price."""

@@ -20,7 +20,7 @@ from wse_sim.modes.base import expect
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole import compare_with_engine, inputs_over_rows, run_whole
 from wse_sim.whole.regions.norm import NormRegion
-from wse_sim.whole.regions.turns import cable, winding
+from wse_sim.whole.regions.shared_color import cable, winding
 from wse_sim.whole.run import program_of
 
 SIDE = 16

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import measured
+from benchmarks import measurements
 from benchmarks.distribution import distribution, outcomes, summary
 from benchmarks.drawn_models import KINDS, drawn
 from benchmarks.random_models import measure
@@ -45,7 +45,7 @@ def test_sixty_random_models_are_right(block: int) -> None:
 
 def test_the_models_of_the_page_are_those_of_their_seeds() -> None:
     """The row of the page has everything that is drawn from a seed; successive seeds alternate among the kinds."""
-    kept = measured.read("random_models")["values"]
+    kept = measurements.read("random_models")["values"]
     assert [row["seed"] for row in kept["rows"]] == list(
         range(kept["seed"], kept["seed"] + len(kept["rows"]))
     )

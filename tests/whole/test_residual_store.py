@@ -17,7 +17,7 @@ from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole import Compared, compare_with_engine, run_whole
 from wse_sim.whole.regions import dense_shape
 from wse_sim.whole.regions.dense import Dense
-from wse_sim.whole.regions.flowing import Flowing
+from wse_sim.whole.regions.dense_streaming import Flowing
 
 LIES = {"orientation": "kn", "word_rows": True, "most_bundles": 8}
 

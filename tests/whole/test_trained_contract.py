@@ -13,7 +13,7 @@ from benchmarks.drawn_models import Gated
 from tests.whole.alone import first_sample_alone, region_alone, run_alone
 from tests.whole.test_regions import Block, Heads
 from tests.whole.test_trained import Positions, training_plan
-from wse_sim.whole.covered import forward_kernel
+from wse_sim.whole.coverage import forward_kernel
 from wse_sim.whole.trained import TRAINED
 
 

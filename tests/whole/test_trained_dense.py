@@ -22,8 +22,8 @@ from wse_sim.graph import TensorKind
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole.trained import trained_network
 from wse_sim.whole.trained.dense import TrainedDense
-from wse_sim.whole.trained.shared import SharedProducts
-from wse_sim.whole.trained.streamed import StreamedProducts
+from wse_sim.whole.trained.dense_shared import SharedProducts
+from wse_sim.whole.trained.streamed_products import StreamedProducts
 
 
 class Layer(nn.Module):

@@ -21,7 +21,7 @@ from tests.whole.alone import Alone, check_alone, issued, region_alone
 from tests.whole.test_trained import training_plan
 from wse_sim.errors import ModelError
 from wse_sim.kernels import family
-from wse_sim.kernels.blocks.slopes import ACTIVATIONS
+from wse_sim.kernels.blocks.activation_slopes import ACTIVATIONS
 from wse_sim.kernels.contract.family import Tiling
 from wse_sim.whole.trained.pointwise import TrainedPointwise
 

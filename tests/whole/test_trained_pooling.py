@@ -14,7 +14,7 @@ from torch import nn
 from tests.generated import examples
 from tests.whole.alone import EPS, Alone, check_alone, counted, issued, region_alone
 from tests.whole.test_trained import RATE, training_plan
-from wse_sim.kernels.blocks.pooled_training import trained_apart_cost
+from wse_sim.kernels.blocks.pooling_core_training import trained_apart_cost
 from wse_sim.kernels.contract.family import Tiling
 from wse_sim.whole.trained import trained_network
 from wse_sim.whole.trained.pooling import TrainedPooling

@@ -19,8 +19,8 @@ from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole import inputs_over_rows
 from wse_sim.whole.run import stepped
 from wse_sim.whole.training import training_program
-from wse_sim.whole.training.flight import LEAST, flights
-from wse_sim.whole.training.ways import NoWayError
+from wse_sim.whole.training.samples_in_flight import LEAST, flights
+from wse_sim.whole.training.stream_layouts import NoWayError
 
 SAFE = (0, 0)
 

@@ -19,7 +19,7 @@ from wse_sim.cli import (
     study,
     validate,
 )
-from wse_sim.cli.strict import StrictGroup
+from wse_sim.cli.strict_parser import StrictGroup
 from wse_sim.cstorch import options as cstorch_options
 
 MODELS, LOOK, KERNELS = "Models", "Inspect, and write reports again", "Kernels and placements"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wse_sim.declared import command
+from wse_sim.declarations import command
 from wse_sim.errors import WseError
 from wse_sim.files import claim_file, claim_folder
 from wse_sim.options import Declared, option

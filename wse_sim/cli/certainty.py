@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from wse_sim.atomic_files import together
 from wse_sim.cli.common import (
     Screen,
     all_but,
@@ -17,10 +18,9 @@ from wse_sim.cli.common import (
     unused,
     without_effect,
 )
-from wse_sim.declared import command
+from wse_sim.declarations import command
 from wse_sim.errors import WseError
 from wse_sim.options import Declared, Real, RunOptions, Whole, option
-from wse_sim.written import together
 
 if TYPE_CHECKING:
     from wse_sim.compiler.plan import Infeasible

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from wse_sim.cli.common import JsonOption, print_json
-from wse_sim.cli.strict import StrictGroup
+from wse_sim.cli.strict_parser import StrictGroup
 from wse_sim.errors import WseError
 from wse_sim.files import claim_folder, is_folder
 

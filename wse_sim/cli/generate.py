@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from wse_sim.atomic_files import together
 from wse_sim.cli.certainty import Certainty, as_data, intervals_of, lines, unused_bounds
 from wse_sim.cli.common import Screen, print_json, progress, say_without_effect, unused
-from wse_sim.declared import command
+from wse_sim.declarations import command
 from wse_sim.options import BothTimings, CacheOption, GenerationChoice, GenerationOptions, option
 from wse_sim.report.text import number
-from wse_sim.written import together
 
 if TYPE_CHECKING:
     from wse_sim.api import Timed

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from wse_sim.atomic_files import together, write_whole
 from wse_sim.cli.certainty import Certainty, read_parameters, unused_bounds
 from wse_sim.cli.common import Screen, all_but, print_json, progress, say_without_effect, unused
-from wse_sim.declared import Without, command
+from wse_sim.declarations import Without, command
 from wse_sim.errors import WseError
 from wse_sim.files import claim_folder
 from wse_sim.options import KernelOptions, option
 from wse_sim.units import counted
-from wse_sim.written import together, write_whole
 
 if TYPE_CHECKING:
     from wse_sim.bench.command import KernelReport

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from wse_sim.atomic_files import together
 from wse_sim.cli.common import unused
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.engine.result import Result
 from wse_sim.errors import WseError
 from wse_sim.options import Declared, option
 from wse_sim.units import counted
-from wse_sim.written import together
 
 if TYPE_CHECKING:
-    from wse_sim.report.measured import MeasuredCounters
+    from wse_sim.report.fabric_counters import MeasuredCounters
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def write_all(
     """Save the result and everything that is drawn from it; `measured` has the counters of a fabric run, if there was
     one.
 
-    Call it inside :func:`wse_sim.written.together`: what is here is whole if all of it is.
+    Call it inside :func:`wse_sim.atomic_files.together`: what is here is whole if all of it is.
     """
     from wse_sim.report import tables
     from wse_sim.serialize import save

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from wse_sim.atomic_files import together, whole
 from wse_sim.cli.common import Screen, all_but, console, print_json, progress, say_without_effect, unused
 from wse_sim.compiler.placers.options import PlaceOptions, listed
-from wse_sim.declared import command
+from wse_sim.declarations import command
 from wse_sim.errors import WseError
 from wse_sim.files import claim_folder
-from wse_sim.written import together, whole
 
 if TYPE_CHECKING:
     from wse_sim.compiler.plan import Infeasible
@@ -162,7 +162,7 @@ def _compare(
     from wse_sim.hardware import load_cluster, load_wafer
     from wse_sim.modes import simulate
     from wse_sim.modes.base import expect
-    from wse_sim.modes.pipelined.comparing import score, verdict
+    from wse_sim.modes.pipelined.placement_comparison import score, verdict
     from wse_sim.modes.pipelined.plan import PipelinedPlan
 
     wafer = load_wafer(options.wafer)

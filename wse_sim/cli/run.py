@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from wse_sim.atomic_files import together
 from wse_sim.cli.certainty import Certainty, as_data, intervals_of, lines, unused_bounds
 from wse_sim.cli.common import (
     Screen,
@@ -30,12 +31,11 @@ from wse_sim.cli.outputs import (
     write_all,
     write_json,
 )
-from wse_sim.declared import Without, command
+from wse_sim.declarations import Without, command
 from wse_sim.errors import WseError
 from wse_sim.files import claim_folder
 from wse_sim.hardware import load_wafer
 from wse_sim.options import BothTimings, RunOptions, option
-from wse_sim.written import together
 
 if TYPE_CHECKING:
     from wse_sim.api import Timed
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from wse_sim.graph import KernelGraph
     from wse_sim.modes.pipelined.plan import PipelinedPlan
     from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
-    from wse_sim.report.measured import MeasuredCounters
+    from wse_sim.report.fabric_counters import MeasuredCounters
     from wse_sim.uncertainty import Interval
     from wse_sim.whole import Compared, ComparedStreaming, ComparedTraining
     from wse_sim.whole.random_values import Made

@@ -12,13 +12,13 @@ import typer
 
 from wse_sim.cli.common import Screen, print_json, progress, say_without_effect, unused
 from wse_sim.cli.serve_output import as_text, heading
-from wse_sim.declared import command
+from wse_sim.declarations import command
 from wse_sim.options import Real, Whole, option
 from wse_sim.serving.base import ServingError
 from wse_sim.serving.options import ServingOptions
 
 if TYPE_CHECKING:
-    from wse_sim.service.answers import ServiceAnswer
+    from wse_sim.service.serving_run import ServiceAnswer
     from wse_sim.serving.curve import CurvePoint
 
 MOST_WINDOW_S = 1e8
@@ -69,8 +69,8 @@ def serve_command(
     """Simulate a service: latencies and throughput of requests, goodput, and the rate or the wafers that goals need."""
     from wse_sim.cli.serve_files import write_files
     from wse_sim.report.serving_page import ServingPage
-    from wse_sim.service.answers import Unserved, answer_of, curve_for
     from wse_sim.service.data import as_data
+    from wse_sim.service.serving_run import Unserved, answer_of, curve_for
     from wse_sim.serving.metrics import read_goals
 
     say_without_effect(_idle(options), screen.strict)
@@ -118,7 +118,7 @@ OF_RUNS = (
 def _listen(model: str, options: ServeCommand, screen: Screen) -> None:
     """Answer requests of clients until an interrupt."""
     from wse_sim.endpoint.server import EndpointChoice, check_installed, listening, serve_http
-    from wse_sim.service.answers import NO_MODEL, Unserved, replica_for
+    from wse_sim.service.serving_run import NO_MODEL, Unserved, replica_for
 
     check_installed()
     if (model == NO_MODEL) != (options.turns is not None):

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from wse_sim.atomic_files import together
 from wse_sim.files import Values
 from wse_sim.serving.base import TICK_S
 from wse_sim.serving.metrics import request_times
 from wse_sim.serving.run import Serving
 from wse_sim.serving.series import columns_of
-from wse_sim.written import together
 
 if TYPE_CHECKING:
     from wse_sim.report.serving_page import ServingPage

@@ -9,7 +9,7 @@ from wse_sim.report.text import number
 from wse_sim.serving.options import ServingOptions
 
 if TYPE_CHECKING:
-    from wse_sim.service.answers import ServiceAnswer
+    from wse_sim.service.serving_run import ServiceAnswer
 
 
 def heading(model: str, options: ServingOptions, answer: ServiceAnswer) -> str:

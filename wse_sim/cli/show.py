@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from wse_sim.cli.common import JsonOption, print_json, say_without_effect
-from wse_sim.cli.strict import StrictGroup
-from wse_sim.declared import said_timings
+from wse_sim.cli.strict_parser import StrictGroup
+from wse_sim.declarations import said_timings
 from wse_sim.errors import WseError
 from wse_sim.files import claim_file
 from wse_sim.options import MOST_COUNT

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from wse_sim.atomic_files import together, whole
 from wse_sim.cli.common import Screen, print_json, say_without_effect, unused
-from wse_sim.cli.strict import StrictGroup
-from wse_sim.declared import command
+from wse_sim.cli.strict_parser import StrictGroup
+from wse_sim.declarations import command
 from wse_sim.errors import WseError
 from wse_sim.files import is_file
-from wse_sim.foreign import code_of
 from wse_sim.options import Declared, Whole, option
-from wse_sim.written import together, whole
+from wse_sim.user_code import code_of
 
 if TYPE_CHECKING:
     from typer._click.core import Context
 
-    from wse_sim.studies.planned import Planned
     from wse_sim.studies.schema import StudySpec
     from wse_sim.studies.store import Store
+    from wse_sim.studies.study_plan import Planned
 
 RUN = "run"
 
@@ -153,8 +153,8 @@ class ProgressLine:
 
 def _dry_run(spec: StudySpec, options: StudyCommand, screen: Screen) -> None:
     """Print the number of runs and of captures, what the store has, and an estimate of the time."""
-    from wse_sim.studies.planned import estimate_s, planned_sweep
     from wse_sim.studies.store import FILE, Store
+    from wse_sim.studies.study_plan import estimate_s, planned_sweep
 
     store_path = options.store or (options.out / FILE if options.out is not None else None)
     there: Store | None = (
@@ -192,8 +192,8 @@ def _dry_run(spec: StudySpec, options: StudyCommand, screen: Screen) -> None:
 
 
 def _first_trial(spec: StudySpec) -> Planned:
-    from wse_sim.studies.planned import plan
     from wse_sim.studies.search import corner
+    from wse_sim.studies.study_plan import plan
 
     return plan(spec, [corner(spec)])
 

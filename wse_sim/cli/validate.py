@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from wse_sim.atomic_files import together
 from wse_sim.cli.certainty import Certainty, unused_bounds
 from wse_sim.cli.common import Screen, print_json, progress, say_without_effect
-from wse_sim.declared import command
+from wse_sim.declarations import command
 from wse_sim.errors import WseError
 from wse_sim.files import is_folder
-from wse_sim.foreign import code_of
 from wse_sim.options import Declared, Timing, Whole, option
-from wse_sim.written import together
+from wse_sim.user_code import code_of
 
 if TYPE_CHECKING:
     from wse_sim.validation.refit import Refit
@@ -113,8 +113,8 @@ def _without_code(point: Point) -> Point:
 
 def _stated(options: ValidateCommand) -> Suite:
     """Return the points as their files state them."""
-    from wse_sim.validation.mine import load_mine
     from wse_sim.validation.suite import Suite, load_suite
+    from wse_sim.validation.user_runs import load_mine
 
     if options.mine is None:
         return load_suite(options.data)

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Protocol
 
+from wse_sim.compressed_pickle import Compressed
 from wse_sim.graph import KernelGraph
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.hardware import Cluster, Wafer
-from wse_sim.pickled import Compressed
 from wse_sim.serialize import saved
 from wse_sim.view_registry import Displayed
 

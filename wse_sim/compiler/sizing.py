@@ -9,7 +9,7 @@ which share the region's cores. It does not include `idle`: samples follow each 
 fill of a rectangle delays the first row (:attr:`Stage.latency_cycles`) but takes no issue slot. The memory of
 a core contains weights with gradient and optimizer state, buffers and code, and a part of what is spread over
 the region: the activations of all samples in flight and the samples that wait in streams
-(:mod:`wse_sim.compiler.waiting`).
+(:mod:`wse_sim.compiler.sample_buffers`).
 
 With R replicas every stage exists R times, so R times the fewest cores must fit on the wafer.
 
@@ -35,8 +35,8 @@ from numpy.typing import NDArray
 from wse_sim.compiler.block_recompute import BlockRecompute
 from wse_sim.compiler.pins import pinned_size
 from wse_sim.compiler.pricing import FloatArray, Prices, geometric
+from wse_sim.compiler.sample_buffers import bytes_at_cut, samples_in_flight, stream_bytes
 from wse_sim.compiler.scores import works_out_again
-from wse_sim.compiler.waiting import bytes_at_cut, samples_in_flight, stream_bytes
 from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels import Tiling, family

@@ -13,8 +13,8 @@ from wse_sim.compiler.coloring import HOST_COLORS, assign_colors, colors_for_str
 from wse_sim.compiler.nets import Net, Point, bundle_width, edge_channel, hops_of, links_needed, middle
 from wse_sim.compiler.plan import Infeasible, Stage, Stream
 from wse_sim.compiler.routing import Router, add_region_load
+from wse_sim.compiler.sample_buffers import comes_back, readers_of, stream_depth
 from wse_sim.compiler.sizing import Sizer
-from wse_sim.compiler.waiting import comes_back, readers_of, stream_depth
 from wse_sim.graph import KernelGraph, TensorKind
 from wse_sim.hardware import Wafer
 from wse_sim.kernels import family

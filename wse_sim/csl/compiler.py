@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
+from wse_sim.atomic_files import settle, together
 from wse_sim.csl import types as ty
 from wse_sim.csl.diagnostics import NOWHERE, CslError
 from wse_sim.csl.images import build_image
@@ -26,7 +27,6 @@ from wse_sim.errors import WseError
 from wse_sim.fabric.vm.image import Image, Symbol
 from wse_sim.fabric.vm.opcodes import HALF_FORMATS
 from wse_sim.files import claim_folder, is_file
-from wse_sim.written import settle, together
 
 RECURSION = 20_000
 HOST_COLUMNS_WEST, HOST_COLUMNS_EAST, HOST_ROWS = 4, 3, 1

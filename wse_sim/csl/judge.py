@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from wse_sim.atomic_files import scratch
 from wse_sim.csl.compiler import CompiledProgram, Export, compile_program
 from wse_sim.csl.diagnostics import SOURCES, CslError
 from wse_sim.csl.host.arrays import argument_word
@@ -32,7 +33,6 @@ from wse_sim.errors import ConfigError, WseError
 from wse_sim.fabric.vm.report import Fault
 from wse_sim.fabric.vm.session import Outcome, Session
 from wse_sim.hardware import load_wafer
-from wse_sim.written import scratch
 
 Values = int | float | bool | list[object]
 HOST_CYCLES = 1000

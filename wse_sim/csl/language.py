@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from wse_sim.atomic_files import scratch
 from wse_sim.csl import tree
 from wse_sim.csl.compiler import CompiledProgram, compile_program
 from wse_sim.csl.diagnostics import SOURCES, CslError
@@ -31,7 +32,6 @@ from wse_sim.fabric.vm.arithmetic import COST, COST_MEMORY, operation_table
 from wse_sim.fabric.vm.build import priced_code
 from wse_sim.fabric.vm.opcodes import VECTOR_OPS
 from wse_sim.hardware import load_wafer
-from wse_sim.written import scratch
 
 _WORD = re.compile(r"@?[A-Za-z_]\w*")
 _IMPORT = re.compile(r"""(?:const|var)\s+(\w+)\s*=\s*@import_module\(\s*"([^"]+)\"""")

@@ -31,12 +31,12 @@ import numpy.typing as npt
 import torch
 from torch._ops import OpOverload
 
+from wse_sim.atomic_files import whole
 from wse_sim.cstorch import faults, runtime
 from wse_sim.cstorch.kinds import Location, Plain
 from wse_sim.cstorch.stores import of_run
 from wse_sim.errors import WseError
 from wse_sim.files import JSON, is_file
-from wse_sim.written import whole
 
 if TYPE_CHECKING:
     import h5py

@@ -16,7 +16,7 @@ from types import FrameType
 
 from wse_sim.cstorch.stores import of_run
 from wse_sim.errors import WseError
-from wse_sim.foreign import owner_of
+from wse_sim.user_code import owner_of
 
 LOG = logging.getLogger("wse_sim.cstorch")
 _TORCH = f"torch{os.sep}"

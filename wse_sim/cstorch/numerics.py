@@ -64,7 +64,7 @@ CB_LARGEST, CB_LEAST = (2.0 - 2.0**-9) * 2.0**31, 2.0**-30
 """Largest and least number of cbfloat16: exponents -30 to 31 about the bias 31, as in IEEE formats.
 
 The range of the training stack: the `GradScaler` of cerebras-pytorch 2.10 begins at the largest power of two of the half type, 2**15 for
-float16 and 2**31 for cbfloat16.  Programs in CSL have the bias 42 (bits of 6.0 in the language guide, `wse_sim/fabric/vm/halves.py`).  Both
+float16 and 2**31 for cbfloat16.  Programs in CSL have the bias 42 (bits of 6.0 in the language guide, `wse_sim/fabric/vm/half_floats.py`).  Both
 can hold, because the exponent bias of the floating-point unit is programmable (US patent 11,062,202).
 """
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from wse_sim.cstorch.runner_options import RunnerOptions
-from wse_sim.declared import command
+from wse_sim.declarations import command
 from wse_sim.errors import WseError
 from wse_sim.hardware import load_cluster, load_wafer
 

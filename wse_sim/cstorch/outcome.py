@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from wse_sim.atomic_files import together, write_whole
 from wse_sim.cstorch import runtime
 from wse_sim.files import claim_folder
-from wse_sim.written import together, write_whole
 
 if TYPE_CHECKING:
     from wse_sim.cstorch.compiled import Compiled

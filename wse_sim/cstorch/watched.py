@@ -29,7 +29,7 @@ import torch
 
 from wse_sim.cstorch import faults, runtime
 from wse_sim.cstorch.optimizer_hooks import numbers_of
-from wse_sim.foreign import owner_of
+from wse_sim.user_code import owner_of
 
 _PLAIN = (int, float, bool, str, complex, type(None))
 _CONTAINERS = (list, tuple, set, deque)

@@ -18,8 +18,8 @@ from starlette.routing import Route
 
 from wse_sim._version import __version__
 from wse_sim.endpoint.metrics import ServiceMetrics
-from wse_sim.endpoint.pump import Caller, QueueFullError, ServicePump
 from wse_sim.endpoint.requests import AskedCompletion, ReplyForm, asked, fault, read_body, tokens_of
+from wse_sim.endpoint.simulated_clock import Caller, QueueFullError, ServicePump
 from wse_sim.errors import WseError
 from wse_sim.serving.base import ServingError
 from wse_sim.serving.live import LiveReplicas, LiveTimes

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wse_sim.compiler.plan import CoreMemory, Plan, Region, Stream
+from wse_sim.compressed_pickle import Compressed
 from wse_sim.engine.bounds import Interval
 from wse_sim.graph.kernel_graph import frozen
-from wse_sim.pickled import Compressed
 from wse_sim.serialize import same, save, saved
 from wse_sim.view_registry import Displayed, view
 

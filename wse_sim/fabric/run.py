@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import NamedTuple
 
-from wse_sim.compiling import clock
+from wse_sim.compile_time import clock
 from wse_sim.errors import ProgramError
 from wse_sim.fabric.executors.base import MAX_CYCLES, BusyBins, Executor, Options
 from wse_sim.fabric.executors.gpu.executor import Gpu

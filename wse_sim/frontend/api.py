@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from wse_sim.errors import ModelError
 from wse_sim.files import exists
-from wse_sim.foreign import guarded, loaded, owning
-from wse_sim.frontend import shipped, store
+from wse_sim.frontend import shipped_graphs, store
 from wse_sim.frontend.doctor import Diagnosis, examine, examine_graph
 from wse_sim.frontend.factories import names_file, unnamed
 from wse_sim.frontend.hints import marked_pins, pin_kernels
@@ -39,6 +38,7 @@ from wse_sim.frontend.training import add_training
 from wse_sim.graph import KernelGraph, frozen
 from wse_sim.hardware import load_wafer
 from wse_sim.timings import spent
+from wse_sim.user_code import guarded, loaded, owning
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     import torch
 
     from wse_sim.frontend.build import LoweredModel
-    from wse_sim.frontend.given import Made
+    from wse_sim.frontend.model_objects import Made
     from wse_sim.frontend.trace import Trace
 
 __all__ = [
@@ -63,7 +63,7 @@ __all__ = [
 ]
 
 Model = str | Path | Mapping[str, Any] | KernelGraph | object
-"""A model: a name, a file, its sizes, a kernel graph, or a PyTorch object (:mod:`wse_sim.frontend.given`)."""
+"""A model: a name, a file, its sizes, a kernel graph, or a PyTorch object (:mod:`wse_sim.frontend.model_objects`)."""
 
 
 def _torch_part(name: str) -> ModuleType:
@@ -134,10 +134,14 @@ def load_model(
         return spec if batch is None else spec.with_samples(batch)
     if inputs is not None or not isinstance(spec, str | Path | Mapping):
         return _load(spec if inputs is None else (spec, inputs), batch, seq, options)[0]
-    if isinstance(spec, Mapping) and "torch" in sys.modules and _torch_part("given").holds_tensors(spec):
+    if (
+        isinstance(spec, Mapping)
+        and "torch" in sys.modules
+        and _torch_part("model_objects").holds_tensors(spec)
+    ):
         raise ModelError("a dict of tensors contains weights but no program; give (module, inputs)")
     key = store.key_of(spec, batch, seq, options)
-    if key is not None and (found := shipped.get(spec, seq, options)) is not None:
+    if key is not None and (found := shipped_graphs.get(spec, seq, options)) is not None:
         return found.with_samples(batch or 1)
     graph = store.get(key) if key is not None else None
     if graph is None:
@@ -304,7 +308,7 @@ def _load(
         raise unnamed(text)
     if ":" in text:
         factory, name = (
-            _torch_part("given") and loaded(text, "a factory", ModelError),
+            _torch_part("model_objects") and loaded(text, "a factory", ModelError),
             text.rpartition(":")[2],
         )
         return _from_object(factory, f"'{text}'", name, batch, options)
@@ -430,7 +434,7 @@ def _finish(
             graph = add_training(forward, optimizer=options.optimizer, recompute=options.recompute)
         with spent("FLOPs by torch"):
             kept = graph if options.recompute == "none" else add_training(forward)
-            graph = _torch_part("joint").compared(graph, kept, trace, options.train is not None)
+            graph = _torch_part("torch_flops").compared(graph, kept, trace, options.train is not None)
     lowered.graph = graph
     return graph, lowered
 
@@ -449,7 +453,7 @@ def _from_program(
         raise ModelError(
             f"{what} is a captured program, which takes no adapters; give the module it was made of"
         )
-    if program.example_inputs and _torch_part("given").of_dynamic_shapes(program):
+    if program.example_inputs and _torch_part("model_objects").of_dynamic_shapes(program):
         # Dynamic shapes get the sizes of the example inputs.
         args, kwargs = program.example_inputs
         graph, lowered = _lower(program.module(), args, kwargs, options, samples=None, name=name)
@@ -463,7 +467,7 @@ def _from_object(
     given: object, what: str, name: str, batch: int | None, options: Lowering
 ) -> tuple[KernelGraph, LoweredModel]:
     """Lower a model that is an object; `what` is its name in messages, `name` its name in the graph."""
-    parts = _torch_part("given")
+    parts = _torch_part("model_objects")
     _torch_part("capture")
     found = parts.taken_apart(given, what)
     if isinstance(found, KernelGraph):
@@ -484,7 +488,7 @@ def _from_object(
         if batch is None or batch == graph.samples:
             return graph, lowered
         if is_uncertain(graph.notes) and batch % graph.samples == 0:
-            more = _torch_part("fakes").with_more_samples((args, kwargs), batch // graph.samples)
+            more = _torch_part("capture_inputs").with_more_samples((args, kwargs), batch // graph.samples)
             if more is not None:
                 with suppress(ModelError):  # the graph of the given arguments then has a note
                     return lowered_for((module, *more))
@@ -501,7 +505,7 @@ def load_module(spec: str) -> Made:
     ModelError
         If the factory is not found or fails, or returns no module with arguments.
     """
-    parts = _torch_part("given")
+    parts = _torch_part("model_objects")
     _torch_part("capture")
     found = parts.taken_apart(loaded(spec, "a factory", ModelError), f"'{spec}'")
     if isinstance(found, tuple):

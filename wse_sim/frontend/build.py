@@ -11,8 +11,8 @@ from wse_sim.frontend.attention_layout import stated
 from wse_sim.frontend.classify import Draft, classify, opaque
 from wse_sim.frontend.classify_rows import known_operators
 from wse_sim.frontend.cleanup import clean
-from wse_sim.frontend.cuts import Cuts, cuts_of
 from wse_sim.frontend.fusions import DraftGraph
+from wse_sim.frontend.gradient_cuts import Cuts, cuts_of
 from wse_sim.frontend.obstacles import met
 from wse_sim.frontend.orders import (
     is_straight,

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from wse_sim.errors import UnsupportedOpError
-from wse_sim.frontend import capture, joint
+from wse_sim.frontend import capture, torch_flops
 from wse_sim.frontend.api import Lowering, _finish
 from wse_sim.frontend.obstacles import Obstacle, collecting
 from wse_sim.frontend.precision import precision_of
@@ -60,7 +60,7 @@ def lower_calls(
     def trace() -> Trace:
         made = capture.trace_exported(program, name=name)
         made.notes += notes
-        made.counts = (lambda trains: joint.counted_module(module, args, None, trains), *made.counts)
+        made.counts = (lambda trains: torch_flops.counted_module(module, args, None, trains), *made.counts)
         return made
 
     try:

@@ -23,14 +23,15 @@ from torch.fx.node import Argument as FxArgument
 from torch.utils import _pytree as pytree
 
 from wse_sim.errors import ModelError, WseError
-from wse_sim.frontend import joint
+from wse_sim.frontend import torch_flops
 from wse_sim.frontend.archive import inert
+from wse_sim.frontend.branch_folding import FoldedTests, placeholder, products_seen, says_shape
+from wse_sim.frontend.capture_inputs import as_fake, told_apart, with_more_samples
 from wse_sim.frontend.containers import Containers, root_of, unread
-from wse_sim.frontend.decomposed import decomposed
+from wse_sim.frontend.decompositions import decomposed
 from wse_sim.frontend.devices import modules_stay
 from wse_sim.frontend.eager_types import types_as_eager
 from wse_sim.frontend.equal_layers import Layers
-from wse_sim.frontend.fakes import as_fake, told_apart, with_more_samples
 from wse_sim.frontend.faults import (
     asked_for_gradient,
     holds_cache,
@@ -38,15 +39,14 @@ from wse_sim.frontend.faults import (
     sentence_of,
     unwanted_operator,
 )
-from wse_sim.frontend.folding import FoldedTests, placeholder, products_seen, says_shape
+from wse_sim.frontend.forward_gradients import captured
+from wse_sim.frontend.function_definitions import defined
 from wse_sim.frontend.layer_copies import copied
 from wse_sim.frontend.obstacles import guesses, is_collecting, met
-from wse_sim.frontend.own_gradients import captured
 from wse_sim.frontend.regions import FROZEN, frozen_marked, without_regions
 from wse_sim.frontend.samples import FACTOR
 from wse_sim.frontend.substitutes import modules_go_on
 from wse_sim.frontend.trace import Argument, Node, NodeRef, Trace
-from wse_sim.frontend.unfused import defined
 from wse_sim.frontend.watch import (
     Caches,
     as_it_was,
@@ -329,7 +329,7 @@ def trace_module(
             raise
         trace = _traced(module, args, kwargs, training, ties, name, None)
     given = (tuple(args), dict(kwargs or {}))
-    trace.counts = (lambda trains: joint.counted_module(module, *given, trains), *trace.counts)
+    trace.counts = (lambda trains: torch_flops.counted_module(module, *given, trains), *trace.counts)
     more = None if is_collecting() else with_more_samples(given, FACTOR)
     if more is not None:
         args, kwargs = more
@@ -387,7 +387,7 @@ def trace_exported(
         program = copied(program, layers)
     program = decomposed(program, lambda target: _operator(target)[0])
     trace = _Reader(program, dict(ties or {}) | _ties_of(program), name).trace()
-    trace.counts = (lambda trains: joint.counted_program(program, trains),)
+    trace.counts = (lambda trains: torch_flops.counted_program(program, trains),)
     return trace
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+from wse_sim.atomic_files import write_whole
 from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.kernels import family
-from wse_sim.written import write_whole
 
 _BOX_WIDTH, _BOX_HEIGHT, _GAP, _MARGIN, _COLUMN = 330, 38, 22, 40, 520
 

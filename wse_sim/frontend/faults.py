@@ -6,7 +6,7 @@ import re
 import traceback
 from pathlib import Path
 
-from wse_sim.foreign import not_installed
+from wse_sim.user_code import not_installed
 
 _READ = "Tensor.item"
 

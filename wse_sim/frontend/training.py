@@ -12,7 +12,7 @@ import dataclasses
 from wse_sim.errors import ModelError
 from wse_sim.frontend.obstacles import met
 from wse_sim.frontend.repeats import find_repeats
-from wse_sim.frontend.saved import saved_bytes
+from wse_sim.frontend.saved_bytes import saved_bytes
 from wse_sim.graph import KernelGraph, TensorKind, frozen
 from wse_sim.graph.optimizers import optimizer_named
 from wse_sim.kernels import family

@@ -382,7 +382,7 @@ def reject_assigned_attributes(
 def _is_ours(file: str) -> bool:
     """Return whether a file is one of the frontend's that replace functions of torch during a capture."""
     return file.endswith(
-        tuple(f"wse_sim/frontend/{name}.py" for name in ("folding", "expansions", "alignments"))
+        tuple(f"wse_sim/frontend/{name}.py" for name in ("branch_folding", "expansions", "alignments"))
     )
 
 

@@ -37,7 +37,7 @@ from wse_sim.hardware.constants import (
     one_sentence,
     units_of,
 )
-from wse_sim.hardware.once import read_once
+from wse_sim.hardware.constants_cache import read_once
 from wse_sim.hardware.wafer import Wafer
 from wse_sim.serialize import saved
 

@@ -27,7 +27,7 @@ from wse_sim.hardware.constants import (
     one_sentence,
     units_of,
 )
-from wse_sim.hardware.once import read_once
+from wse_sim.hardware.constants_cache import read_once
 from wse_sim.hardware.scalar_costs import ScalarCosts
 from wse_sim.serialize import saved
 from wse_sim.view_registry import Displayed

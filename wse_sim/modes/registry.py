@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from wse_sim.compiler.plan import Plan
 from wse_sim.errors import ModelError
-from wse_sim.foreign import loaded
 from wse_sim.modes.base import Mode
 from wse_sim.modes.generation import Generation
 from wse_sim.modes.pipelined import Pipelined
 from wse_sim.modes.pipelined_systems import PipelinedSystems
 from wse_sim.modes.weight_streaming import WeightStreaming
+from wse_sim.user_code import loaded
 
 MODES: list[Mode] = [Pipelined(), WeightStreaming(), PipelinedSystems(), Generation()]
 """All modes, in the order of lists and comparisons. To add a mode, add a folder and an entry here, or call

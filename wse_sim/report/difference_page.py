@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from wse_sim.atomic_files import write_whole
 from wse_sim.report.difference import Change, Difference
 from wse_sim.report.pages import parts_of, templates
 from wse_sim.report.text import number, seconds, si
-from wse_sim.written import write_whole
 
 FILE = "difference.html"
 MOST_ROWS = 40

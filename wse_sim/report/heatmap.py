@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wse_sim.compiler.plan import Region
-from wse_sim.drawn import plain_text
 from wse_sim.engine.result import LINK_QUANTITIES, QUANTITIES, Result
 from wse_sim.errors import WseError
 from wse_sim.hardware import Wafer
+from wse_sim.picture_text import plain_text
 from wse_sim.report import bottleneck, treemap, views
 from wse_sim.report.text import percent, shorten, si
 

@@ -19,9 +19,9 @@ from wse_sim.compiler.plan import CoreMemory, Infeasible, Region, Stream
 from wse_sim.engine.result import LINK_QUANTITIES, Result
 from wse_sim.hardware import Cluster, Wafer
 from wse_sim.report import bottleneck, hta, tables, views
+from wse_sim.report.fabric_counters import MeasuredCounters
 from wse_sim.report.heatmap import DIRECTIONS, scale_end, used_cores
 from wse_sim.report.levers import SHOWN, levers_of
-from wse_sim.report.measured import MeasuredCounters
 from wse_sim.report.pages import as_json, parts_of, templates
 from wse_sim.report.text import shorten, si
 from wse_sim.report.treemap import treemap

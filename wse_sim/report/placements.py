@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wse_sim.drawn import plain_text
+from wse_sim.picture_text import plain_text
 
 if TYPE_CHECKING:
     from wse_sim.modes.pipelined.plan import PipelinedPlan

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from wse_sim.drawn import plain_text
+from wse_sim.picture_text import plain_text
 from wse_sim.report.text import seconds
 from wse_sim.serving.base import TICK_S
 from wse_sim.serving.metrics import request_times

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from wse_sim.files import Values
-from wse_sim.service.answers import ServiceAnswer
+from wse_sim.service.serving_run import ServiceAnswer
 from wse_sim.serving.base import TICK_S
 from wse_sim.serving.curve import CurvePoint
 from wse_sim.serving.energy import energy_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wse_sim.frontend import Model
-from wse_sim.service.answers import Unserved, replica_for
+from wse_sim.service.serving_run import Unserved, replica_for
 from wse_sim.serving.base import ServingError
 from wse_sim.serving.options import ServingOptions
 from wse_sim.serving.predictor import Predictor

@@ -181,7 +181,7 @@ class EdgeLink:
 
 @dataclass(frozen=True)
 class PrefillElsewhere:
-    """Prefill on other machines, which send keys and values; see :mod:`wse_sim.serving.handover`.
+    """Prefill on other machines, which send keys and values; see :mod:`wse_sim.serving.prefill_transfer`.
 
     Either machines that take `ticks[p]` for a prompt of p tokens, one prompt after the other, or `lines` of wafers with the same
     table of turns. `streams`: each layer is sent when it is finished; the last one of `layers` is sent at the end.

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from wse_sim.serving.base import TICK_S, Load, Served, ServingRules, Ticks
-from wse_sim.serving.handover import EdgeState, PrefillState
 from wse_sim.serving.latency import TurnTable
+from wse_sim.serving.prefill_transfer import EdgeState, PrefillState
 from wse_sim.serving.special import expected_cycle
 
 

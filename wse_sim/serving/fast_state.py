@@ -19,8 +19,8 @@ from wse_sim.serving.base import (
     ServingRules,
     most_samples,
 )
-from wse_sim.serving.contents import flat_contents
 from wse_sim.serving.latency import TurnTable
+from wse_sim.serving.prompt_tokens import flat_contents
 from wse_sim.serving.speculation import threshold
 
 Int = NDArray[np.int64]

@@ -5,7 +5,7 @@ A turn of n tokens, m of which yield a token of an answer, takes this time in re
     t_r = base_r(n) + m head_r + l_r (sum over its tokens of deep(s))       s = ceil(context / P) slots
 
 base_r is the time of the layers for n tokens whose contexts fit one slot
-(:mod:`wse_sim.modes.generation.joined`), of the embedding, and of the transfer of n tokens to the next
+(:mod:`wse_sim.modes.generation.joined_layer`), of the embedding, and of the transfer of n tokens to the next
 region. head_r is the time of the head for one token, in the region that holds it. deep(s) is the additional
 time per token and layer for a context of s slots. A token of an answer counts when it has returned to the
 first region, where its request continues.
@@ -21,10 +21,11 @@ from typing import Protocol
 
 import numpy as np
 
+from wse_sim.atomic_files import write_whole
 from wse_sim.errors import ConfigError
 from wse_sim.files import Values, read_json
 from wse_sim.modes.generation.plan import GenerationPlan
-from wse_sim.modes.generation.turns import TurnPrices
+from wse_sim.modes.generation.turn_costs import TurnPrices
 from wse_sim.serving.base import (
     MOST_TICKS,
     MOST_TURN_TOKENS,
@@ -36,7 +37,6 @@ from wse_sim.serving.base import (
     ticks,
 )
 from wse_sim.units import cycles_to_s
-from wse_sim.written import write_whole
 
 MOST_SLOTS = 10**6
 

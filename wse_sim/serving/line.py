@@ -1,6 +1,6 @@
 """The reference engine: schedulers in front of lines of regions, each a SimPy process.
 
-It is slow (about 100 requests per second) and simple; :mod:`wse_sim.serving.loop` gives the same answers bit
+It is slow (about 100 requests per second) and simple; :mod:`wse_sim.serving.fast_engine` gives the same answers bit
 for bit. Events at the same tick are processed in this order: turns that leave a line, caches that were handed
 over, arrivals, new turns.
 """
@@ -28,9 +28,9 @@ from wse_sim.serving.base import (
 )
 from wse_sim.serving.blocks import PrefixKeys
 from wse_sim.serving.latency import Latency
+from wse_sim.serving.round_robin import home_of
 from wse_sim.serving.router import ROUND_ROBIN, chosen_replica
 from wse_sim.serving.scheduler import QueuedRequest, Returned, TurnPart, TurnScheduler
-from wse_sim.serving.shares import home_of
 
 Events = Generator[simpy.Event, object, None]
 HANDED, ARRIVES, ENTERS = 2, 3, 4  # priorities of events at the same tick; a leaving turn has 1

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from wse_sim.modes.generation.plan import RESTING, GenerationPlan
-from wse_sim.modes.generation.reading import SHORT
-from wse_sim.modes.generation.turns import TurnPrices
+from wse_sim.modes.generation.prompt_reading import SHORT
+from wse_sim.modes.generation.turn_costs import TurnPrices
 from wse_sim.serving.base import (
     MOST_REPLICAS,
     TICK_S,
@@ -26,9 +26,9 @@ from wse_sim.serving.base import (
 )
 from wse_sim.serving.bounds import Bounds, binding_of, bounds_of
 from wse_sim.serving.energy import HelperWafers, PowerDraw, draw_of
+from wse_sim.serving.fast_engine import serve_fast
 from wse_sim.serving.latency import TurnTable, check_turns, table_of
 from wse_sim.serving.line import serve_reference
-from wse_sim.serving.loop import serve_fast
 from wse_sim.serving.metrics import meets, request_times
 from wse_sim.serving.router import ROUND_ROBIN
 from wse_sim.serving.series import SampledRun, sampled_run

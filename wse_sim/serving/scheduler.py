@@ -34,8 +34,8 @@ from typing import NamedTuple
 
 from wse_sim.serving.base import NEVER, ServingRules
 from wse_sim.serving.blocks import BlockPool, Key
-from wse_sim.serving.handover import EdgeState, PrefillState
 from wse_sim.serving.latency import Latency
+from wse_sim.serving.prefill_transfer import EdgeState, PrefillState
 from wse_sim.serving.speculation import accepted_drafts
 
 Rank = tuple[int, int, int]

@@ -25,7 +25,7 @@ import numpy as np
 from wse_sim.errors import ConfigError
 from wse_sim.files import read_json
 from wse_sim.modes.generation.plan import GenerationPlan
-from wse_sim.modes.generation.turns import TurnPrices
+from wse_sim.modes.generation.turn_costs import TurnPrices
 from wse_sim.serving.base import (
     MOST_REPLICAS,
     MOST_TICKS,

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wse_sim.errors import WseError
-from wse_sim.studies import served
+from wse_sim.studies import serving_parameters
 from wse_sim.studies.evaluate import DONE
 from wse_sim.studies.pareto import Chosen, choose, front
 from wse_sim.studies.quantities import is_output
@@ -24,7 +24,7 @@ MORE_IS_BETTER = ("_per_s", "_per_s_per_user", "yield_fraction", "mfu")
 
 def better(output: str) -> str:
     """ "maximize" or "minimize": the default direction of an output."""
-    if output in served.LESS_IS_BETTER:
+    if output in serving_parameters.LESS_IS_BETTER:
         return "minimize"
     if output.endswith(MORE_IS_BETTER):
         return "maximize"

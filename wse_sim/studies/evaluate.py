@@ -15,12 +15,12 @@ from wse_sim.compiler.plan import Infeasible
 from wse_sim.errors import WseError
 from wse_sim.graph import KernelGraph
 from wse_sim.hardware.chip import silicon_of
-from wse_sim.service.answers import Unserved, answer_of
 from wse_sim.service.data import as_data
+from wse_sim.service.serving_run import Unserved, answer_of
 from wse_sim.serving.metrics import read_goals
 from wse_sim.serving.options import ServingOptions
-from wse_sim.studies import served
-from wse_sim.studies.given import kept
+from wse_sim.studies import serving_parameters
+from wse_sim.studies.model_objects import kept
 from wse_sim.studies.quantities import finite, of_misfit, of_result, of_silicon
 from wse_sim.studies.settings import Request
 from wse_sim.uncertainty import result_intervals
@@ -113,5 +113,5 @@ def _run_served(
         return StudyRow(request.key, MISFIT, missed, mode=mode, binding=found.binding, message=found.message)
     goals = None if options.goodput is None else read_goals(options.goodput)
     data = as_data(graph.name, options, found, goals)
-    outputs = finite({**served.of_answer(options, data), **cost})
+    outputs = finite({**serving_parameters.of_answer(options, data), **cost})
     return StudyRow(request.key, DONE, outputs, mode=mode, binding=found.serving.binding)

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from wse_sim.atomic_files import write_whole
 from wse_sim.errors import WseError
 from wse_sim.files import is_file, read_json
 from wse_sim.studies.evaluate import DONE, StudyRow
 from wse_sim.studies.schema import StudySpec
 from wse_sim.studies.store import FILE
-from wse_sim.written import write_whole
 
 LINK = "study.json"
 Say = Callable[[str], None]

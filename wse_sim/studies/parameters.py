@@ -32,7 +32,7 @@ from wse_sim.hardware.constants import Constant
 from wse_sim.modes import MODES, option_names
 from wse_sim.options import RunOptions
 from wse_sim.serving.options import ServingOptions
-from wse_sim.studies import served
+from wse_sim.studies import serving_parameters
 
 RUN, MODEL, WAFER, CLUSTER, CHIP, MODE, SERVE = "run", "model", "wafer", "cluster", "chip", "mode", "serve"
 UNVARIED = frozenset({"cache"})
@@ -94,11 +94,11 @@ class StudyParameter:
             raise ConfigError(f"parameter '{self.name}' {value!r} is not a {_word(self.kind)}; give one")
 
     def _serve(self, value: object) -> None:
-        if self.field not in (served.USERS, served.THINK):
+        if self.field not in (serving_parameters.USERS, serving_parameters.THINK):
             given: dict[str, Any] = {self.field: value}
             ServingOptions(**given)
             return
-        least = 1 if self.field == served.USERS else 0
+        least = 1 if self.field == serving_parameters.USERS else 0
         if isinstance(value, bool) or not isinstance(value, _accepted(self.kind)) or value < least:  # type: ignore[operator]
             raise ConfigError(
                 f"parameter '{self.name}' {value!r} is too small or no number; give a {_word(self.kind)} from {least}"
@@ -158,12 +158,12 @@ def parameters() -> Mapping[str, StudyParameter]:
     ]
     found += _of_modes({one.name for one in found})
     found += [
-        StudyParameter(f"{served.PREFIX}{one.name}", SERVE, one.name, one.type, one.unit, one.help, optional=one.optional)
-        for one in served.options()
+        StudyParameter(f"{serving_parameters.PREFIX}{one.name}", SERVE, one.name, one.type, one.unit, one.help, optional=one.optional)
+        for one in serving_parameters.options()
     ]  # fmt: skip
     found += [
-        StudyParameter(f"{served.PREFIX}{served.USERS}", SERVE, served.USERS, int, "users", "Users of a closed loop.", optional=True),
-        StudyParameter(f"{served.PREFIX}{served.THINK}", SERVE, served.THINK, float, "s", "Think time of the users of a closed loop.", optional=True),
+        StudyParameter(f"{serving_parameters.PREFIX}{serving_parameters.USERS}", SERVE, serving_parameters.USERS, int, "users", "Users of a closed loop.", optional=True),
+        StudyParameter(f"{serving_parameters.PREFIX}{serving_parameters.THINK}", SERVE, serving_parameters.THINK, float, "s", "Think time of the users of a closed loop.", optional=True),
     ]  # fmt: skip
     found += _of_set(WAFER, Wafer, load_wafer().provenance)
     found += _of_set(CLUSTER, Cluster, load_cluster().provenance)

@@ -18,16 +18,16 @@ from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from wse_sim.atomic_files import scratch
 from wse_sim.errors import WseError
 from wse_sim.frontend.parameters import model_names
 from wse_sim.graph import KernelGraph
 from wse_sim.studies.evaluate import DIED, StudyRow, capture, evaluate
-from wse_sim.studies.packed import evaluated, pack
 from wse_sim.studies.private import temporary_keys
 from wse_sim.studies.provenance import code_digest
+from wse_sim.studies.request_differences import evaluated, pack
 from wse_sim.studies.settings import Request
 from wse_sim.studies.standstill import Watch
-from wse_sim.written import scratch
 
 TRIES = 2  # of a setting alone, or of a capture, before it is given up
 CONNECT_S = 20.0

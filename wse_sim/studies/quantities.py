@@ -12,7 +12,7 @@ from typing import Any
 from wse_sim.engine.result import Result
 from wse_sim.hardware.chip import Silicon
 from wse_sim.report import views
-from wse_sim.studies import served
+from wse_sim.studies import serving_parameters
 
 RESULT = (
     "samples_per_s", "step_s", "mfu", "compute_samples_per_s", "transmission_samples_per_s", "active_pe_fraction",
@@ -39,7 +39,7 @@ SILICON = (
 """Outputs about the silicon of the wafer (:mod:`wse_sim.hardware.chip`)."""
 MISS = "need_over_limit"
 """Output of a setting that does not fit: need divided by limit for the binding resource."""
-OUTPUTS = tuple(dict.fromkeys((*RESULT, *GENERATION, *DERIVED, *served.OUTPUTS, *SILICON, MISS)))
+OUTPUTS = tuple(dict.fromkeys((*RESULT, *GENERATION, *DERIVED, *serving_parameters.OUTPUTS, *SILICON, MISS)))
 """All names of outputs, besides `bindings.NAME` (seconds that a resource alone would need) and
 `figures.NAME`."""
 PREFIXES = ("bindings.", "figures.")
@@ -48,7 +48,7 @@ UNITS = {
     "prefill_tokens_per_s": "tokens/s", "time_to_first_token_s": "s", "step_joules": "J", "sample_joules": "J",
     "system_power_w": "W", "power_w": "W", "fullest_core_bytes": "bytes", "core_mm2": "mm²", "cores_mm2": "mm²",
     "sram_total_bytes": "bytes", "max_context": "tokens", "cache_bytes_per_token": "bytes",
-    **served.UNITS, "compute_samples_per_s": "samples/s", "transmission_samples_per_s": "samples/s", "flops_per_step": "FLOP",
+    **serving_parameters.UNITS, "compute_samples_per_s": "samples/s", "transmission_samples_per_s": "samples/s", "flops_per_step": "FLOP",
 }  # fmt: skip
 
 

@@ -17,13 +17,13 @@ from typing import Any
 
 from wse_sim.studies.evaluate import DIED, DONE, MISFIT, REFUSED, StudyRow
 from wse_sim.studies.folder import Folder, Progress, Ran, Say, stated
-from wse_sim.studies.planned import CHUNK, Planned, count_of, planned_chunks, run_s
 from wse_sim.studies.pool import Dask, Inline, Pool, Portion, cut
 from wse_sim.studies.provenance import provenance
 from wse_sim.studies.schema import StudySpec, study_from
 from wse_sim.studies.search import run_search
 from wse_sim.studies.settings import Request
 from wse_sim.studies.store import Store
+from wse_sim.studies.study_plan import CHUNK, Planned, count_of, planned_chunks, run_s
 
 
 def run_study(

@@ -17,12 +17,12 @@ from wse_sim.studies.evaluate import DIED, DONE, MISFIT, REFUSED, StudyRow
 from wse_sim.studies.expand import defaults
 from wse_sim.studies.folder import Folder, Progress, Ran, Say, stated
 from wse_sim.studies.parameters import parameter, parameters
-from wse_sim.studies.planned import plan
 from wse_sim.studies.pool import Pool, Portion
 from wse_sim.studies.provenance import provenance
 from wse_sim.studies.quantities import MISS as NEED_OVER_LIMIT
 from wse_sim.studies.schema import AxisRange, Search, StudySpec, axis_values
 from wse_sim.studies.store import Store
+from wse_sim.studies.study_plan import plan
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

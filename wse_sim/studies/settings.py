@@ -18,7 +18,6 @@ from pydantic import BaseModel
 
 from wse_sim.errors import ConfigError, WseError
 from wse_sim.files import exists, is_file, read_text, sha256_of
-from wse_sim.foreign import code_of, file_of
 from wse_sim.frontend.parameters import ModelParameters, model_names, named_model, read_model_file
 from wse_sim.hardware import Cluster, Wafer, load_cluster, load_wafer
 from wse_sim.hardware.chip import Chip, chip_of, equal_area, load_chip
@@ -26,8 +25,8 @@ from wse_sim.modes import mode_named, mode_names
 from wse_sim.modes.generation import Generation
 from wse_sim.options import RunOptions
 from wse_sim.serving.options import DEFAULT_CONTEXT, ServingOptions
-from wse_sim.studies import served
-from wse_sim.studies.given import PREFIX, kept
+from wse_sim.studies import serving_parameters
+from wse_sim.studies.model_objects import PREFIX, kept
 from wse_sim.studies.parameters import (
     CHIP,
     CLUSTER,
@@ -42,6 +41,7 @@ from wse_sim.studies.parameters import (
 from wse_sim.studies.provenance import code_digest, torch_version
 from wse_sim.studies.schema import StudySpec
 from wse_sim.studies.sources import sources_digest
+from wse_sim.user_code import code_of, file_of
 
 KEY_SCHEMA = 2
 KEY_LENGTH = 32
@@ -135,7 +135,7 @@ class Resolver:
         if self.spec.derive:
             raise ConfigError(f"derive {', '.join(self.spec.derive)} is not for serving; leave it out")
         return ServingOptions(**{
-            **served.given(given), "context": options.seq, "wafer": options.wafer, "cluster": options.cluster, "clock": options.clock,
+            **serving_parameters.given(given), "context": options.seq, "wafer": options.wafer, "cluster": options.cluster, "clock": options.clock,
             "systems": systems,
         })  # fmt: skip
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wse_sim import copies
+from wse_sim import worker_processes
 from wse_sim.errors import WseError
 
 if TYPE_CHECKING:
@@ -63,8 +63,8 @@ class Watch:
         if time.monotonic() < self._next_s:
             return
         every = 1 if self._cluster is not None else ASK_LOOKS
-        self._next_s = time.monotonic() + every * copies.LOOK_S
-        looks = max(1, copies.QUIET_LOOKS // every)
+        self._next_s = time.monotonic() + every * worker_processes.LOOK_S
+        looks = max(1, worker_processes.QUIET_LOOKS // every)
         if self._cluster is not None:
             for number in self._still.look(_worked_s(self._cluster), looks):
                 with suppress(OSError):
@@ -75,7 +75,7 @@ class Watch:
         self._unheard = 0 if heard else self._unheard + 1
         if self._unheard > looks or (heard and len(still) == len(heard)):
             raise WseError(
-                f"no worker of the scheduler has responded for {copies.QUIET_LOOKS * copies.LOOK_S:.0f} s; all rows written "
+                f"no worker of the scheduler has responded for {worker_processes.QUIET_LOOKS * worker_processes.LOOK_S:.0f} s; all rows written "
                 "before are kept: check the workers and run the same command to continue"
             )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from wse_sim.errors import WseError
 from wse_sim.studies.folder import Folder, Ran, Say
-from wse_sim.studies.given import with_names
+from wse_sim.studies.model_objects import with_names
 from wse_sim.studies.runner import run_study, summary
 from wse_sim.studies.schema import StudySpec, study_from
 from wse_sim.studies.store import Store

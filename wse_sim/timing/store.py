@@ -23,6 +23,7 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
+from wse_sim.atomic_files import write_whole
 from wse_sim.errors import WseError
 from wse_sim.files import CACHE, cache_folder, read_json
 from wse_sim.files import NOWHERE as NOWHERE_ON_DISK
@@ -30,7 +31,6 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.contract.family import Probe
 from wse_sim.kernels.contract.registry import family
 from wse_sim.timing.probes import Measured
-from wse_sim.written import write_whole
 
 OWN_NAME = re.compile("[0-9a-f]{16}")  # what source_hash gives: nothing else is ever removed
 KEEP_S = 30 * 24 * 3600.0  # folders of other sources, since their last use

@@ -1,7 +1,7 @@
 """Uncertainty of predictions: constants vary within their ranges, and the model has its own error.
 
 draws.py        constants at quasi-random places of their ranges
-own_error.py    error that no constant explains, per subject, from measurements
+model_error.py    error that no constant explains, per subject, from measurements
 interval.py     both combined: a value with its bounds
 spread.py       a run, a kernel or a point, priced again at every draw
 processes.py    tasks on several processes

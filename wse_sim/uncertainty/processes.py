@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from wse_sim.copies import COPIES, Copies
+from wse_sim.worker_processes import COPIES, Copies
 
 T = TypeVar("T")
 _TASKS: list[Callable[[int], Any]] = []

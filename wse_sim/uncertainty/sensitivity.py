@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from wse_sim.drawn import plain_text
 from wse_sim.hardware import Cluster, Wafer
+from wse_sim.picture_text import plain_text
 from wse_sim.uncertainty.draws import DrawnMachine, Ranged, changed, ranged
 from wse_sim.uncertainty.spread import Figures
 

@@ -19,7 +19,7 @@ from wse_sim.modes.registry import mode_named, mode_of
 from wse_sim.report.views import energy
 from wse_sim.uncertainty.draws import SAMPLES, DrawnMachine, draws, ranged
 from wse_sim.uncertainty.interval import Interval, check_percent, interval_of
-from wse_sim.uncertainty.own_error import own_error
+from wse_sim.uncertainty.model_error import own_error
 from wse_sim.uncertainty.processes import in_processes
 
 Figures = Mapping[str, float]

@@ -13,7 +13,7 @@ from wse_sim.errors import WseError
 from wse_sim.hardware import load_cluster
 from wse_sim.uncertainty.draws import SAMPLES, DrawnMachine
 from wse_sim.uncertainty.interval import Interval, interval_of
-from wse_sim.uncertainty.own_error import own_error
+from wse_sim.uncertainty.model_error import own_error
 from wse_sim.uncertainty.spread import Figures, plan_figures, spread_of
 from wse_sim.validation.predict import predict_on, stated_run, wafer_of
 from wse_sim.validation.suite import Point

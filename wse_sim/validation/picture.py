@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wse_sim.drawn import plain_text
+from wse_sim.picture_text import plain_text
 from wse_sim.validation.run import Row, Validation
 
 if TYPE_CHECKING:

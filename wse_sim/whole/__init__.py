@@ -3,21 +3,21 @@
 A pipelined plan (all regions, the streams between them and the host streams) or a weight-streaming plan
 becomes one fabric program.
 
-    lower.py     passes over a kernel graph, and the layout of each kernel, before a plan is made
-    prices.py    which prices a pipelined plan uses: those of these programs, or plain ones
-    layout.py    layout of a dense layer that trains in a chain, inside the region that the plan assigns to it
-    paths.py     the links of a stream, cell by cell, along the plan's route
-    covered.py   which wafers, kernel graphs and plans are supported
-    regions/     kinds of regions under one contract: dense layers of several rows, norms, attention
-    trees.py     multicast routes of a tensor to all of its readers
-    network.py   regions, multicast trees and host streams as one fabric program: inference
-    areas.py     the interface that all these programs share
-    training/    training of a chain of dense layers: forward, loss, gradients, update
-    trained/     training of networks with regions of several kinds
-    run.py       values, step time and busy time of inference, compared with the event engine
-    learn.py     the same for a batch of training
-    page.py      counters of a run for the report page
-    streaming/   a weight-streaming plan as one fabric program: inference and training
+    lower.py         passes over a kernel graph, and the layout of each kernel, before a plan is made
+    prices.py        which prices a pipelined plan uses: those of these programs, or plain ones
+    layout.py        layout of a dense layer that trains in a chain, inside the region that the plan assigns to it
+    paths.py         the links of a stream, cell by cell, along the plan's route
+    coverage.py      which wafers, kernel graphs and plans are supported
+    regions/         kinds of regions under one contract: dense layers of several rows, norms, attention
+    trees.py         multicast routes of a tensor to all of its readers
+    network.py       regions, multicast trees and host streams as one fabric program: inference
+    areas.py         the interface that all these programs share
+    training/        training of a chain of dense layers: forward, loss, gradients, update
+    trained/         training of networks with regions of several kinds
+    run.py           values, step time and busy time of inference, compared with the event engine
+    training_run.py  the same for a batch of training
+    page.py          counters of a run for the report page
+    streaming/       a weight-streaming plan as one fabric program: inference and training
 
 An unsupported input raises :class:`~wse_sim.errors.ModelError` with one sentence.
 """
@@ -28,9 +28,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from wse_sim.whole.covered import check_outer_rows, check_streamed_graph, check_wafer
+    from wse_sim.whole.coverage import check_outer_rows, check_streamed_graph, check_wafer
     from wse_sim.whole.host_part import host_rows
-    from wse_sim.whole.learn import ComparedTraining, TrainedRun, compare_training, train_whole
     from wse_sim.whole.lower import inputs_over_rows
     from wse_sim.whole.page import measured
     from wse_sim.whole.run import Compared, WholeRun, compare_with_engine, run_whole
@@ -41,12 +40,13 @@ if TYPE_CHECKING:
         run_streamed,
         train_streamed,
     )
-    from wse_sim.whole.trained.covered import check_any as check_graph
+    from wse_sim.whole.trained.coverage import check_any as check_graph
+    from wse_sim.whole.training_run import ComparedTraining, TrainedRun, compare_training, train_whole
 
 _HOME = {
-    "covered": ("check_outer_rows", "check_streamed_graph", "check_wafer"),
+    "coverage": ("check_outer_rows", "check_streamed_graph", "check_wafer"),
     "host_part": ("host_rows",),
-    "learn": ("ComparedTraining", "TrainedRun", "compare_training", "train_whole"),
+    "training_run": ("ComparedTraining", "TrainedRun", "compare_training", "train_whole"),
     "lower": ("inputs_over_rows",),
     "page": ("measured",),
     "run": ("Compared", "WholeRun", "compare_with_engine", "run_whole"),
@@ -80,7 +80,7 @@ __all__ = [
 def __getattr__(name: str) -> object:
     """Import a name of this package on first use, so that pricing a plan does not load the executors."""
     if name == "check_graph":
-        return import_module("wse_sim.whole.trained.covered").check_any
+        return import_module("wse_sim.whole.trained.coverage").check_any
     for module, names in _HOME.items():
         if name in names:
             return getattr(import_module(f"wse_sim.whole.{module}"), name)

@@ -1,6 +1,6 @@
 """Choose the number of parallel streams of each tensor, after regions have their shapes.
 
-The prices of a graph assume numbers that its shapes allow (:mod:`wse_sim.whole.side_by_side`).  A region that is
+The prices of a graph assume numbers that its shapes allow (:mod:`wse_sim.whole.parallel_links`).  A region that is
 planned later may have too few rows or columns for them: then :func:`settled` plans again with the numbers that exist.
 """
 
@@ -22,14 +22,14 @@ from wse_sim.kernels.contract.parameters import Attributes, spaced
 from wse_sim.modes.base import expect
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.repricing import reprice
-from wse_sim.whole.covered import forward_kernel
+from wse_sim.whole.coverage import forward_kernel
 from wse_sim.whole.lower import without_program
+from wse_sim.whole.parallel_links import link_attributes
 from wse_sim.whole.regions import KINDS, RegionKind, region_of
 from wse_sim.whole.regions.contract import token_words
 from wse_sim.whole.regions.dense import Dense
 from wse_sim.whole.regions.norm import NormRegion
 from wse_sim.whole.regions.pointwise import Pointwise
-from wse_sim.whole.side_by_side import link_attributes
 
 LATE = 1.01
 """A region is late if its program takes this multiple of its price: whole words round."""

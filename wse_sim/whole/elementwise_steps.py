@@ -13,7 +13,7 @@ from wse_sim.graph import Access, Kernel, KernelGraph, Tensor, TensorKind
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.whole.host_part import with_kernels
 from wse_sim.whole.regions.contract import POINTWISE
-from wse_sim.whole.regions.fused import items_of
+from wse_sim.whole.regions.fused_work import items_of
 
 PRODUCTS = ("gemm", "conv2d")
 OF_PRODUCT = ("bias",)

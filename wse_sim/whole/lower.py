@@ -9,7 +9,7 @@ from functools import partial, reduce
 from wse_sim.frontend.training import add_training
 from wse_sim.graph import Kernel, KernelGraph, Phase, TensorKind
 from wse_sim.graph.kernel_graph import frozen
-from wse_sim.whole.covered import is_chain
+from wse_sim.whole.coverage import is_chain
 from wse_sim.whole.elementwise_steps import with_steps
 from wse_sim.whole.factors import with_affine, with_scales
 from wse_sim.whole.host_part import (
@@ -21,12 +21,12 @@ from wse_sim.whole.host_part import (
     without_dropout,
     without_logarithm,
 )
+from wse_sim.whole.parallel_links import PACKED, WITHOUT_PROGRAM, link_attributes, packed_tensors
 from wse_sim.whole.regions.contract import POINTWISE
 from wse_sim.whole.regions.depthwise import Depthwise
-from wse_sim.whole.regions.fused import items_of
+from wse_sim.whole.regions.fused_work import items_of
 from wse_sim.whole.regions.norm import affine_parts
 from wse_sim.whole.residual_sums import summed_apart
-from wse_sim.whole.side_by_side import PACKED, WITHOUT_PROGRAM, link_attributes, packed_tensors
 from wse_sim.whole.split_products import transposed, unpacked
 from wse_sim.whole.tokens import with_pooled_tokens
 

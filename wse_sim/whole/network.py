@@ -24,8 +24,7 @@ from wse_sim.graph import KernelGraph, Phase
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole.areas import FabricPlace, StreamLinks
 from wse_sim.whole.bundles import FEWER, split
-from wse_sim.whole.covered import forward_kernel
-from wse_sim.whole.laid_ways import Controls, Links, link_map, tree_cycles, way_links
+from wse_sim.whole.coverage import forward_kernel
 from wse_sim.whole.paths import BACK, Cell, Grid, direction
 from wse_sim.whole.regions import Ports, RegionKind, region_of
 from wse_sim.whole.regions.contract import (
@@ -36,8 +35,9 @@ from wse_sim.whole.regions.contract import (
     part_of,
     token_words,
 )
-from wse_sim.whole.regions.turns import KEEP
+from wse_sim.whole.regions.shared_color import KEEP
 from wse_sim.whole.skips import as_laid, make_room
+from wse_sim.whole.stream_routes import Controls, Links, link_map, tree_cycles, way_links
 from wse_sim.whole.trees import NoRouteError, Tree, grown
 
 Floats = NDArray[np.float32]

@@ -4,10 +4,10 @@ pace."""
 from __future__ import annotations
 
 from wse_sim.fabric.result import FabricResult
-from wse_sim.report.measured import MeasuredCounters, MeasuredMap, laid_maps, measured_maps
-from wse_sim.whole.learn import ComparedTraining
+from wse_sim.report.fabric_counters import MeasuredCounters, MeasuredMap, laid_maps, measured_maps
 from wse_sim.whole.run import Compared
 from wse_sim.whole.streaming import ComparedStreaming
+from wse_sim.whole.training_run import ComparedTraining
 
 HEADINGS = (
     "Region",

@@ -25,10 +25,10 @@ from wse_sim.hardware import Wafer
 from wse_sim.modes.base import expect
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole.bundles import settled
-from wse_sim.whole.covered import check_wafer, is_chain
+from wse_sim.whole.coverage import check_wafer, is_chain
 from wse_sim.whole.host_part import check_tables, looked_up
 from wse_sim.whole.lower import is_laid, priced_graph, with_programs, without_program
-from wse_sim.whole.trained.covered import check_any
+from wse_sim.whole.trained.coverage import check_any
 from wse_sim.whole.trained.rounds import in_program_rounds
 
 Compiler = Callable[[KernelGraph], Plan | Infeasible]

@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from wse_sim.errors import ModelError
-from wse_sim.foreign import guarded
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
+from wse_sim.user_code import guarded
 from wse_sim.whole.host_part import CROSS_ENTROPY, SQUARED
 from wse_sim.whole.regions.contract import IMAGE_AXES
 from wse_sim.whole.values import CheckedValues, check_values

@@ -29,9 +29,9 @@ from wse_sim.kernels.blocks.windows import surround
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 from wse_sim.kernels.families.norm import NormAttributes, affine_of
 from wse_sim.kernels.families.pool2d import Pool2dAttributes
-from wse_sim.whole.covered import is_chain
+from wse_sim.whole.coverage import is_chain
 from wse_sim.whole.regions.convolution import statistics_of
-from wse_sim.whole.regions.fused import items_of
+from wse_sim.whole.regions.fused_work import items_of
 from wse_sim.whole.regions.pointwise import met_by, operators_of, taken_by
 from wse_sim.whole.tokens import tokens_pooled
 

@@ -11,7 +11,7 @@ import dataclasses
 from wse_sim.frontend.repeats import find_repeats
 from wse_sim.graph import Kernel, KernelGraph, Tensor, TensorKind
 from wse_sim.graph.kernel_graph import frozen
-from wse_sim.whole.regions.fused import items_of
+from wse_sim.whole.regions.fused_work import items_of
 
 RESIDUAL = "residual"
 

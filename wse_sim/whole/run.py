@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from wse_sim.engine.books import BUSY, STALLED_OUTPUT
+from wse_sim.engine.accounts import BUSY, STALLED_OUTPUT
 from wse_sim.engine.options import Options
 from wse_sim.engine.trace import RunTrace
 from wse_sim.errors import DeadlockError, ModelError
@@ -33,14 +33,14 @@ from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.result import PipelinedMeasure
 from wse_sim.modes.pipelined.run import PipelinedRun
 from wse_sim.whole.areas import Made, StreamLinks
-from wse_sim.whole.covered import check_plan, forward_kernel
+from wse_sim.whole.coverage import check_plan, forward_kernel
 from wse_sim.whole.network import Network, leaving_of, network_program
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions import KINDS
 from wse_sim.whole.regions.convolution import statistics_of
 from wse_sim.whole.skips import FullSkip, full_skips, without_limit
 from wse_sim.whole.split_products import with_derived
-from wse_sim.whole.starts import engine_starts, first_busy, same_order, start_bins, steady_waits
+from wse_sim.whole.start_times import engine_starts, first_busy, same_order, start_bins, steady_waits
 from wse_sim.whole.tokens import rows_read
 
 SKIP_SETS = 0.002

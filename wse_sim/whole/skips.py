@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from wse_sim.compiler.plan import Stage, Stream
 from wse_sim.compiler.streams import with_way
 from wse_sim.modes.pipelined.plan import PipelinedPlan
-from wse_sim.whole.laid_ways import Cycles, with_ways
 from wse_sim.whole.regions.contract import PlacedKernel
+from wse_sim.whole.stream_routes import Cycles, with_ways
 
 SPARE = 1  # samples of room beyond what is needed
 MUCH = 1_000  # samples: room without a limit

@@ -20,7 +20,7 @@ from wse_sim.graph.kernel_graph import frozen
 from wse_sim.whole.factors import PARTS
 from wse_sim.whole.host_part import with_kernels
 from wse_sim.whole.regions.contract import POINTWISE
-from wse_sim.whole.regions.fused import items_of
+from wse_sim.whole.regions.fused_work import items_of
 
 COUNTS = {2: "two", 3: "three", 4: "four"}
 """Parts of a product that are separated."""

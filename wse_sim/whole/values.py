@@ -30,12 +30,12 @@ from wse_sim.graph import KernelGraph
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
 from wse_sim.whole.host_part import LOGARITHM
-from wse_sim.whole.learn import TrainedRun, train_whole
 from wse_sim.whole.reference import Reference
 from wse_sim.whole.run import WholeRun, run_whole
 from wse_sim.whole.split_products import with_derived, without_derived
 from wse_sim.whole.streaming import StreamedRun, run_streamed, train_streamed
 from wse_sim.whole.training.loss import check_loss
+from wse_sim.whole.training_run import TrainedRun, train_whole
 
 Floats = NDArray[np.float32]
 KINDS = ("loss", "outputs", "gradient", "update")

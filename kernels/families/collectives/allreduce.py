@@ -29,10 +29,10 @@ from wse_sim.errors import KernelError
 from wse_sim.fabric.format.builder import Buffer, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.base_families import Collective
 from wse_sim.kernels.blocks.lines import Line, ReductionStep, emit_reduce, new_builder, route_reduce
 from wse_sim.kernels.blocks.mesh import best_groups
 from wse_sim.kernels.blocks.ring import emit_all_gather, emit_reduce_scatter, half_cost, place_ring
-from wse_sim.kernels.blocks.shared import Collective
 from wse_sim.kernels.blocks.trees import (
     LINE_ALGORITHMS,
     LineTree,

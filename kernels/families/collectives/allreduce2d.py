@@ -24,8 +24,8 @@ from wse_sim.errors import KernelError
 from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.base_families import Collective
 from wse_sim.kernels.blocks.lines import Line, new_builder, route_rectangle
-from wse_sim.kernels.blocks.shared import Collective
 from wse_sim.kernels.blocks.trees import LINE_ALGORITHMS, LineTree, multicast_back
 from wse_sim.kernels.contract.equations import check_tiling, crossing_cycles, words
 from wse_sim.kernels.contract.family import (

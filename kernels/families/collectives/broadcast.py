@@ -17,8 +17,8 @@ import numpy as np
 
 from wse_sim.fabric.format.builder import fabric_in, fabric_out
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.base_families import Collective
 from wse_sim.kernels.blocks.lines import Line, new_builder, route_broadcast, route_rectangle
-from wse_sim.kernels.blocks.shared import Collective
 from wse_sim.kernels.contract.equations import check_tiling, crossing_cycles, words
 from wse_sim.kernels.contract.family import (
     Case,

@@ -22,8 +22,8 @@ import numpy as np
 
 from wse_sim.fabric.format.builder import Builder
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.base_families import Collective
 from wse_sim.kernels.blocks.lines import Line, emit_reduce, new_builder, route_reduce
-from wse_sim.kernels.blocks.shared import Collective
 from wse_sim.kernels.blocks.trees import LINE_ALGORITHMS, LineTree, best_tree, reduce_cycles
 from wse_sim.kernels.contract.equations import check_tiling, words
 from wse_sim.kernels.contract.family import (

@@ -22,8 +22,8 @@ from wse_sim.errors import KernelError
 from wse_sim.fabric.format.builder import Buffer, Builder
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.base_families import Collective
 from wse_sim.kernels.blocks.lines import Line, ReductionStep, emit_reduce, new_builder, route_reduce
-from wse_sim.kernels.blocks.shared import Collective
 from wse_sim.kernels.blocks.trees import LINE_ALGORITHMS, LineTree, best_tree
 from wse_sim.kernels.contract.equations import check_tiling, relay_cycles, words
 from wse_sim.kernels.contract.family import (

@@ -21,7 +21,7 @@ unfolded (an attribute): runs of s c elements in whole words, as in a whole mode
 with W = r ceil(s c / 2) words: :mod:`wse_sim.kernels.blocks.word_rows`; at least the time in which the inlet
 of a row receives and sends its words. apart (an attribute): depthwise, with channels over the rows;
 equations: :mod:`wse_sim.kernels.blocks.depthwise`. trains (an attribute): the same in a model that trains;
-equations: :mod:`wse_sim.kernels.families.conv2d.trained`.
+equations: :mod:`wse_sim.kernels.families.conv2d.training_cost`.
 
 Equations of the product: :mod:`wse_sim.kernels.blocks.products`.  Programs:
 :mod:`wse_sim.kernels.families.conv2d.convolve` (streamed, forward and transposed),
@@ -88,7 +88,7 @@ from wse_sim.kernels.families.conv2d.flow import flowing_program
 from wse_sim.kernels.families.conv2d.gradient import gradient_program
 from wse_sim.kernels.families.conv2d.probes import streamed_probe
 from wse_sim.kernels.families.conv2d.reference import compute, gradient
-from wse_sim.kernels.families.conv2d.trained import last_row_bytes, trained_cost
+from wse_sim.kernels.families.conv2d.training_cost import last_row_bytes, trained_cost
 
 
 class Conv2d(WeightProduct):

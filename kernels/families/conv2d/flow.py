@@ -2,7 +2,7 @@
 
 Filters are stationary: channels and taps over the rows, filters over the columns (or vice versa). The cores
 at the head of the rows store the lines of the image. For every pixel of the result they send the c r s values
-under its taps. The rest is the product of :mod:`wse_sim.kernels.blocks.triggered`, and for the weight
+under its taps. The rest is the product of :mod:`wse_sim.kernels.blocks.triggered_products`, and for the weight
 gradient that of :mod:`wse_sim.kernels.blocks.outer`.  A transposed convolution of stride z has up to z z
 classes of results, each with the taps that reach it. One gradient pixel gives one round per class; the
 formula counts the words of all these rounds.
@@ -20,7 +20,7 @@ from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.outer import outer_program, tiles
 from wse_sim.kernels.blocks.products import laid
-from wse_sim.kernels.blocks.triggered import Operands, TriggeredShape, shape_program
+from wse_sim.kernels.blocks.triggered_products import Operands, TriggeredShape, shape_program
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.kernels.contract.family import Array, Case, Dims, ProgramOptions, Tiling
 from wse_sim.kernels.families.conv2d import reference as values

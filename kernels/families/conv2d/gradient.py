@@ -21,7 +21,14 @@ from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
-from wse_sim.kernels.blocks.triggered import FEED, SUMS, TriggeredShape, bind_queues, route_shape, send_sums
+from wse_sim.kernels.blocks.triggered_products import (
+    FEED,
+    SUMS,
+    TriggeredShape,
+    bind_queues,
+    route_shape,
+    send_sums,
+)
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.kernels.contract.family import Case, Dims, ProgramOptions, Tiling
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes

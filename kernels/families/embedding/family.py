@@ -23,10 +23,10 @@ import numpy as np
 from wse_sim.fabric.format.builder import Switch, fabric_in, fabric_out
 from wse_sim.graph import Kernel, Phase
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.base_families import OnRows
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.blocks.probes import ROUNDS, SIDE
 from wse_sim.kernels.blocks.products import weight_bytes
-from wse_sim.kernels.blocks.shared import OnRows
 from wse_sim.kernels.blocks.training import input_gradient, weight_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (

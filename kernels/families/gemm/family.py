@@ -16,7 +16,7 @@ Backward kernels state their own dims: the input gradient is a product like the 
 gradient has m = features, k = tokens, n = outputs.  `fused` ("bias,gelu,residual") adds work on the outputs.
 Source: calibration against published training rates; WaferLLM; a published SGEMM.
 
-Programs: :mod:`wse_sim.kernels.blocks.triggered` (lanes, zero weights, work on the outputs),
+Programs: :mod:`wse_sim.kernels.blocks.triggered_products` (lanes, zero weights, work on the outputs),
 :mod:`wse_sim.kernels.blocks.outer` (stationary weight gradient), :mod:`wse_sim.kernels.families.gemm.shift`,
 :mod:`wse_sim.kernels.families.gemm.summa`. Band of cost against program: 1 % (tiles of 8 and more); streamed
 weight gradient of f features per core 1 / f (the program multiplies while the gradient arrives; the cost adds
@@ -47,7 +47,7 @@ from wse_sim.kernels.blocks.products import (
 )
 from wse_sim.kernels.blocks.trained_rows import TrainedRows
 from wse_sim.kernels.blocks.training import before_fusion, kept_by_product, product_gradients, unfused
-from wse_sim.kernels.blocks.triggered import triggered_program
+from wse_sim.kernels.blocks.triggered_products import triggered_program
 from wse_sim.kernels.blocks.word_rows import PAIR, WordRows
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (

@@ -7,7 +7,7 @@ chain also reduces ceil(rows / R) results along the row of cores and multicasts 
 
 The backward pass has the instructions of each operator (:mod:`wse_sim.kernels.blocks.chains`).
 Source: vector rates of the SDK documentation; special elements and all-reduce from calibration.
-Program: chains forward and backward, with one reduction at the end (:mod:`wse_sim.kernels.families.generated.folded`).
+Program: chains forward and backward, with one reduction at the end (:mod:`wse_sim.kernels.families.generated.reduction_chain`).
 Band of cost against program: 2 % from 200 elements per core (4 % rotary).
 """
 
@@ -21,11 +21,11 @@ import numpy as np
 
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.activation_slopes import cycles_of_kept
+from wse_sim.kernels.blocks.base_families import OnElements
 from wse_sim.kernels.blocks.chains import chain_program, ops_of
 from wse_sim.kernels.blocks.elements import chain, chain_work
 from wse_sim.kernels.blocks.probes import ELEMENTS, SIDE, elements_probe
-from wse_sim.kernels.blocks.shared import OnElements
-from wse_sim.kernels.blocks.slopes import cycles_of_kept
 from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract.equations import (
     BYTES_PER_WAVELET,
@@ -62,7 +62,7 @@ from wse_sim.kernels.contract.parameters import (
 )
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
-from wse_sim.kernels.families.generated.folded import REDUCED, folded_program
+from wse_sim.kernels.families.generated.reduction_chain import REDUCED, folded_program
 
 REDUCTIONS = frozenset({"sum", "mean", "amax", "amin", "var", "logsumexp", "argmax"})
 

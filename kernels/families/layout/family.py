@@ -32,9 +32,9 @@ from wse_sim.fabric.format.builder import fabric_in, fabric_out
 from wse_sim.fabric.format.classes import Travel
 from wse_sim.graph import Kernel, Tensor
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.base_families import OnElements
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.blocks.ring import WIDE
-from wse_sim.kernels.blocks.shared import OnElements
 from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (

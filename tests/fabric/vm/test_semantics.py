@@ -11,7 +11,7 @@ import pytest
 from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm import semantics as M
 from wse_sim.fabric.vm.arithmetic import ADDC16, VOP, element
-from wse_sim.fabric.vm.halves import half_bits, half_value
+from wse_sim.fabric.vm.half_floats import half_bits, half_value
 from wse_sim.fabric.vm.opcodes import Op
 from wse_sim.fabric.vm.scalar import (
     comparisons,

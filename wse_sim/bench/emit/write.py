@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from wse_sim.atomic_files import together
 from wse_sim.bench.emit.layout import layout_text
 from wse_sim.bench.emit.pe import pe_text, source_of
 from wse_sim.bench.emit.script import SCRIPT, values_of
@@ -17,7 +18,6 @@ from wse_sim.errors import KernelError
 from wse_sim.files import claim_folder
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.contract.family import Case
-from wse_sim.written import together
 
 
 def stamp_difference(wafer: Wafer, arch: str) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from wse_sim.drawn import plain_text
+from wse_sim.picture_text import plain_text
 
 
 @plain_text

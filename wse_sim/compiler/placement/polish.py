@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 from wse_sim.compiler.placement import windows
-from wse_sim.compiler.placement.crew import WindowTask
+from wse_sim.compiler.placement.portfolio_processes import WindowTask
 from wse_sim.compiler.placement.search import TreeSearch
 
 WINDOW_SIZES = (5, 6, 7)  # blocks; the cost of a window grows about threefold with each block

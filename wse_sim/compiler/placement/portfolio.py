@@ -16,10 +16,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from wse_sim.compiler.placement.crew import AnnealTask, Crew, SeedTask, warm_up
 from wse_sim.compiler.placement.curves import area_bound, curve_span, last_level, level_grid
 from wse_sim.compiler.placement.peel import dataflow_orders
 from wse_sim.compiler.placement.polish import polish
+from wse_sim.compiler.placement.portfolio_processes import AnnealTask, Crew, SeedTask, warm_up
 from wse_sim.compiler.placement.problem import Placement, PlacementProblem, Progress, finish
 from wse_sim.compiler.placement.search import Clock, TreeSearch
 from wse_sim.compiler.placement.snake import FIRST_S, SnakePlacer

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from wse_sim.compiler.placement.crew import AnnealTask, Crew, Task, TaskOutcome
+from wse_sim.compiler.placement.portfolio_processes import AnnealTask, Crew, Task, TaskOutcome
 from wse_sim.compiler.placement.problem import PlacementProblem, Progress, wire_length
 
 

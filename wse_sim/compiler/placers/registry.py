@@ -7,7 +7,7 @@ import pkgutil
 
 from wse_sim.compiler.placers.base import Placer, RectanglePlacer
 from wse_sim.errors import ConfigError
-from wse_sim.foreign import loaded
+from wse_sim.user_code import loaded
 
 CONTRACT = ("base", "options", "registry")
 """Files of this folder that are not placers."""

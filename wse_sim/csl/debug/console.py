@@ -10,8 +10,8 @@ from wse_sim.csl.debug.lines import DebugError
 from wse_sim.csl.debug.values import shown
 from wse_sim.csl.debug.wire import EditorWire
 from wse_sim.errors import WseError
-from wse_sim.fabric.vm.looks import MemoryWatch
 from wse_sim.fabric.vm.replay import StopEvent
+from wse_sim.fabric.vm.watch_points import MemoryWatch
 
 _PART = re.compile(r"(\d{1,6})(?::(\d{1,6}))?,(\d{1,6})(?::(\d{1,6}))?")
 _KIND_TEXT = {

@@ -18,8 +18,8 @@ from wse_sim.csl.debug.lines import DebugError, LineTable
 from wse_sim.csl.debug.view import View
 from wse_sim.fabric.vm import state as S
 from wse_sim.fabric.vm.image import Image
-from wse_sim.fabric.vm.looks import ColorWatch, MemoryWatch, QueueWatch, WatchPoint
 from wse_sim.fabric.vm.replay import FINE, FOR_EVER, ReplaySession, StopEvent
+from wse_sim.fabric.vm.watch_points import ColorWatch, MemoryWatch, QueueWatch, WatchPoint
 
 Front = Callable[["Debugger", StopEvent], None]
 STEP = FINE - 1

@@ -14,7 +14,7 @@ import numpy as np
 
 from wse_sim.csl.debug.lines import DebugError
 from wse_sim.fabric.vm import opcodes as O
-from wse_sim.fabric.vm.halves import bits_cb16
+from wse_sim.fabric.vm.half_floats import bits_cb16
 from wse_sim.fabric.vm.image import FieldPlace, Image
 
 Datum: TypeAlias = "bool | int | float | str | list[Datum] | dict[str, Datum]"

@@ -12,8 +12,8 @@ import numpy as np
 
 from wse_sim.csl.debug.lines import DebugError, LineTable
 from wse_sim.csl.debug.values import Datum, Expression, Types, ValuePlace
+from wse_sim.fabric.vm import breakpoints
 from wse_sim.fabric.vm import state as S
-from wse_sim.fabric.vm import stops
 from wse_sim.fabric.vm.image import CONTROL, DATA, CoreClass, Image, Symbol
 from wse_sim.fabric.vm.replay import ReplaySession
 
@@ -103,7 +103,7 @@ class View:
             core
         ]
         for pc, window in calls[: int(row[S.DEPTH])][::-1].tolist():
-            found.append(Frame(stops.row_of(pc - 1, self.session.n_rows), window))
+            found.append(Frame(breakpoints.row_of(pc - 1, self.session.n_rows), window))
         return found
 
     def task(self, core: int) -> str:
@@ -227,7 +227,7 @@ class View:
         sender, pc, cycle = (int(v) for v in row)
         if sender < 0:
             return f"the host, cycle {cycle:,}"
-        return f"{self.name(sender)} at {self.where(stops.row_of(pc, self.session.n_rows))}, cycle {cycle:,}"
+        return f"{self.name(sender)} at {self.where(breakpoints.row_of(pc, self.session.n_rows))}, cycle {cycle:,}"
 
     def queues(self, core: int) -> list[QueueState]:
         """Return the input and output queues that are bound or contain words, and the router queues that
@@ -340,7 +340,9 @@ class View:
         m = self.session.machine
         for k in range(S.N_THREADS):
             th = m.threads[k, core]
-            if self.lines.where(stops.row_of(int(th[S.T_PC]), self.session.n_rows)) != self.lines.where(row):
+            if self.lines.where(breakpoints.row_of(int(th[S.T_PC]), self.session.n_rows)) != self.lines.where(
+                row
+            ):
                 continue
             for place in (1, 2):
                 o = S.OPERAND0 + place * S.OPERAND_FIELDS

@@ -20,11 +20,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from wse_sim.atomic_files import scratch
 from wse_sim.csl.host.arrays import HostError
 from wse_sim.csl.host.commands import cslc, fill_command_folder
 from wse_sim.csl.host.runtime import SdkRuntime
 from wse_sim.files import is_file
-from wse_sim.written import scratch
 
 ADDRESS = "%CMADDR%"
 """Placeholder for the address of the system in commands of :class:`SdkLauncher`."""

@@ -16,6 +16,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from wse_sim.atomic_files import scratch
+from wse_sim.child_processes import run_group
 from wse_sim.csl.compiler import CompiledProgram, compile_program
 from wse_sim.csl.host.absent_paths import INSTEAD, absent_paths, shell_start
 from wse_sim.csl.host.debugged import DEBUG_VARIABLE
@@ -25,10 +27,8 @@ from wse_sim.csl.host.report import FOLDER_VARIABLE
 from wse_sim.csl.host.sanitized import SANITIZE_VARIABLE, findings_text, read_findings
 from wse_sim.csl.host.script import run_script
 from wse_sim.csl.host.traced import TRACE_VARIABLE
-from wse_sim.ended import run_group
 from wse_sim.errors import WseError
 from wse_sim.files import is_file, is_plain_number, read_text
-from wse_sim.written import scratch
 
 COMPAT = Path(__file__).parent.parent / "compat"
 

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from wse_sim.atomic_files import scratch
 from wse_sim.csl.debug.wire import EditorWire, Message
 from wse_sim.csl.host.commands import run_commands
 from wse_sim.csl.host.debugged import CONSOLE
 from wse_sim.errors import WseError
 from wse_sim.files import read_text
-from wse_sim.written import scratch
 
 LOOK_S = 0.1
 

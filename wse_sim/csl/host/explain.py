@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from wse_sim.atomic_files import whole
 from wse_sim.csl.compiler import CompiledProgram
-from wse_sim.drawn import plain_text
 from wse_sim.errors import WseError
 from wse_sim.fabric.vm import opcodes
-from wse_sim.written import whole
+from wse_sim.picture_text import plain_text
 
 PORTS = ("N", "E", "S", "W", "R")
 _STEP = {"N": (0, -0.5), "E": (0.5, 0), "S": (0, 0.5), "W": (-0.5, 0), "R": (0.18, 0.18)}

@@ -21,11 +21,11 @@ from typing import Any
 
 import numpy as np
 
+from wse_sim.atomic_files import together, write_whole
 from wse_sim.csl.compiler import compile_program
 from wse_sim.csl.host.arrays import HostError
 from wse_sim.csl.release import integer_params
 from wse_sim.files import claim_folder
-from wse_sim.written import together, write_whole
 
 EXTRA_FILE = "layout.json"
 SYMBOLS_FILE = "symbols.npz"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wse_sim.atomic_files import whole
 from wse_sim.csl.compiler import CompiledProgram
 from wse_sim.csl.host.arrays import HostError
 from wse_sim.errors import SerializationError
@@ -22,7 +23,6 @@ from wse_sim.fabric.vm.image import Image, Symbol
 from wse_sim.fabric.vm.session import Session
 from wse_sim.hardware import load_wafer
 from wse_sim.serialize import read_arrays
-from wse_sim.written import whole
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -20,12 +20,12 @@ from typing import Any
 
 import numpy as np
 
+from wse_sim.atomic_files import together
 from wse_sim.csl.host.memory import memory_map, memory_text
 from wse_sim.csl.host.record import Record
 from wse_sim.csl.host.sanitized import findings_text, is_asked
-from wse_sim.drawn import plain_text
 from wse_sim.fabric.vm.findings import Finding
-from wse_sim.written import together
+from wse_sim.picture_text import plain_text
 
 MOST_LINES = 60
 FOLDER_VARIABLE = "WSE_SIM_CSL_REPORT_DIR"

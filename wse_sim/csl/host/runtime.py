@@ -25,7 +25,8 @@ from typing import Any, SupportsInt, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from wse_sim.compiling import clock
+from wse_sim.atomic_files import write_whole
+from wse_sim.compile_time import clock
 from wse_sim.csl.compiler import CompiledProgram, Export
 from wse_sim.csl.host import arrays
 from wse_sim.csl.host.arrays import TWICE, CopyWay, HostError, MemcpyDataType, StoppedError, Transfer
@@ -52,7 +53,6 @@ from wse_sim.fabric.vm.findings import Finding
 from wse_sim.fabric.vm.session import Outcome, Session, Until
 from wse_sim.files import is_file, read_json
 from wse_sim.hardware import load_wafer
-from wse_sim.written import write_whole
 
 IN_WORDS_PER_CYCLE, IN_CYCLES = 0.868, 500
 OUT_WORDS_PER_CYCLE, OUT_CYCLES = 0.298, 1000

@@ -9,13 +9,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from wse_sim.atomic_files import together
 from wse_sim.csl.host.arrays import HostError
 from wse_sim.csl.host.debugged import debugged_session, is_debugged
 from wse_sim.fabric.vm.image import Image
 from wse_sim.fabric.vm.session import Session
 from wse_sim.fabric.vm.trace import TracedSession, Tracer
 from wse_sim.hardware.wafer import Wafer
-from wse_sim.written import together
 
 TRACE_VARIABLE = "WSE_SIM_CSL_TRACE"
 """Environment variable ``CORES|CYCLES|FOLDER``; unset: no trace."""

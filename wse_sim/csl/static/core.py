@@ -30,8 +30,8 @@ from wse_sim.csl.static.vector import VectorWalker
 from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm import state as S
 from wse_sim.fabric.vm.image import DATA, LOCAL
+from wse_sim.fabric.vm.issue_times import MAPPED
 from wse_sim.fabric.vm.opcodes import Sys
-from wse_sim.fabric.vm.starts import MAPPED
 
 
 @dataclasses.dataclass

@@ -16,8 +16,8 @@ from wse_sim.fabric.vm import arithmetic as A
 from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm import semantics as M
 from wse_sim.fabric.vm import state as S
+from wse_sim.fabric.vm.issue_times import MAPPED
 from wse_sim.fabric.vm.opcodes import DsdKind, Form
-from wse_sim.fabric.vm.starts import MAPPED
 
 _COPIES = ("mov16", "mov32", "fmovs", "fmovh")
 _MEMORY = (DsdKind.MEM1D, DsdKind.MEM4D, DsdKind.CIRCBUF)

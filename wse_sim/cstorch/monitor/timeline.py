@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from wse_sim.atomic_files import write_whole
 from wse_sim.errors import WseError
 from wse_sim.report import hta
 from wse_sim.report.trace import edges
-from wse_sim.written import write_whole
 
 if TYPE_CHECKING:
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TracePacket

@@ -37,6 +37,7 @@ from wse_sim.fabric.executors.core import (
     ring_head,
     ring_pop,
 )
+from wse_sim.fabric.executors.final_state import Final, finish
 from wse_sim.fabric.executors.router import (
     ADVANCE,
     RAMP,
@@ -45,7 +46,6 @@ from wse_sim.fabric.executors.router import (
     popped_payload,
     turning_outputs,
 )
-from wse_sim.fabric.executors.stepped import Final, finish
 from wse_sim.fabric.format import program as P
 from wse_sim.fabric.format.lower import Lowered
 from wse_sim.fabric.format.memory import Inputs, Memory, new_memory

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wse_sim.compiling import clock
+from wse_sim.compile_time import clock
 
 
 class Parts:

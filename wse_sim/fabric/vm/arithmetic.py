@@ -17,7 +17,7 @@ import numpy.typing as npt
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.format.values import bits_f32, f32_bits
 from wse_sim.fabric.vm import opcodes as O
-from wse_sim.fabric.vm.halves import half_bits, half_value
+from wse_sim.fabric.vm.half_floats import half_bits, half_value
 from wse_sim.jit import helper_kernel, inlined_kernel
 
 # Columns of the table of vector operations: words of an element of destination, source 0, source 1, scalar; sources; cost of an

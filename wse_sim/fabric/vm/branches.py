@@ -13,8 +13,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from wse_sim.fabric.vm.issue_times import Array
 from wse_sim.fabric.vm.opcodes import Op
-from wse_sim.fabric.vm.starts import Array
 
 CONDITIONAL = tuple(int(op) for op in Op if op.name[0] == "J" and op != Op.JMP)
 _LAST_PLAIN = int(Op.STX_32)

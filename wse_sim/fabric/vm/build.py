@@ -17,8 +17,8 @@ from wse_sim.fabric.vm import watch as W
 from wse_sim.fabric.vm.arithmetic import operation_table
 from wse_sim.fabric.vm.branches import branch_prices
 from wse_sim.fabric.vm.image import COLORS, CoreClass, Image
+from wse_sim.fabric.vm.issue_times import known_loads, vector_starts
 from wse_sim.fabric.vm.registers import REGISTERS
-from wse_sim.fabric.vm.starts import known_loads, vector_starts
 
 Array = npt.NDArray[Any]
 _LATE = (O.Op.VEC, O.Op.SYS, O.Op.BLOCK)

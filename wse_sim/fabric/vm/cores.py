@@ -26,12 +26,12 @@ from wse_sim.fabric.vm import state as S
 from wse_sim.fabric.vm import vector as V
 from wse_sim.fabric.vm import watch as W
 from wse_sim.fabric.vm.arithmetic import s16
+from wse_sim.fabric.vm.issue_times import MAPPED
 from wse_sim.fabric.vm.memory import run_memory
 from wse_sim.fabric.vm.operands import resolve, survey
 from wse_sim.fabric.vm.queues import head_meta, take, visible, wake_router
 from wse_sim.fabric.vm.registers import access_register
 from wse_sim.fabric.vm.scalar import stretch
-from wse_sim.fabric.vm.starts import MAPPED
 from wse_sim.fabric.vm.vector import finish, step
 from wse_sim.jit import inlined_kernel
 

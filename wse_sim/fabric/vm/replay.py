@@ -15,19 +15,19 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from wse_sim.fabric.vm import breakpoints
 from wse_sim.fabric.vm import loop as L
 from wse_sim.fabric.vm import state as S
-from wse_sim.fabric.vm import stops
 from wse_sim.fabric.vm.bands import one_band
 from wse_sim.fabric.vm.image import Image
-from wse_sim.fabric.vm.looks import MemoryWatch, WatchPoint
 from wse_sim.fabric.vm.session import STILL, Array, Look, Outcome, Session, Until
 from wse_sim.fabric.vm.snapshot import Snapshot, take_snapshot
+from wse_sim.fabric.vm.watch_points import MemoryWatch, WatchPoint
 from wse_sim.hardware.wafer import Wafer
 
 STOPPED = 128
 """Why a part of a run ended, next to the reasons of the loop: cores stopped."""
-MARK, FINE = stops.GROUPS - 1, stops.GROUPS - 2  # groups of the session itself
+MARK, FINE = breakpoints.GROUPS - 1, breakpoints.GROUPS - 2  # groups of the session itself
 FIRST_SPAN, MOST_SPAN = 32, 4096  # cycles between two looks at the watchpoints
 FIRST_INTERVAL, MOST_SNAPSHOTS, MOST_BYTES = 512, 64, 1 << 30
 PART_CYCLES = 1 << 16
@@ -102,10 +102,10 @@ class ReplaySession(Session):
         own = {"profile": False, "threads": 1, "sanitize": True, "executor": "fast"}
         super().__init__(image, wafer, **{**how, **own})  # type: ignore[arg-type]
         self.n_rows = len(image.code)
-        self.machine = stops.with_stops(self.machine)
+        self.machine = breakpoints.with_stops(self.machine)
         self._clean = self.machine.code.copy()
         self._alone = one_band(self.machine)
-        self.image = stops.with_places(image)
+        self.image = breakpoints.with_places(image)
         self.controller = controller
         self.actions: list[Action] = []
         self.snapshots: list[Snapshot] = []
@@ -247,7 +247,7 @@ class ReplaySession(Session):
 
     def _keep_snapshot(self) -> None:
         """Copy the state if it is time for it; fewer copies, farther apart, where they would take too much memory."""
-        if len(stops.stopped_cores(self.machine)):
+        if len(breakpoints.stopped_cores(self.machine)):
             return
         kept = self.snapshots
         if kept and self.cycle < kept[-1].cycle + self._interval:
@@ -262,22 +262,22 @@ class ReplaySession(Session):
     def set_stops(self, rows: Mapping[int, int], groups: Mapping[int, Array]) -> None:
         """Cores of group g stop before the rows whose mask has bit g."""
         self._rows, self._groups = dict(rows), dict(groups)
-        stops.set_stops(self.machine, self._clean, self._rows, self._groups)
+        breakpoints.set_stops(self.machine, self._clean, self._rows, self._groups)
 
     def stopped(self) -> list[int]:
         """Return the cores that are stopped within the present cycle, before a row of their code."""
-        return [int(c) for c in stops.stopped_cores(self.machine)]
+        return [int(c) for c in breakpoints.stopped_cores(self.machine)]
 
     def row(self, core: int) -> int:
         """The row of the code that a core's main thread does next, or is at."""
-        return stops.row_of(int(self.machine.core[core, S.PC]), self.n_rows)
+        return breakpoints.row_of(int(self.machine.core[core, S.PC]), self.n_rows)
 
     def _run_to(self, end: int, asked: int) -> int:
         """Run to a cycle or to the next stop of any core."""
         m = self.machine
-        waiting = stops.stopped_cores(m)
+        waiting = breakpoints.stopped_cores(m)
         if len(waiting):
-            is_over = stops.complete_cycle(m, self._alone, waiting)
+            is_over = breakpoints.complete_cycle(m, self._alone, waiting)
             self._flush([m])
             if not is_over:
                 return self._stop_or_fault()
@@ -291,8 +291,8 @@ class ReplaySession(Session):
         return self._stop_or_fault() if why == L.FAULTED else why
 
     def _stop_or_fault(self) -> int:
-        stops.mark_stops(self.machine)
-        if len(stops.stopped_cores(self.machine)):
+        breakpoints.mark_stops(self.machine)
+        if len(breakpoints.stopped_cores(self.machine)):
             return STOPPED
         fault = self.machine.core[:, S.FAULT]
         fault[fault == S.F_STOP] = S.F_NONE  # the fault of another core ends the run
@@ -359,7 +359,9 @@ class ReplaySession(Session):
         """The row of an operation that a core has in flight, one of a microthread first."""
         threads = self.machine.threads
         running = [k for k in (*range(1, S.N_THREADS), 0) if threads[k, c, S.T_OP] > 0]
-        return stops.row_of(int(threads[running[0], c, S.T_PC]), self.n_rows) if running else self.row(c)
+        return (
+            breakpoints.row_of(int(threads[running[0], c, S.T_PC]), self.n_rows) if running else self.row(c)
+        )
 
     @contextmanager
     def _stops(self, rows: Mapping[int, int], groups: Mapping[int, Array]) -> Iterator[None]:
@@ -477,7 +479,7 @@ class ReplaySession(Session):
         assert self.present is not None
         core = self.present.arrays["core"]
         stopped = np.flatnonzero(core[:, S.FAULT] == S.F_STOP)
-        rows = tuple(stops.row_of(int(pc), self.n_rows) for pc in core[stopped, S.PC].tolist())
+        rows = tuple(breakpoints.row_of(int(pc), self.n_rows) for pc in core[stopped, S.PC].tolist())
         opcodes = tuple(core[:, S.OPCODES].tolist()) if len(stopped) else ()
         return Moment(self.present.action, self.present.cycle, tuple(stopped.tolist()), rows, opcodes)
 

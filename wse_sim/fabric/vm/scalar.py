@@ -22,7 +22,7 @@ from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm import state as S
 from wse_sim.fabric.vm.arithmetic import divide, math_function, power, s16, s32, to_integer, to_unsigned
 from wse_sim.fabric.vm.descriptors import dsd_field, element_address
-from wse_sim.fabric.vm.halves import half_bits, half_value
+from wse_sim.fabric.vm.half_floats import half_bits, half_value
 from wse_sim.fabric.vm.registers import FIRST_BYTE
 from wse_sim.fabric.vm.watch import look_at_scalar
 from wse_sim.jit import helper_kernel, inlined_kernel
@@ -584,7 +584,7 @@ def keep_frame(frame, pc, window, calls):
 
 @helper_kernel
 def first_of_copy(pc, m):
-    """Where the copy of a row of code begins that cores take which do not stop at it (stops.py)."""
+    """Where the copy of a row of code begins that cores take which do not stop at it (breakpoints.py)."""
     return m.late_price.shape[0] // 4 + 3 * pc
 
 

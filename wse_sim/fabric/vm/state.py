@@ -33,7 +33,7 @@ CORE_FIELDS = 51
 # Modes of the main thread.  RESUMED: scalar code goes on where a stop of the debugger cut it, within the same cycle.
 IDLE, RUN, LAUNCH, VECTOR, ENDING, HALTED, NO_PROGRAM, RESUMED = range(8)
 CARRIED = FAULT_B  # of a core without a fault: opcodes of the stretch that a stop of the debugger cut
-BREAK = 200  # opcode of a row at which cores may stop (stops.py); it is none of the machine's, so it ends a stretch as a fault does
+BREAK = 200  # opcode of a row at which cores may stop (breakpoints.py); it is none of the machine's, so it ends a stretch as a fault does
 # What a core did in a cycle.
 REST, BUSY, WAIT_INPUT, WAIT_OUTPUT, WAIT_THREAD = range(5)
 
@@ -225,9 +225,7 @@ class Machine(NamedTuple):
     merged: Array  # int64 (S * R, 4): 1 + input and origin of the last word that passed
     found_count: Array  # int64 (kinds, code rows)
     found: Array  # int64 (n, FINDING_FIELDS)
-    stops: (
-        Array  # int64 (R,): groups of breakpoints at which a core stops (stops.py), empty without a debugger
-    )
+    stops: Array  # int64 (R,): groups of breakpoints at which a core stops (breakpoints.py), empty without a debugger
 
 
 WHEEL = 4096

@@ -3,8 +3,8 @@
 decoder.py   a decoder, read from its graph           grid.py    layout of a product on a grid
 layer.py     cycles of one layer, layer_parts.py has the parts that programs measure
 steps.py     the compiler's steps                 plan.py    their plan
-joined.py    the layer for several tokens at once, memory.py has the memory of a core
-reading.py   a prompt in chunks                   line.py    the flow line in closed form
+joined_layer.py    the layer for several tokens at once, memory.py has the memory of a core
+prompt_reading.py   a prompt in chunks                   line.py    the flow line in closed form
 run.py       the schedule                         result.py  from a run to a result
 """
 

@@ -32,10 +32,10 @@ from wse_sim.kernels.blocks.mesh import best_groups, mesh_gemv, mesh_product, tr
 from wse_sim.kernels.blocks.products import chain_latency
 from wse_sim.kernels.contract.equations import ceil_div, words
 from wse_sim.kernels.contract.family import Cost, Count, Size
-from wse_sim.modes.generation.apart import apart_cycles
 from wse_sim.modes.generation.decoder import Decoder, LayerShape, LayerWork, stated_layer
+from wse_sim.modes.generation.expert_cores import apart_cycles
 from wse_sim.modes.generation.grid import Sides, sides
-from wse_sim.modes.generation.packed import unpacked_cycles
+from wse_sim.modes.generation.quantized_weights import unpacked_cycles
 from wse_sim.units import cycles_to_s
 
 

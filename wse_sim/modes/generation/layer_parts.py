@@ -5,7 +5,7 @@ lines are equal), so the program's cycles replace those of the formula. Prefill 
 x STEPS cores with the tile of the plan; its STEPS steps represent P steps.  Scalar work (exponentials, roots,
 starts of short vectors) is measured on one core.
 
-A layer for several tokens at once (:mod:`wse_sim.modes.generation.joined`) is measured like decode, at full
+A layer for several tokens at once (:mod:`wse_sim.modes.generation.joined_layer`) is measured like decode, at full
 size: a product of n vectors with its K-tree, and statistics of n words. Its products, all-reduces and scalar
 work are separate programs that run one after the other.  A whole layer as one program, on fewer cores, takes
 96 to 105 % of their sum (docs/generation.md).
@@ -26,7 +26,7 @@ from wse_sim.kernels.contract.family import Cost, Probe, Tiling
 from wse_sim.modes.base import Layer, Part
 from wse_sim.modes.generation.decoder import LayerShape, LayerWork
 from wse_sim.modes.generation.grid import Sides, sides
-from wse_sim.modes.generation.joined import joined_layer_cycles, met
+from wse_sim.modes.generation.joined_layer import joined_layer_cycles, met
 from wse_sim.modes.generation.layer import decode_layer_cycles, prefill_layer_cycles, work_of
 
 STEPS = 8  # cores per side, and steps, of the probe of a shifting product

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 from wse_sim.compiler.plan import CoreMemory, Region
 from wse_sim.hardware import Wafer
-from wse_sim.modes.generation.apart import fullest_tokens
 from wse_sim.modes.generation.decoder import Decoder, LayerWork
-from wse_sim.modes.generation.packed import unpacked_bytes, weight_bytes
+from wse_sim.modes.generation.expert_cores import fullest_tokens
+from wse_sim.modes.generation.quantized_weights import unpacked_bytes, weight_bytes
 
 ELEMENT_BYTES = 2  # fp16 weights, activations and cache
 

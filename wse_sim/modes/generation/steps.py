@@ -9,7 +9,7 @@ and in decode (:mod:`wse_sim.modes.generation.layer`), f clock, h seconds to han
     latency       t = L c_d / f + R h           through all regions, and back to the first
     token         max(t, B T)                   seconds between two tokens of one request
     per user      1 / token                     total B / token
-    first token   c_R of the last chunk         one prompt, alone in the pipeline (:mod:`wse_sim.modes.generation.reading`)
+    first token   c_R of the last chunk         one prompt, alone in the pipeline (:mod:`wse_sim.modes.generation.prompt_reading`)
 
 Requests alternate in a region, one token each; they are not joined into one product (no joined kernel is
 published). Embedding, head and sampling have a separate region if one is free, otherwise the last region. If
@@ -49,9 +49,9 @@ from wse_sim.modes.generation.memory import (
     split_of,
     wafer_context,
 )
-from wse_sim.modes.generation.packed import loaded, packed
 from wse_sim.modes.generation.plan import MOVING, GenerationPlan, LayerRegion, PromptTurn, Reading
-from wse_sim.modes.generation.reading import chunk_rows, handover_s, with_reading
+from wse_sim.modes.generation.prompt_reading import chunk_rows, handover_s, with_reading
+from wse_sim.modes.generation.quantized_weights import loaded, packed
 from wse_sim.options import GenerationChoice
 
 LEAST_GRID, GRID_STEP = 120, 20  # sides of the grids that are tried when none is requested

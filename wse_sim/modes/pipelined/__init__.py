@@ -119,7 +119,7 @@ class Pipelined:
         own = type(self)
         if own.repriced is not Pipelined.repriced or own.quick_figures is not Pipelined.quick_figures:
             return None
-        from wse_sim.modes.pipelined.drawn import rates
+        from wse_sim.modes.pipelined.rate_draws import rates
 
         found = rates(expect(plan, PipelinedPlan), machines, _host)
         return [{"samples_per_s": rate} for rate in found]

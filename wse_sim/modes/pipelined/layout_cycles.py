@@ -2,7 +2,7 @@
 
 Prices of boxes come from the tables of the shelf placer; the rest is one compiled function: a single sample,
 the number of samples that fit in SRAM, and the schedule of two batches
-(:mod:`wse_sim.modes.pipelined.quick`), or the formula of :mod:`wse_sim.modes.pipelined.estimate` if the
+(:mod:`wse_sim.modes.pipelined.compiled_schedule`), or the formula of :mod:`wse_sim.modes.pipelined.estimate` if the
 schedule would take long. Symbols as there. Streams are assumed to run straight from middle to middle; the
 router and the event simulation determine the result.
 """
@@ -16,11 +16,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from wse_sim.compiler.sample_buffers import stream_depth
 from wse_sim.compiler.shelves import Box, ShelfPlacer
 from wse_sim.compiler.sizing import Sizer
-from wse_sim.compiler.waiting import stream_depth
 from wse_sim.jit import kernel
-from wse_sim.modes.pipelined.quick import two_batches
+from wse_sim.modes.pipelined.compiled_schedule import two_batches
 from wse_sim.modes.pipelined.regions import WAITING
 
 QUICK = 8000  # stages times samples up to which layouts are compared by their schedule, not by formula

@@ -15,7 +15,7 @@ from wse_sim.options import MOST_SEED, Batch, Declared, Real, Recompute, Schedul
 class PlacedOptions(Declared):
     """Options of every mode that places stages; None leaves the choice to the compiler.
 
-    ``placer``, ``seed`` and ``time_limit_s`` are those of :func:`wse_sim.compiler.placing.place_stages`.
+    ``placer``, ``seed`` and ``time_limit_s`` are those of :func:`wse_sim.compiler.stage_placement.place_stages`.
     ``recompute`` "full" runs every repeated block forward again before its backward pass. "none" stores all
     that the backward pass reads. By default everything is stored; if memory is the bottleneck, attention
     scores are recomputed, then whole blocks.

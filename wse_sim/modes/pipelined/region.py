@@ -44,7 +44,7 @@ from typing import Protocol
 import simpy
 
 from wse_sim.compiler.plan import Stage
-from wse_sim.engine.books import BUSY, IDLE, STALLED_INPUT, STALLED_OUTPUT
+from wse_sim.engine.accounts import BUSY, IDLE, STALLED_INPUT, STALLED_OUTPUT
 from wse_sim.engine.result import Slice
 from wse_sim.engine.trace import Alarm, RunTrace
 

@@ -18,7 +18,7 @@ import numpy as np
 import simpy
 
 from wse_sim.compiler.plan import Stage
-from wse_sim.engine.books import READ_BYTES_PER_MAC, WRITE_BYTES_PER_MAC
+from wse_sim.engine.accounts import READ_BYTES_PER_MAC, WRITE_BYTES_PER_MAC
 from wse_sim.engine.host import Host, InputPath, remedies
 from wse_sim.engine.result import KernelUse, Result, Slice, areas_of, tracks_of
 from wse_sim.engine.steady import Books

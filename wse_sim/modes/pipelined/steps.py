@@ -19,12 +19,12 @@ from wse_sim.compiler.defects import Repair, repair, usable_cores
 from wse_sim.compiler.flow import run_steps, step
 from wse_sim.compiler.objectives import LATENCY, SHELVES, THROUGHPUT
 from wse_sim.compiler.pins import check_pins, pinned_replicas, pinned_size, settle_parts, uneven_copies
-from wse_sim.compiler.placing import place_stages, placements
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.compiler.pricing import Prices
 from wse_sim.compiler.scores import without_scores
 from wse_sim.compiler.shelves import Box, ShelfPlacer, area_bound_cycles, with_efficiency
 from wse_sim.compiler.sizing import Group, Sizer
+from wse_sim.compiler.stage_placement import place_stages, placements
 from wse_sim.compiler.streams import route_streams
 from wse_sim.errors import ModelError
 from wse_sim.graph import KernelGraph
@@ -33,14 +33,14 @@ from wse_sim.graph.results import note_of, sent_bytes, what_is_sent
 from wse_sim.hardware import Cluster, Wafer
 from wse_sim.kernels.contract.registry import notes_of
 from wse_sim.modes.pipelined.batches import reference_layouts
-from wse_sim.modes.pipelined.detoured import with_detours
+from wse_sim.modes.pipelined.compiled_schedule import quick_step_cycles
+from wse_sim.modes.pipelined.defect_detours import with_detours
 from wse_sim.modes.pipelined.estimate import links_of, lone_sample, sample_latency, step_cycles
 from wse_sim.modes.pipelined.layout_cycles import LayoutCycles
 from wse_sim.modes.pipelined.loss import with_loss
 from wse_sim.modes.pipelined.narrow import narrow_note
 from wse_sim.modes.pipelined.options import PipelinedOptions
 from wse_sim.modes.pipelined.plan import PipelinedPlan
-from wse_sim.modes.pipelined.quick import quick_step_cycles
 from wse_sim.modes.pipelined.regions import StageMaker, deepened
 from wse_sim.modes.pipelined.run import MIN_LEFT, allreduce_cycles, free_step_cycles
 

@@ -26,9 +26,9 @@ from wse_sim.compiler.defects import Repair, usable_cores
 from wse_sim.compiler.flow import run_steps, step
 from wse_sim.compiler.pins import settle_parts
 from wse_sim.compiler.plan import Infeasible
+from wse_sim.compiler.sample_buffers import comes_back, readers_of, stream_depth
 from wse_sim.compiler.sizing import Sizer
 from wse_sim.compiler.streams import HOST
-from wse_sim.compiler.waiting import comes_back, readers_of, stream_depth
 from wse_sim.errors import ModelError
 from wse_sim.graph import KernelGraph, Phase, TensorKind
 from wse_sim.graph.blocks import block_numbers

@@ -6,7 +6,7 @@ memory.py      memory of a micro-batch      work.py    the kernels in order
 run.py         the schedule                 memoryx.py, swarmx.py  the cluster around the wafer
 links.py       traffic                      result.py  from a run to a result
 recurrence.py  the schedule without events, for ratios      rectangle.py  a part of the wafer
-drawn.py       a plan for many draws of the constants in one pass
+plan_draws.py       a plan for many draws of the constants in one pass
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class WeightStreaming:
             or own.quick_figures is not WeightStreaming.quick_figures
         ):
             return None
-        from wse_sim.modes.weight_streaming.drawn import rates
+        from wse_sim.modes.weight_streaming.plan_draws import rates
 
         plan = expect(plan, WeightStreamingPlan)
         machines = [(on_rectangle(wafer, plan.rectangle), cluster) for wafer, cluster in machines]

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.compiler.pricing import Prices, parts_of
 from wse_sim.graph import Kernel, KernelGraph, Phase
-from wse_sim.modes.weight_streaming.drawn import ahead_column, is_thinned, spill_column
-from wse_sim.modes.weight_streaming.facts import (
+from wse_sim.modes.weight_streaming.graph_facts import (
     bytes_spilled,
     facts_of,
     graph_kept,
@@ -30,6 +29,7 @@ from wse_sim.modes.weight_streaming.facts import (
 from wse_sim.modes.weight_streaming.lanes import LaneTable, chosen_lanes, lane_table, left_bytes
 from wse_sim.modes.weight_streaming.options import StreamingChoice
 from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan, on_rectangle
+from wse_sim.modes.weight_streaming.plan_draws import ahead_column, is_thinned, spill_column
 from wse_sim.modes.weight_streaming.rectangle import FREE_INPUT, Rectangle, free_seconds
 from wse_sim.modes.weight_streaming.recurrence import FloatArray, PhaseColumns, step_seconds
 

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from wse_sim.engine.books import (
+from wse_sim.engine.accounts import (
     BUSY,
     IDLE,
     READ_BYTES_PER_MAC,

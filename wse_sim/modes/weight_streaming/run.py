@@ -27,7 +27,7 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
-from wse_sim.engine.books import BUSY, IDLE, STALLED_INPUT, STALLED_OUTPUT
+from wse_sim.engine.accounts import BUSY, IDLE, STALLED_INPUT, STALLED_OUTPUT
 from wse_sim.engine.host import InputPath
 from wse_sim.engine.options import Options
 from wse_sim.engine.result import Slice

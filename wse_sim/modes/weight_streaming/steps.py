@@ -38,7 +38,7 @@ from wse_sim.graph.optimizers import optimizer_of, stored_bytes
 from wse_sim.graph.results import note_of, sent_bytes, what_is_sent
 from wse_sim.hardware import Cluster, Wafer
 from wse_sim.kernels.contract.registry import notes_of
-from wse_sim.modes.weight_streaming.facts import (
+from wse_sim.modes.weight_streaming.graph_facts import (
     ahead_bytes,
     bytes_spilled,
     facts_of,

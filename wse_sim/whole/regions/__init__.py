@@ -1,16 +1,16 @@
 """Regions of a complete model on the fabric, one kind per kernel family.
 
 contract.py         the interface of a kind of region: inlets, an outlet, core programs, issue cycles
-turns.py            cells that receive words in sequence, cells that send in sequence
+shared_color.py            cells that receive words in sequence, cells that send in sequence
 dense.py            products with weights, and the operations fused to them
 dense_shared.py     dense layers whose rows share the work on the outputs
 norm.py             layer and RMS norm
 softmax.py          softmax of every token
-joined.py           rows of a parameter in front of the tokens
+leading_rows.py           rows of a parameter in front of the tokens
 attention.py        softmax attention
 attention_bands.py  attention with its heads in bands of rows
 pointwise.py        elementwise work and activations
-flowing.py          dense layers that stream their results out as they are summed
+dense_streaming.py          dense layers that stream their results out as they are summed
 windows.py          the elements that the windows of a convolution read from a stored image
 convolution.py      convolutions: a dense layer on unfolded pixels
 pooling.py          maximum or mean of windows
@@ -27,9 +27,9 @@ from wse_sim.whole.regions.contract import POINTWISE, Inlet, Ports, RegionKind
 from wse_sim.whole.regions.convolution import Convolution, FlowingConvolution
 from wse_sim.whole.regions.dense import Dense
 from wse_sim.whole.regions.dense_shared import SharedDense
+from wse_sim.whole.regions.dense_streaming import Flowing
 from wse_sim.whole.regions.depthwise import Depthwise
-from wse_sim.whole.regions.flowing import Flowing
-from wse_sim.whole.regions.joined import JoinedRows
+from wse_sim.whole.regions.leading_rows import JoinedRows
 from wse_sim.whole.regions.norm import NormRegion
 from wse_sim.whole.regions.pointwise import Pointwise
 from wse_sim.whole.regions.pooling import Pooling

@@ -44,7 +44,7 @@ from wse_sim.whole.regions.contract import (
     RegionKind,
     links_between,
 )
-from wse_sim.whole.regions.turns import (
+from wse_sim.whole.regions.shared_color import (
     advance_of,
     alternate,
     deal,

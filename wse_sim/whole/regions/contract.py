@@ -3,7 +3,7 @@
 Each kind of region is a subclass. Words of a stream contain two fp16 elements; they travel token by token,
 features in order. A region receives its operands at *inlets*, moving cores next to its compute cores, and
 sends its result from one *outlet*. Cells send into the outlet in sequence
-(:mod:`wse_sim.whole.regions.turns`); other streams must not use their routers on that color.
+(:mod:`wse_sim.whole.regions.shared_color`); other streams must not use their routers on that color.
 """
 
 from __future__ import annotations

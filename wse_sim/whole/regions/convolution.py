@@ -29,9 +29,9 @@ from wse_sim.kernels.contract.equations import BYTES_PER_WAVELET
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, Ports, refused
 from wse_sim.whole.regions.dense import Dense
-from wse_sim.whole.regions.flowing import Flowing
-from wse_sim.whole.regions.fused import items_of
-from wse_sim.whole.regions.turns import alternate
+from wse_sim.whole.regions.dense_streaming import Flowing
+from wse_sim.whole.regions.fused_work import items_of
+from wse_sim.whole.regions.shared_color import alternate
 from wse_sim.whole.regions.windows import Unfolding, Windows
 
 RECEIVE = 1  # microthread of the inlet

@@ -31,8 +31,8 @@ from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.program import Fn
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Floats, Ports, stream_order
-from wse_sim.whole.regions.dense_beside import DenseBeside
-from wse_sim.whole.regions.turns import advance_of, receive_all, route_senders
+from wse_sim.whole.regions.dense_neighbours import DenseBeside
+from wse_sim.whole.regions.shared_color import advance_of, receive_all, route_senders
 
 SEND, RESIDUAL = 1, 2  # microthreads of the last row
 

@@ -30,8 +30,8 @@ from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS, ceil_div
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Floats, Ports, divisor
 from wse_sim.whole.regions.dense import SEND, Dense, Sent
-from wse_sim.whole.regions.fused import work_cycles
-from wse_sim.whole.regions.turns import (
+from wse_sim.whole.regions.fused_work import work_cycles
+from wse_sim.whole.regions.shared_color import (
     route_rows_of_senders,
     route_takers,
 )

@@ -24,9 +24,9 @@ from wse_sim.kernels.blocks.windows import Windows
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 from wse_sim.whole.regions.contract import PAIR, Floats
 from wse_sim.whole.regions.convolution import Convolution, folded
-from wse_sim.whole.regions.fused import items_of
+from wse_sim.whole.regions.fused_work import items_of
 from wse_sim.whole.regions.pooling import RECEIVE, Pooling
-from wse_sim.whole.regions.turns import alternate
+from wse_sim.whole.regions.shared_color import alternate
 
 SUMS, FILTERS, BIAS, IMAGE = "sums", "filters", "bias", "image"
 BANKS = {SUMS: 0, IMAGE: 3}  # whole words of channels: a tap never begins in the bank of the sums

@@ -49,7 +49,7 @@ from wse_sim.whole.regions.contract import (
     refused,
     rows_in_turn,
 )
-from wse_sim.whole.regions.turns import (
+from wse_sim.whole.regions.shared_color import (
     advance_of,
     blocks_in_turn,
     cable,

@@ -50,7 +50,7 @@ from wse_sim.whole.regions.contract import (
     stream_order,
     token_words,
 )
-from wse_sim.whole.regions.turns import (
+from wse_sim.whole.regions.shared_color import (
     RELAY_SLOTS,
     advance_of,
     alternate,

@@ -3,7 +3,7 @@
 Symbols: an image of H x W pixels of C channels, T pixels of the result; P cores in a column, e channels on
 each, whole words::
 
-    inlet of every core   >  of every pixel the words of its core     core: :mod:`wse_sim.kernels.blocks.pooled`     > out in sequence
+    inlet of every core   >  of every pixel the words of its core     core: :mod:`wse_sim.kernels.blocks.pooling_core`     > out in sequence
 
 An inlet receives all channels, or those of a bundle, and drops those of other cores. The next image arrives
 while the current one is processed. Means are scaled as they leave::
@@ -22,13 +22,13 @@ import numpy as np
 from wse_sim.fabric.format.builder import Buffer, Builder, Place, fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass, Operand
 from wse_sim.graph import Kernel, KernelGraph
-from wse_sim.kernels.blocks.pooled import BANKS, IMAGE, LINES, RESULT, PooledCore, Step, words_apart
+from wse_sim.kernels.blocks.pooling_core import BANKS, IMAGE, LINES, RESULT, PooledCore, Step, words_apart
 from wse_sim.kernels.blocks.windows import Windows
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.kernels.families.pool2d import Pool2dAttributes
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, PlacedKernel, Ports, RegionKind, refused
-from wse_sim.whole.regions.turns import advance_of, alternate, route_senders
+from wse_sim.whole.regions.shared_color import advance_of, alternate, route_senders
 
 RECEIVE = 1  # microthread
 LEAST = -65504.0  # of fp16

@@ -10,7 +10,7 @@ import numpy as np
 from wse_sim.fabric.format.builder import Buffer, Builder, Operand, Param
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.slopes import Slopes
+from wse_sim.kernels.blocks.activation_slopes import Slopes
 from wse_sim.whole.streaming.layout import StreamedLayer, StreamedLayout
 
 

@@ -11,7 +11,7 @@ from wse_sim.kernels.blocks.rounds import pitch
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.modes.weight_streaming.links import program_region
 from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
-from wse_sim.whole.regions.fused import items_of
+from wse_sim.whole.regions.fused_work import items_of
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,10 @@
 contract.py      the interface of a trainable kind of region
 kinds.py         the kinds by kernel family
 products.py      compute cores of products
-streamed.py      compute cores whose gradients stream token by token
-shared.py        compute cores whose rows share an activation
-dense.py         dense layers; dense_moving.py has the cores next to their products
-convolution.py   convolutions; pixels.py has their compute cores, folding.py the sums of their image gradients
+streamed_products.py      compute cores whose gradients stream token by token
+dense_shared.py        compute cores whose rows share an activation
+dense.py         dense layers; dense_inlets.py has the cores next to their products
+convolution.py   convolutions; pixels.py has their compute cores, image_gradient.py the sums of their image gradients
 rows.py          work of a core on one token after another
 norm.py          layer and RMS norm
 pointwise.py     elementwise work and activations

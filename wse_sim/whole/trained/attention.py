@@ -61,7 +61,7 @@ from wse_sim.whole.regions.attention_pairs import (
     weighted,
 )
 from wse_sim.whole.regions.contract import Floats, Inlet, IntArray, refused
-from wse_sim.whole.regions.turns import deal, receive_all, route_senders, route_takers
+from wse_sim.whole.regions.shared_color import deal, receive_all, route_senders, route_takers
 from wse_sim.whole.trained.collectors import Collected, write_collectors
 from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, TrainedKind, TrainedPorts
 from wse_sim.whole.trained.slots import Slotted, Turn

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from wse_sim.fabric.format.builder import Buffer, Builder, Place, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.whole.paths import Cell
-from wse_sim.whole.regions.turns import advance_of
+from wse_sim.whole.regions.shared_color import advance_of
 from wse_sim.whole.trained.contract import Batch
 
 SEND = 1  # microthread

@@ -7,7 +7,7 @@ core that stores the images in flight::
 
     forward     an image arrives during the work on the one before;  k elements of it per pixel of the result   > row
     backward    the same elements again, all pixels                                                            > row
-                sums of the row, all pixels  >  the gradient of the image (:mod:`wse_sim.whole.trained.folding`)
+                sums of the row, all pixels  >  the gradient of the image (:mod:`wse_sim.whole.trained.image_gradient`)
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, IntArray, refused
 from wse_sim.whole.regions.convolution import Convolution
-from wse_sim.whole.regions.fused import items_of
-from wse_sim.whole.regions.turns import deal, route_takers
+from wse_sim.whole.regions.fused_work import items_of
+from wse_sim.whole.regions.shared_color import deal, route_takers
 from wse_sim.whole.regions.windows import Part, Unfolding, Windows
 from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, TrainedKind, TrainedPorts
-from wse_sim.whole.trained.folding import Folding, FoldingCores
+from wse_sim.whole.trained.image_gradient import Folding, FoldingCores
 from wse_sim.whole.trained.pixels import PixelProducts
 from wse_sim.whole.trained.products import OWN_COLORS
 

@@ -28,18 +28,18 @@ from wse_sim.fabric.format.builder import Builder
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.slopes import ACTIVATIONS
+from wse_sim.kernels.blocks.activation_slopes import ACTIVATIONS
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Inlet, links_between, refused, stream_order
 from wse_sim.whole.regions.dense import Dense
-from wse_sim.whole.regions.fused import items_of
-from wse_sim.whole.regions.turns import route_senders
+from wse_sim.whole.regions.fused_work import items_of
+from wse_sim.whole.regions.shared_color import route_senders
 from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, Floats, TrainedKind, TrainedPorts
-from wse_sim.whole.trained.dense_moving import RECEIVERS, Beside
+from wse_sim.whole.trained.dense_inlets import RECEIVERS, Beside
+from wse_sim.whole.trained.dense_shared import products_for
 from wse_sim.whole.trained.products import OWN_COLORS
-from wse_sim.whole.trained.shared import products_for
-from wse_sim.whole.trained.streamed import StreamedProducts
+from wse_sim.whole.trained.streamed_products import StreamedProducts
 
 FP16_BYTES = 2
 

@@ -12,9 +12,9 @@ from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass, Issue, Operand
 from wse_sim.fabric.format.program import Fn
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.slopes import Slopes
+from wse_sim.kernels.blocks.activation_slopes import Slopes
 from wse_sim.kernels.contract.equations import ceil_div
-from wse_sim.whole.regions.turns import receive_all
+from wse_sim.whole.regions.shared_color import receive_all
 from wse_sim.whole.trained.contract import Batch
 
 # Microthreads: sums or gradients arrive, gradients go up, outputs leave, a residual arrives.

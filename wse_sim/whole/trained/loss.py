@@ -25,7 +25,7 @@ from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import IntArray
-from wse_sim.whole.regions.turns import advance_of, deal, route_senders, route_takers
+from wse_sim.whole.regions.shared_color import advance_of, deal, route_senders, route_takers
 from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, Floats
 from wse_sim.whole.training.loss import LossBuffers, loss_buffers, one_hot, write_loss
 

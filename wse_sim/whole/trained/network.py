@@ -26,17 +26,6 @@ from wse_sim.fabric.result import FabricResult
 from wse_sim.modes.pipelined.loss import LOSS
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole.areas import FabricPlace, StreamLinks
-from wse_sim.whole.laid_ways import (
-    Controls,
-    Cycles,
-    Ends,
-    Links,
-    cells_to,
-    legs_cycles,
-    link_map,
-    tree_cycles,
-    way_links,
-)
 from wse_sim.whole.network import (
     host_inputs,
     host_outputs,
@@ -54,8 +43,19 @@ from wse_sim.whole.network import (
 )
 from wse_sim.whole.paths import BACK, SHARED, Cell, Grid, direction
 from wse_sim.whole.regions.contract import divisor, stream_order
+from wse_sim.whole.stream_routes import (
+    Controls,
+    Cycles,
+    Ends,
+    Links,
+    cells_to,
+    legs_cycles,
+    link_map,
+    tree_cycles,
+    way_links,
+)
 from wse_sim.whole.trained.contract import Batch, Floats, TrainedKind, TrainedPorts
-from wse_sim.whole.trained.covered import check_trained
+from wse_sim.whole.trained.coverage import check_trained
 from wse_sim.whole.trained.loss import LossPlace, place_loss
 from wse_sim.whole.trained.order import SentGradient, by_tensor, gradients_of
 from wse_sim.whole.trained.rounds import most_of, regions_of

@@ -40,7 +40,7 @@ from wse_sim.kernels.families.norm import (
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import Floats, divisor, refused, rows_in_turn
 from wse_sim.whole.regions.norm import NormPlace
-from wse_sim.whole.regions.turns import advance_of, deal, receive_all, route_senders, route_takers
+from wse_sim.whole.regions.shared_color import advance_of, deal, receive_all, route_senders, route_takers
 from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, TrainedKind, TrainedPorts
 from wse_sim.whole.trained.rows import Held, Slots, emit_row, in_turn
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.whole.trained.last_row import Leaving
 from wse_sim.whole.trained.products import Products
-from wse_sim.whole.trained.streamed import StreamedProducts
+from wse_sim.whole.trained.streamed_products import StreamedProducts
 
 FILLING = 64
 """Largest padding in bytes between buffers, which start in their assigned bank."""

@@ -7,7 +7,7 @@ each, whole words; d samples in flight::
     forward     reduces the windows; for a maximum, stores which tap it was      > T pixels out, the cores in sequence
     backward    gradients to the maximum's taps; of a mean to all taps           > H W pixels out, the cores in sequence
 
-The next input arrives during the work. Instructions: :mod:`wse_sim.kernels.blocks.pooled_training`. Per
+The next input arrives during the work. Instructions: :mod:`wse_sim.kernels.blocks.pooling_core_training`. Per
 sample, forward and backward::
 
     core     (H W + T) e + sum over instructions of (o + elements / rate)
@@ -24,7 +24,7 @@ import numpy as np
 from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass, Operand
 from wse_sim.fabric.format.program import Fn
-from wse_sim.kernels.blocks.pooled_training import (
+from wse_sim.kernels.blocks.pooling_core_training import (
     BANKS,
     IMAGE,
     IMAGE_BACK,
@@ -39,7 +39,7 @@ from wse_sim.kernels.blocks.pooled_training import (
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Floats, Inlet
 from wse_sim.whole.regions.pooling import LEAST, PoolingPlace
-from wse_sim.whole.regions.turns import advance_of, deal, receive_all, route_senders, route_takers
+from wse_sim.whole.regions.shared_color import advance_of, deal, receive_all, route_senders, route_takers
 from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, TrainedKind, TrainedPorts
 from wse_sim.whole.trained.rows import in_turn
 from wse_sim.whole.trained.slots import Slotted

@@ -35,7 +35,7 @@ from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.regions.contract import Floats
-from wse_sim.whole.regions.turns import advance_of, route_senders
+from wse_sim.whole.regions.shared_color import advance_of, route_senders
 from wse_sim.whole.trained.contract import Batch, TrainedPorts
 from wse_sim.whole.trained.last_row import BANK_WORDS, LastRow, alternate
 

@@ -15,11 +15,11 @@ from wse_sim.compiler.streams import plain_name
 from wse_sim.errors import ModelError
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.modes.pipelined.plan import PipelinedPlan
-from wse_sim.whole.covered import forward_kernel
-from wse_sim.whole.laid_ways import Cycles, Ends, with_ways
+from wse_sim.whole.coverage import forward_kernel
 from wse_sim.whole.network import leaving_of
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import divisor
+from wse_sim.whole.stream_routes import Cycles, Ends, with_ways
 from wse_sim.whole.trained.contract import TrainedKind
 from wse_sim.whole.trained.kinds import TRAINED, trained_region_of
 from wse_sim.whole.trained.loss import LossPlace

@@ -22,19 +22,19 @@ for the products.
 Colors: six per layer, as the plan reserves (operands; sums, alternating by row) in each direction. The
 gradients for the last row travel on the color of sums that no core of that row uses.
 
-    values.py   weights, samples and labels as the buffers of cores, and back
-    ways.py     layouts and routes of streams
-    flight.py   samples in flight of every region
-    layer.py    what the cores of a layer share: colors and buffers
-    order.py    order of the passes, as loops
-    loss.py     the loss of a sample and its gradient, on one core
-    moving.py   cores that move data: inlets, and those that deal gradients out
-    cores.py    cores that compute: rows with inputs, and the last row
-    program.py  all layers of a plan as one program
+    values.py             weights, samples and labels as the buffers of cores, and back
+    stream_layouts.py     layouts and routes of streams
+    samples_in_flight.py  samples in flight of every region
+    layer.py              what the cores of a layer share: colors and buffers
+    order.py              order of the passes, as loops
+    loss.py               the loss of a sample and its gradient, on one core
+    data_cores.py         cores that move data: inlets, and those that deal gradients out
+    cores.py              cores that compute: rows with inputs, and the last row
+    program.py            all layers of a plan as one program
 """
 
-from wse_sim.whole.training.flight import ROOMS
 from wse_sim.whole.training.program import TrainingProgram, training_program
+from wse_sim.whole.training.samples_in_flight import ROOMS
 from wse_sim.whole.training.values import untiled
 
 __all__ = ["ROOMS", "TrainingProgram", "training_program", "untiled"]

@@ -11,7 +11,7 @@ from wse_sim.fabric.format.builder import Buffer, Builder
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.layout import RegionLayout
-from wse_sim.whole.training.flight import Chains, Flight
+from wse_sim.whole.training.samples_in_flight import Chains, Flight
 
 BANK_WORDS = 4
 """fp32 words over all banks of a core."""

@@ -19,22 +19,22 @@ from wse_sim.fabric.format.program import Program
 from wse_sim.modes.pipelined.loss import LOSS, losses_in_turn
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole.areas import FabricPlace
-from wse_sim.whole.covered import chain_of, forward_kernel
-from wse_sim.whole.laid_ways import Cycles, Ends, Links, leg_links, legs_cycles, link_map
+from wse_sim.whole.coverage import chain_of, forward_kernel
 from wse_sim.whole.layout import PAIR, RegionLayout
 from wse_sim.whole.paths import Cell
+from wse_sim.whole.stream_routes import Cycles, Ends, Links, leg_links, legs_cycles, link_map
 from wse_sim.whole.training.cores import write_cores
-from wse_sim.whole.training.flight import Chains, in_flight
-from wse_sim.whole.training.layer import TrainedLayer
-from wse_sim.whole.training.loss import check_loss, one_hot
-from wse_sim.whole.training.moving import (
+from wse_sim.whole.training.data_cores import (
     write_gradient_inlet,
     write_inlet,
     write_loss_inlet,
     write_losses,
 )
+from wse_sim.whole.training.layer import TrainedLayer
+from wse_sim.whole.training.loss import check_loss, one_hot
+from wse_sim.whole.training.samples_in_flight import Chains, in_flight
+from wse_sim.whole.training.stream_layouts import Legs, laid_out, route_backward, route_cells, route_forward
 from wse_sim.whole.training.values import Floats, tiles
-from wse_sim.whole.training.ways import Legs, laid_out, route_backward, route_cells, route_forward
 
 PASSES = 2  # of a sample: forward and backward
 
@@ -136,7 +136,7 @@ def training_program(
     loss).
 
     `room`: extra samples per region, and extra passes ahead of its last row, beyond what is certain to be
-    buffered; see :mod:`wse_sim.whole.training.flight`.
+    buffered; see :mod:`wse_sim.whole.training.samples_in_flight`.
 
     Raises
     ------

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from wse_sim.child_processes import end_with_command
 from wse_sim.cstorch import counters, distributed, faults, runtime
 from wse_sim.cstorch.batches import infer_batch_size
 from wse_sim.cstorch.utils.data.data_executor import DataExecutor
 from wse_sim.cstorch.utils.data.utils import _check_counts, _length
-from wse_sim.ended import end_with_command
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from wse_sim.errors import ProgramError
 from wse_sim.fabric.executors.base import TRACE_FIELDS, Options, Reason, Run
 from wse_sim.fabric.executors.core import DONE, OUTCOME_FIELDS
+from wse_sim.fabric.executors.final_state import Final, finish
 from wse_sim.fabric.executors.gpu.device import Cuda, GpuDevice, what_is_missing
 from wse_sim.fabric.executors.gpu.loop import end_cores, outcome_of
 from wse_sim.fabric.executors.gpu.planes import (
@@ -24,7 +25,6 @@ from wse_sim.fabric.executors.gpu.planes import (
     make_state,
 )
 from wse_sim.fabric.executors.parts import Parts
-from wse_sim.fabric.executors.stepped import Final, finish
 from wse_sim.fabric.executors.trees import count_tree_links
 from wse_sim.fabric.format.lower import Lowered
 from wse_sim.fabric.format.memory import Inputs, Memory, new_memory

@@ -32,6 +32,7 @@ from wse_sim.fabric.executors.base import (
     Waits,
 )
 from wse_sim.fabric.executors.certificate import Certificate, Component, Flag, PremiseCheck
+from wse_sim.fabric.executors.final_state import not_ended
 from wse_sim.fabric.executors.maxplus import records as K
 from wse_sim.fabric.executors.maxplus.collisions import find_collisions
 from wse_sim.fabric.executors.maxplus.components import label_components
@@ -53,7 +54,6 @@ from wse_sim.fabric.executors.maxplus.solve import Solution, longest_loop, solve
 from wse_sim.fabric.executors.maxplus.steady import MIN_ROUNDS
 from wse_sim.fabric.executors.maxplus.values import apply_values
 from wse_sim.fabric.executors.parts import Parts
-from wse_sim.fabric.executors.stepped import not_ended
 from wse_sim.fabric.format.lower import Lowered
 from wse_sim.fabric.format.memory import Inputs, Memory, new_memory
 from wse_sim.fabric.format.program import PORT_NAMES, Program

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from wse_sim.errors import ProgramError
 from wse_sim.fabric.executors.base import Waits
+from wse_sim.fabric.executors.final_state import wanted
 from wse_sim.fabric.executors.maxplus import records as K
 from wse_sim.fabric.executors.maxplus.advance import solve
 from wse_sim.fabric.executors.maxplus.components import label_components
@@ -37,7 +38,6 @@ from wse_sim.fabric.executors.maxplus.graph import READ as NODE_READ
 from wse_sim.fabric.executors.maxplus.order import order_routers
 from wse_sim.fabric.executors.maxplus.sign import SIGN_FIELDS
 from wse_sim.fabric.executors.maxplus.steady import Skip, SteadyState, release_round
-from wse_sim.fabric.executors.stepped import wanted
 from wse_sim.fabric.format import program as P
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.format.lower import Lowered

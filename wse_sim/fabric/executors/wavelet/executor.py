@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from wse_sim.fabric.executors.base import TRACE_FIELDS, Options, Reason, Run
 from wse_sim.fabric.executors.core import OUT_OF_BOUNDS, OUTCOME_FIELDS, STUCK, TWO_INPUTS
+from wse_sim.fabric.executors.final_state import Final, finish
 from wse_sim.fabric.executors.parts import Parts
-from wse_sim.fabric.executors.stepped import Final, finish
 from wse_sim.fabric.executors.trees import count_tree_links, link_lengths, turned_inputs
 from wse_sim.fabric.executors.wavelet import loop as K
 from wse_sim.fabric.executors.wavelet.bands import LINE, STOPPED, make_edges, split_rows

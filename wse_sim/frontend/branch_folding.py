@@ -1,0 +1,574 @@
+"""Folds tests of masks in Python: ``if mask.any():`` takes the branch that the example arguments take.
+
+A boolean or an integer that Python reads (``mask.sum().tolist()``) is folded if it depends only on constants
+and on integers and booleans among the arguments and buffers (masks, ids, lengths), and these have values. A
+value that depends on activations or weights is still an error.
+
+Results whose shape depends only on such values (``edges[:, kept]``, ``mask.nonzero()``) become constants. A
+mask that selects rows of activations becomes the list of the positions where it is true. So graphs with fixed
+edges can be captured.
+
+Lists of tensors that torch joins (``torch.tensor([a.max(), 3])``) become constants if the example determines
+them; otherwise the tensors are stacked. Functions that represent several operators are expanded
+(:mod:`wse_sim.frontend.expansions`).
+
+A test of random numbers only (``if torch.rand([]) < 0.1: skip the layer``) takes the branch of their mean, so
+the graph has the more probable branch.
+"""
+
+from __future__ import annotations
+
+import operator
+import traceback
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
+
+from wse_sim.errors import ModelError, WseError
+from wse_sim.frontend.classify import PRODUCTS
+from wse_sim.frontend.devices import is_move, on_one_device
+from wse_sim.frontend.expansions import SPELLED
+from wse_sim.frontend.faults import GradientAskedError, read_sentence, sentence_of, unwanted_operator
+from wse_sim.frontend.forward_gradients import gradient, own_detach
+from wse_sim.frontend.obstacles import guesses, is_collecting, met
+from wse_sim.frontend.selections import NOTE, Arguments, Function, Named, Selections
+from wse_sim.frontend.substitutes import forget_after, last_operator, substitute
+from wse_sim.frontend.trace import shape_operand
+from wse_sim.frontend.watch import made_by, user_line
+
+_READS = (
+    torch.Tensor.__bool__,
+    torch.Tensor.item,
+    torch.Tensor.__int__,
+    torch.Tensor.__float__,
+    torch.Tensor.__index__,
+    torch.Tensor.tolist,
+    torch.Tensor.numpy,
+)
+# Functions whose result has a shape that depends on values.
+_SHAPED = frozenset(
+    [
+        *(torch.nonzero, torch.Tensor.nonzero, torch.argwhere, torch.Tensor.argwhere, torch.masked_select),
+        *(torch.Tensor.masked_select, torch.unique, torch.Tensor.unique, torch.unique_consecutive),
+        *(torch.Tensor.unique_consecutive, torch.bincount, torch.Tensor.bincount),
+    ]
+)
+_DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
+_COUNTS = (torch.arange, torch.linspace)  # their arguments may be tensors of one number
+_REPEATS = (torch.repeat_interleave, torch.Tensor.repeat_interleave)
+MOST_SHOWN = 8  # most numbers that a note prints
+
+
+def _is_captured(x: torch.Tensor) -> bool:
+    """Return whether a tensor is made by the program under capture."""
+    mode = get_proxy_mode()
+    return mode is not None and made_by(x, mode.tracer) is not None
+
+
+class FoldedTests(TorchFunctionMode):
+    """Answers tests whose outcome the example determines, during a capture; `notes` lists them."""
+
+    def __init__(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        module: torch.nn.Module,
+        has_gradients: bool = False,
+    ) -> None:
+        super().__init__()
+        self.has_gradients = has_gradients  # the capture contains the operators that autograd runs
+        self.given = pytree.tree_leaves((args, kwargs))
+        self.buffers = {name: x for name, x in module.named_buffers() if _has_counted_values(x)}
+        self.values: dict[torch.fx.Node, torch.Tensor] = {}
+        self.notes: list[str] = []
+        self.selections = Selections(_caller)
+        tensors = (
+            x for x in (*module.parameters(), *module.buffers(), *self.given) if isinstance(x, torch.Tensor)
+        )
+        self.device = next((x.device for x in tensors), torch.device("cpu"))
+        self.latest: torch.Tensor | None = (
+            None  # the last floating-point result, while the capture continues after faults
+        )
+
+    def enter(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Record the node of the program for each argument and buffer with values; a hook before forward()."""
+        mode = get_proxy_mode()
+        leaves = pytree.tree_leaves((args, kwargs))
+        if mode is None or len(leaves) != len(self.given):
+            return
+        held = [(x, self.buffers[name]) for name, x in module.named_buffers() if name in self.buffers]
+        for inner, real in [*zip(leaves, self.given, strict=True), *held]:
+            node = made_by(inner, mode.tracer)
+            if node is not None and _has_counted_values(real):
+                self.values[node] = real
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Collection[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> object:
+        if (placed := on_one_device(func, args, dict(kwargs or {}), self.device)) is not None:
+            self._note_device()
+            if is_move(func):
+                return args[0]
+            args, kwargs = placed
+        if self.selections.known and (chosen := self._of_selected(func, args, kwargs or {})) is not None:
+            return chosen[0]
+        if func in SPELLED:
+            return SPELLED[func](*args, **(kwargs or {}))
+        if func is torch.autograd.grad:  # torch.func.grad calls it too
+            if not self.has_gradients:
+                raise GradientAskedError
+            return gradient(func, args, kwargs or {})
+        if func is torch.Tensor.detach and self.has_gradients:
+            with own_detach():
+                return func(*args, **(kwargs or {}))
+        if func == _DATA and _is_captured(args[0]):
+            return args[0].detach()
+        if func in _READS and args and isinstance(args[0], torch.Tensor):
+            answer = self._answer(func, args[0])
+            if answer is not None:
+                return answer
+        if func in _COUNTS and any(isinstance(x, torch.Tensor) for x in args):
+            args = tuple(self._number(x) for x in args)
+        if func in (torch.equal, torch.Tensor.equal) and (answer := self._equal(*args[:2])) is not None:
+            return answer
+        if (
+            func is torch.tensor
+            and args
+            and any(isinstance(x, torch.Tensor) for x in pytree.tree_leaves(args))
+        ):
+            return self._assembled(args[0], *args[1:], **(kwargs or {}))
+        if _shapes_by_values(func, args, kwargs or {}):
+            args, answer = self._shaped(func, args, dict(kwargs or {}))
+            if answer is None and not guesses() and _shapes_by_values(func, args, kwargs or {}):
+                answer = self.selections.select(func, args)
+            if answer is not None:
+                return answer
+        if func in _READS and is_collecting() and args and isinstance(args[0], torch.Tensor):
+            return self._gone_on(func, args[0])
+        if guesses():
+            return self._guessed(func, args, dict(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+    def _of_selected(self, func: Function, args: Arguments, kwargs: Named) -> tuple[object] | None:
+        """Return the result of a call with elements that a mask selects, as a tuple; None if it has none.
+
+        Raises
+        ------
+        ModelError
+            If the call needs the number of the elements.
+        """
+        found = self.selections.found((args, dict(kwargs)))
+        if not found:
+            return None
+        possible, made = self.selections.call(func, args, kwargs)
+        if not possible:
+            raise ModelError(unwanted_operator("dynamic", "", found[0].line))
+        if NOTE not in self.notes:
+            self.notes.append(NOTE)
+        return (made,)
+
+    def leave(self, results: object) -> None:
+        """Refuse results whose number of elements depends on values; a hook after forward().
+
+        Raises
+        ------
+        ModelError
+            If there are any.
+        """
+        for selection in self.selections.found(results):
+            raise ModelError(unwanted_operator("dynamic", "", selection.line))
+
+    def _guessed(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+        """Return the result of a call, or a guess if torch rejects the call, and record the obstacle."""
+        if _shapes_by_values(func, args, kwargs):
+            met(ModelError(unwanted_operator("dynamic", "", _caller())), "capture", products=products_seen())
+            if func is torch.Tensor.__getitem__:
+                return args[0][self._all_places(args[1])]
+            if func in (torch.nonzero, torch.Tensor.nonzero, torch.argwhere, torch.Tensor.argwhere):
+                return torch.zeros(args[0].numel(), args[0].dim(), dtype=torch.long)
+            return args[0].flatten() if func not in _REPEATS else args[0]
+        last = last_operator()
+        try:
+            made = func(*args, **kwargs)
+            if isinstance(made, torch.Tensor) and made.is_floating_point():
+                self.latest = made
+            return made
+        except (WseError, MemoryError):
+            raise
+        except Exception as fault:
+            forget_after(last)
+            products, guess = products_seen(), substitute(func, args, kwargs)
+            if guess is None:
+                raise
+            met(ModelError(sentence_of(fault, "", _caller())), "capture", products=products)
+            return guess
+
+    def _all_places(self, index: object) -> object:
+        """Return an index in which masks select every position."""
+        parts: list[object] = []
+        for part in index if isinstance(index, tuple) else (index,):
+            if isinstance(part, torch.Tensor) and part.dtype is torch.bool:
+                with torch._C.DisableTorchFunction(), _disable_current_modes():
+                    places = torch.ones(part.shape, dtype=torch.bool).nonzero(as_tuple=True)
+                parts += [_constant(p) for p in places]
+            else:
+                parts.append(part)
+        return tuple(parts)
+
+    def _number(self, x: object) -> object:
+        """Return a scalar integer tensor as a number if the example determines it; other values as they are."""
+        value = self._value_of(x) if isinstance(x, torch.Tensor) and x.dim() == 0 else None
+        if value is None:
+            return x
+        self._note_values(torch.arange)
+        return value.item()
+
+    def _equal(self, a: torch.Tensor, b: torch.Tensor) -> bool | None:
+        """Return whether two integer tensors are equal; None if the example does not determine them."""
+        known = self._value_of(a), self._value_of(b)
+        if known[0] is None or known[1] is None:
+            return None
+        self._note_values(torch.equal)
+        with torch._C.DisableTorchFunction(), _disable_current_modes():
+            return torch.equal(known[0], known[1])
+
+    def _assembled(
+        self,
+        data: object,
+        *,
+        dtype: torch.dtype | None = None,
+        device: torch.device | None = None,
+        **how: bool,
+    ) -> torch.Tensor:
+        """Evaluate ``torch.tensor`` of a list with tensors, whose values torch would read.
+
+        Known tensors become numbers; otherwise all are stacked.
+        """
+        if isinstance(data, torch.Tensor):
+            return data.detach().clone().to(device, dtype=dtype)
+        leaves, spec = pytree.tree_flatten(data)
+        known = [self._value_of(x) if isinstance(x, torch.Tensor) else x for x in leaves]
+        if all(x is not None for x in known):
+            numbers = [x.tolist() if isinstance(x, torch.Tensor) else x for x in known]
+            return torch.tensor(pytree.tree_unflatten(numbers, spec), dtype=dtype, device=device, **how)
+        made = _stacked(data)
+        return made.detach().to(device, dtype=dtype)
+
+    def _shaped(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], Any]:
+        """Return the arguments and the result of a call whose result shape depends on values.
+
+        The result is None if the call still has to run, with known masks in its arguments replaced by index
+        lists.
+        """
+        known = [
+            self._value_of(x) if isinstance(x, torch.Tensor) else x
+            for x in pytree.tree_leaves((args, kwargs))
+        ]
+        spec = pytree.tree_structure((args, kwargs))
+        if all(
+            x is not None or y is None for x, y in zip(known, pytree.tree_leaves((args, kwargs)), strict=True)
+        ):
+            with torch._C.DisableTorchFunction(), _disable_current_modes():
+                given, named = pytree.tree_unflatten(known, spec)
+                made = func(*given, **named)
+            self._note_values(func)
+            return args, pytree.tree_map_only(torch.Tensor, _constant, made)
+        if func is torch.Tensor.__getitem__:
+            return (args[0], self._places(args[1])), None
+        if func in _REPEATS and len(args) + ("repeats" in kwargs) > 1:
+            return args, self._repeated(args[0], *args[1:], **kwargs)
+        return args, None
+
+    def _repeated(
+        self, x: torch.Tensor, repeats: torch.Tensor, dim: int | None = None, **_: object
+    ) -> torch.Tensor | None:
+        """Return the elements of x, repeated by counts, as an index_select; None if the counts are unknown."""
+        counts = self._value_of(repeats)
+        if counts is None:
+            return None
+        x, dim = (x.flatten(), 0) if dim is None else (x, dim)
+        with torch._C.DisableTorchFunction(), _disable_current_modes():
+            places = torch.arange(x.shape[dim]).repeat_interleave(counts.expand(x.shape[dim]))
+        self._note_values(torch.repeat_interleave)
+        return x.index_select(dim, _constant(places))
+
+    def _places(self, index: object) -> object:
+        """Return an index in which known masks are replaced by the lists of positions where they are true."""
+        parts: list[object] = []
+        for part in index if isinstance(index, tuple) else (index,):
+            value = (
+                self._value_of(part) if isinstance(part, torch.Tensor) and part.dtype is torch.bool else None
+            )
+            if value is None:
+                parts.append(part)
+                continue
+            with torch._C.DisableTorchFunction(), _disable_current_modes():
+                found = value.nonzero(as_tuple=True)
+            parts += [_constant(places) for places in found]
+            self._note_values(torch.Tensor.__getitem__)
+        return tuple(parts)
+
+    def _value_of(self, x: torch.Tensor) -> torch.Tensor | None:
+        """Return the value of an integer or boolean tensor that the example determines, else None."""
+        mode = get_proxy_mode()
+        if mode is None or _is_inexact(x):
+            return None
+        if _has_counted_values(x):
+            return x
+        node = made_by(x, mode.tracer)
+        if node is None:
+            return None
+        with torch._C.DisableTorchFunction(), _disable_current_modes():
+            found = _worked_out(node, self.values, getattr(mode.tracer, "root", None), [])
+        return found if isinstance(found, torch.Tensor) and type(found) is torch.Tensor else None
+
+    def _note_device(self) -> None:
+        if not any(note.startswith("devices:") for note in self.notes):
+            line = user_line("".join(traceback.format_stack()))
+            self.notes.append(
+                f"devices: forward() names an accelerator at {line}; tensors stay where the input is"
+            )
+
+    def _note_values(self, func: Callable[..., Any]) -> None:
+        name = getattr(func, "__name__", "a function").replace("__getitem__", "a choice of elements")
+        line = user_line("".join(traceback.format_stack()))
+        note = f"values: {name} at {line} has the shape that the example's integers give; these are captured as constants"
+        if note not in self.notes:
+            self.notes.append(note)
+
+    def _gone_on(self, func: Callable[..., Any], read: torch.Tensor) -> object:
+        """Record the obstacle that a value is read; return False for a test, and ones for numbers."""
+        test = func is torch.Tensor.__bool__ or read.dtype is torch.bool
+        met(ModelError(read_sentence(is_test=test)), "capture", _caller(), products=products_seen())
+        if func in (torch.Tensor.tolist, torch.Tensor.numpy):
+            with _disable_current_modes():
+                return func(torch.ones(read.shape, dtype=read.dtype))
+        if test:
+            return False
+        return float(1) if read.is_floating_point() else 1
+
+    def _answer(self, func: Callable[..., Any], read: torch.Tensor) -> Any:
+        """Return the value that Python reads; None if the example does not determine it.
+
+        It consists of integers or booleans, or of numbers that depend only on the means of random numbers.
+        """
+        mode = get_proxy_mode()
+        node = made_by(read, mode.tracer) if mode is not None else None
+        if node is None or mode is None:
+            return None
+        random: list[torch.fx.Node] = []
+        known = (
+            {} if _is_inexact(read) else self.values
+        )  # floating-point values are known only if they depend on random numbers alone
+        with torch._C.DisableTorchFunction(), _disable_current_modes():
+            value = _worked_out(node, known, getattr(mode.tracer, "root", None), random)
+            if not isinstance(value, torch.Tensor) or type(value) is not torch.Tensor:
+                return None
+            answer, shown = func(value), str(value.tolist())
+        if _is_inexact(read) and not random:
+            return None
+        kind = "a test" if read.dtype is torch.bool else "a value"
+        shown = shown if value.numel() <= MOST_SHOWN else f"{value.numel()} numbers"
+        note = f"masks: {kind} of {_where(node)} is {shown} for the example arguments; only that branch is captured"
+        if random:
+            note = f"chance: {kind} of {_where(node)} is {shown} for the mean of {_where(random[0])}; only that branch is captured"
+        if note not in self.notes:
+            self.notes.append(note)
+        return answer
+
+
+def products_seen() -> int:
+    """Return the number of matrix products in the program under capture so far."""
+    mode = get_proxy_mode()
+    nodes = mode.tracer.graph.nodes if mode is not None else ()
+    return sum(str(node.target).split(".")[1] in PRODUCTS for node in nodes if "." in str(node.target))
+
+
+def _shapes_by_values(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether the shape of a call's result depends on values."""
+    if func is torch.Tensor.__getitem__:
+        parts = args[1] if isinstance(args[1], tuple) else (args[1],)
+        return any(isinstance(x, torch.Tensor) and x.dtype is torch.bool for x in parts)
+    if func in _REPEATS:
+        counts = args[1] if len(args) > 1 else kwargs.get("repeats", args[0])
+        return isinstance(counts, torch.Tensor) and kwargs.get("output_size") is None
+    return func in _SHAPED
+
+
+def _stacked(data: object) -> torch.Tensor:
+    """Return nested lists of tensors and numbers as one stacked tensor."""
+    if isinstance(data, (list, tuple)):
+        return torch.stack([_stacked(item) for item in data])
+    return data if isinstance(data, torch.Tensor) else torch.tensor(data)
+
+
+def _constant(value: torch.Tensor) -> torch.Tensor:
+    """Return a constant tensor of the program with these values."""
+    return torch.tensor(value.tolist(), dtype=value.dtype).reshape(value.shape)
+
+
+def _is_inexact(x: torch.Tensor) -> bool:
+    """Return whether a tensor has floating-point or complex numbers."""
+    return x.is_floating_point() or x.is_complex()
+
+
+def _has_counted_values(x: object) -> bool:
+    """Return whether an argument is a tensor of integers or booleans that has values."""
+    if not isinstance(x, torch.Tensor) or type(x) is not torch.Tensor or x.device.type != "cpu":
+        return False
+    return not _is_inexact(x)
+
+
+def _mean(node: torch.fx.Node) -> torch.Tensor | None:
+    """Return the mean of the random numbers of a node, or the likelier boolean; None for any other node."""
+    name = str(node.target).removeprefix("aten.").partition(".")[0].removesuffix("_")
+    made = node.meta.get("val")
+    if name not in _DRAWS or not isinstance(made, torch.Tensor):
+        return None
+    names = ("low", "high") if "randint.low" in str(node.target) else _ARGUMENTS.get(name, ())
+    named = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    if name == "bernoulli":
+        chance = named.get("p")
+        return None if not isinstance(chance, float) else _filled(made, float(chance >= 0.5))
+    if name in ("randn", "randn_like"):
+        return _filled(made, 0.0)
+    ends = (
+        [named.get("low", 0), named.get("high", node.args[0] if node.args else None)]
+        if name == "randint"
+        else []
+    )
+    if name == "uniform":
+        ends = [named.get("from", 0.0), named.get("to", 1.0)]
+    numbers = [x for x in ends or [0.0, 1.0] if isinstance(x, (int, float))]
+    if len(numbers) < 2:
+        return None
+    return _filled(made, sum(numbers) // 2 if name == "randint" else sum(numbers) / 2)
+
+
+def _filled(like: torch.Tensor, value: float) -> torch.Tensor:
+    return torch.full(like.shape, value, dtype=like.dtype)
+
+
+_ARGUMENTS = {
+    "uniform": ("self", "from", "to"),
+    "bernoulli": ("self", "p"),
+}
+_DRAWS = frozenset(["rand", "rand_like", "uniform", "bernoulli", "randint", "randn", "randn_like"])
+
+
+def _worked_out(
+    wanted: torch.fx.Node, known: Mapping[torch.fx.Node, Any], root: object, random: list[torch.fx.Node]
+) -> object:
+    """Return the value of a node from known nodes and means of random numbers.
+
+    Return None if it depends on anything else. Nodes of random numbers are appended to `random`. The program
+    may still write in place: writes to needed tensors are executed in order.
+    """
+    writes = [node for node in wanted.graph.nodes if _writes(node)]
+    needed = _needed(wanted, known, writes)
+    values = {n: v.clone() if writes else v for n, v in known.items() if n in needed}
+    for node in wanted.graph.nodes:
+        if node not in needed or node in values:
+            continue
+        if node.op == "get_attr":
+            found = getattr(root, str(node.target), None)
+            if not isinstance(found, torch.Tensor) or type(found) is not torch.Tensor:
+                return None
+            values[node] = found.clone() if writes else found
+        elif (mean := _mean(node)) is not None:
+            values[node] = mean
+            random.append(node)
+        elif node.target is torch.ops.aten.bernoulli.default and isinstance(node.args[0], torch.fx.Node):
+            chances = values[node.args[0]]
+            values[node] = (chances >= 0.5).to(chances.dtype)
+            random.append(node)
+        elif node.op != "call_function" or torch.Tag.nondeterministic_seeded in getattr(
+            node.target, "tags", ()
+        ):
+            return None
+        else:
+            args, kwargs = torch.fx.map_arg(
+                (node.args, dict(node.kwargs)), lambda n: values[n] if n in values else placeholder(n)
+            )
+            values[node] = node.target(*args, **kwargs)  # type: ignore[operator]
+    return values[wanted]
+
+
+def _needed(
+    wanted: torch.fx.Node, known: Mapping[torch.fx.Node, Any], writes: list[torch.fx.Node]
+) -> set[torch.fx.Node]:
+    """Return the nodes on which a node depends, including writes to any of them."""
+    needed: set[torch.fx.Node] = set()
+    waiting = [wanted]
+    while waiting:
+        while waiting:
+            node = waiting.pop()
+            if node in needed:
+                continue
+            needed.add(node)
+            if node not in known:
+                waiting.extend(n for n in node.all_input_nodes if not says_shape(node, n))
+        if writes:
+            held = {_base(node) for node in needed}
+            waiting = [node for node in writes if node not in needed and _base(node) in held]
+    return needed
+
+
+def _writes(node: torch.fx.Node) -> bool:
+    """Return whether an operator writes to its first operand."""
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+
+
+def _base(node: torch.fx.Node) -> torch.fx.Node:
+    """Return the node whose memory a node shares."""
+    while node.op == "call_function" and node.args:
+        above = node.args[0]
+        schema = getattr(node.target, "_schema", None)
+        shares = node.target is operator.getitem or (
+            schema is not None and any(r.alias_info is not None for r in schema.returns)
+        )
+        if not shares or not isinstance(above, torch.fx.Node):
+            break
+        node = above
+    return node
+
+
+def says_shape(node: torch.fx.Node, operand: torch.fx.Node) -> bool:
+    """Return whether an operator uses only the shape or type of an operand."""
+    name = str(node.target).removeprefix("aten.").partition(".")[0]
+    place = shape_operand(name)
+    return place is not None and [a for a in node.args if a is operand] == list(node.args[place : place + 1])
+
+
+def placeholder(node: torch.fx.Node) -> torch.Tensor:
+    """Return a tensor with the shape and type of a node's result, but memory for one element only."""
+    made = node.meta["val"]
+    return torch.zeros((), dtype=made.dtype).expand(made.shape)
+
+
+def _caller() -> str:
+    """Return the current line of the user: the innermost frame outside torch and the frontend."""
+    here = str(Path(__file__).parent)
+    for frame in reversed(traceback.extract_stack()):
+        if not frame.filename.startswith((here, "<")) and "/torch/" not in frame.filename:
+            return f"{frame.filename}:{frame.lineno}: {frame.line or ''}"
+    return ""
+
+
+def _where(node: torch.fx.Node) -> str:
+    line = user_line(node.meta.get("stack_trace") or node.stack_trace or "")
+    target = str(node.target)
+    name = target.removeprefix("aten.").partition(".")[0] + "()" if target.startswith("aten.") else "a tensor"
+    return f"{name} at {line}" if line else str(node.name)

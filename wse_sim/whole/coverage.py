@@ -1,0 +1,429 @@
+"""Checks of what the whole-fabric simulation supports: wafers, kernel graphs and plans.
+
+Inference supports graphs whose kernels are of the kinds in :data:`wse_sim.whole.regions.KINDS`, with one
+input and one output, in fp16. Training has a dedicated program for a *chain* of dense layers with one row per
+sample, where x_0 is the input and W_p, b_p are weight and bias of layer p::
+
+    x_p = act(x_{p-1} W_p + b_p)        act: ReLU or identity; fp16, sums in fp32; W_p stored as (N, K)
+
+Training computes the gradients of all layers and updates them by plain gradient descent. The wafer and the
+graph are checked before compilation, the plan before its program is built. Each error message is one sentence
+with a remedy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+
+from wse_sim.compiler.plan import Stream
+from wse_sim.compiler.streams import HOST
+from wse_sim.errors import ModelError
+from wse_sim.graph import Kernel, KernelGraph, Phase, TensorKind
+from wse_sim.hardware import Wafer
+from wse_sim.modes.pipelined.loss import LOSS
+from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
+from wse_sim.whole.layout import items_of
+from wse_sim.whole.regions import KINDS
+from wse_sim.whole.regions.contract import PAIR, PlacedKernel
+from wse_sim.whole.regions.fused_work import FUNCTIONS
+from wse_sim.whole.regions.fused_work import items_of as fused_items
+from wse_sim.whole.tokens import rows_read
+
+MAX_CORES = 200 * 200
+"""Most cores that a wafer may have: every core is stepped in every cycle, so a sample takes seconds at this
+size."""
+COVERED = ", ".join(dict.fromkeys(kind.title for kind in KINDS.values()))
+DENSE = "dense layers only; make the model of torch.nn.Linear and ReLU"
+
+
+# ---- wafer and graph ---------------------------------------------------------------------------------------------
+
+
+def check_wafer(wafer: Wafer) -> None:
+    """Check that the wafer is small enough to be stepped cycle by cycle.
+
+    Raises
+    ------
+    ModelError
+        If it has more than :data:`MAX_CORES` cores.
+    """
+    if wafer.rows * wafer.cols > MAX_CORES:
+        raise ModelError(
+            f"the wafer has {wafer.rows} x {wafer.cols} cores, and the fabric is stepped cycle by cycle on at most "
+            f"{MAX_CORES:,}; use a smaller wafer"
+        )
+
+
+def check_graph(graph: KernelGraph) -> None:
+    """Check that inference supports the graph; :func:`wse_sim.whole.trained.coverage.check_trained` checks
+    training graphs.
+
+    Raises
+    ------
+    ModelError
+        Naming the first kernel that is not covered.
+    """
+    check_kinds(graph, forward_kernels(graph), KINDS)
+
+
+def check_streamed_graph(graph: KernelGraph) -> None:
+    """Check that weight streaming supports the graph: a chain (see :func:`check_chain`), with unary functions
+    on its outputs.
+
+    Raises
+    ------
+    ModelError
+        Naming the first kernel that is not covered.
+    """
+    check_chain(graph, FUNCTIONS)
+    for kernel in graph.kernels:
+        if kernel.attrs.get("met"):
+            raise ModelError(
+                f"kernel '{kernel.name}' has no price, and streamed weights leave no product that includes it; plan the graph "
+                "of inputs_over_rows(graph, streamed=True)"
+            )
+
+
+def check_chain(graph: KernelGraph, functions: tuple[str, ...] = ()) -> None:
+    """Check that the graph is a chain of dense layers that :func:`inputs_over_rows` has laid out; in
+    training, that sgd updates all of them.
+
+    `functions` lists functions of outputs that are supported in addition to ReLU.
+
+    Raises
+    ------
+    ModelError
+        Naming the first kernel that is not covered.
+    """
+    kernels = forward_kernels(graph)
+    for kernel in kernels:
+        _check_dense(graph, kernel, functions)
+    for before, kernel in pairwise(kernels):
+        if not set(kernel.inputs) <= set(before.outputs):
+            raise ModelError(
+                f"kernel '{kernel.name}' reads '{', '.join(kernel.inputs)}' and not the output of '{before.name}'; a "
+                "chain of dense layers has no branches, so leave them out"
+            )
+    kept = [name for kernel in kernels[:-1] for name in kernel.outputs]
+    if outputs := [name for name in kept if graph.tensors[name].kind is TensorKind.OUTPUT]:
+        raise ModelError(
+            f"model '{graph.name}' returns '{outputs[0]}' in addition to its last layer's output; return only that one"
+        )
+    if graph.training:
+        for kernel in kernels:
+            if (rows := int(kernel.dims["m"]) // graph.samples) != 1:
+                raise ModelError(
+                    f"kernel '{kernel.name}' has {rows} rows per sample, limit 1 in training; give samples of one row, or in a "
+                    "pipeline layers of an even number of features"
+                )
+        check_updates(graph, kernels)
+
+
+def is_chain(graph: KernelGraph) -> bool:
+    """Return whether a graph trains as a chain of dense layers with bias and ReLU and one row per sample.
+
+    A chain with several rows per sample counts as well if a layer has an odd number of features, which
+    trainable regions do not support: :func:`check_chain` then rejects it with the reason.
+    """
+    kernels = forward_kernels(graph)
+    if not graph.training or any(kernel.family != "gemm" for kernel in kernels):
+        return False
+    in_a_row = all(set(b.inputs) <= set(a.outputs) for a, b in pairwise(kernels))
+    plain = all(set(fused_items(kernel)) <= {"bias", "relu"} for kernel in kernels)
+    single = all(int(kernel.dims["m"]) == graph.samples for kernel in kernels)
+    odd = any(kernel.dims[name] % PAIR for kernel in kernels for name in ("k", "n"))
+    return in_a_row and plain and (single or odd)
+
+
+def forward_kernels(graph: KernelGraph) -> list[Kernel]:
+    """Return the kernels of the forward pass.
+
+    Raises
+    ------
+    ModelError
+        If there are none.
+    """
+    kernels = [kernel for kernel in graph.kernels if kernel.phase is Phase.FORWARD]
+    if not kernels:
+        raise ModelError(
+            f"model '{graph.name}' has no kernels; a whole model on the fabric supports {COVERED}"
+        )
+    return kernels
+
+
+def check_kinds(graph: KernelGraph, kernels: list[Kernel], kinds: Mapping[str, type[PlacedKernel]]) -> None:
+    """Check that every kernel is of one of the `kinds`, with matching numbers of tokens, and that the model
+    has one input and one output.
+
+    Raises
+    ------
+    ModelError
+        Naming the first kernel that is not covered.
+    """
+    covered = ", ".join(dict.fromkeys(kind.title for kind in kinds.values()))
+    read = {name for kernel in kernels for name in kernel.inputs}
+    inputs = [name for name in read if graph.tensors[name].kind is TensorKind.INPUT]
+    outputs = [name for kernel in kernels for name in kernel.outputs if _leaves(graph, name, read)]
+    for kernel in kernels:
+        if kernel.family not in kinds:
+            does = "trains" if graph.training else "has"
+            raise ModelError(
+                f"kernel '{kernel.name}' is of family {kernel.family}, a whole model on the fabric {does} {covered}; leave it out"
+            )
+        _check_precision(kernel)
+        kinds[kernel.family].check(graph, kernel)
+        _check_order(graph, kernel)
+    for names, what in ((inputs, "takes"), (outputs, "returns")):
+        if len(names) != 1:
+            listed = ", ".join(f"'{name}'" for name in sorted(names))
+            raise ModelError(
+                f"model '{graph.name}' {what} {len(names)} tensors ({listed}), a whole model on the fabric one; leave the "
+                "others out"
+            )
+    _check_rows(graph, kernels, kinds)
+
+
+def _check_rows(graph: KernelGraph, kernels: list[Kernel], kinds: Mapping[str, type[PlacedKernel]]) -> None:
+    """Check that every kernel has as many rows per sample as its operands, unless it pools them, and an even
+    number of features.
+
+    Inference pads rows between dense layers that have an odd number of features.
+
+    Raises
+    ------
+    ModelError
+        Naming the first kernel or tensor that does not.
+    """
+    rows: dict[str, tuple[int, str]] = {}  # of a tensor, and a kernel that has that many
+    for kernel in kernels:
+        own = kinds[kernel.family].tokens_of(graph, kernel)
+        reads = rows_read(graph, kernel) or own
+        for name in kernel.inputs:
+            given, other = rows.setdefault(name, (reads, kernel.name))
+            if given != reads:
+                raise ModelError(
+                    f"kernel '{kernel.name}' has {reads} rows per sample and '{other}' {given}; keep as many rows in all layers, "
+                    "but for the mean of all tokens or the first one"
+                )
+        rows |= dict.fromkeys(kernel.outputs, (own, kernel.name))
+    for name, (count, _) in rows.items():
+        features = graph.tensors[name].elements // count // graph.samples
+        ends = {kernel.family for kernel in kernels if name in (*kernel.inputs, *kernel.outputs)}
+        if features % PAIR and (graph.training or ends != {"gemm"}):
+            raise ModelError(
+                f"tensor '{name}' has {features} features, but each word contains {PAIR}; use an even number of features"
+            )
+
+
+def _leaves(graph: KernelGraph, name: str, read: set[str]) -> bool:
+    return name not in read or graph.tensors[name].kind is TensorKind.OUTPUT
+
+
+def _check_order(graph: KernelGraph, kernel: Kernel) -> None:
+    if not kernel.access.reordered or kernel.family == "attention":
+        return
+    name = kernel.access.reordered[0]
+    is_weight = name in kernel.parameters
+    remedy = (
+        "store it as torch.nn.Linear does"
+        if is_weight
+        else "leave out transposes, slices and expansions there"
+    )
+    raise ModelError(
+        f"kernel '{kernel.name}' reads '{name}' in another order than it is stored, or only a part of it, and the whole fabric streams "
+        f"tensors as they are stored; {remedy}"
+    )
+
+
+def _check_precision(kernel: Kernel) -> None:
+    if kernel.dtype != "fp16":
+        raise ModelError(
+            f"kernel '{kernel.name}' computes in {kernel.dtype}, but a whole model on the fabric computes in fp16; use precision "
+            "mixed or fp16"
+        )
+
+
+def _check_dense(graph: KernelGraph, kernel: Kernel, functions: tuple[str, ...]) -> None:
+    if kernel.family != "gemm":
+        raise ModelError(
+            f"kernel '{kernel.name}' is of family {kernel.family}, but training and streamed weights on the whole fabric support {DENSE}"
+        )
+    _check_precision(kernel)
+    has_bias = "bias" in items_of(kernel, functions)
+    if len(kernel.inputs) != 1 or len(kernel.parameters) != 1 + has_bias:
+        raise ModelError(
+            f"kernel '{kernel.name}' is not a product of one activation with one weight; a whole model on the fabric "
+            f"has {DENSE}"
+        )
+    shape, wanted = (
+        graph.tensors[kernel.parameters[0]].shape,
+        (int(kernel.dims["n"]), int(kernel.dims["k"])),
+    )
+    if shape != wanted:
+        raise ModelError(
+            f"kernel '{kernel.name}' holds its weight as {shape}, but a whole model on the fabric needs {wanted}; use "
+            "torch.nn.Linear"
+        )
+    _check_order(graph, kernel)
+    if kernel.attrs.get("orientation", "best") != "kn":
+        raise ModelError(
+            f"kernel '{kernel.name}' can have two layouts in its region; plan the graph of inputs_over_rows(graph)"
+        )
+
+
+def check_updates(graph: KernelGraph, kernels: list[Kernel]) -> None:
+    """Check that sgd updates every weight and that no two layers share a weight.
+
+    Raises
+    ------
+    ModelError
+        Naming what is not covered.
+    """
+    updates = [kernel for kernel in graph.kernels if kernel.phase is Phase.UPDATE]
+    for kernel in updates:
+        if (algorithm := kernel.attrs.get("algorithm", "sgd")) != "sgd":
+            raise ModelError(
+                f"kernel '{kernel.name}' updates by {algorithm}, but the whole fabric updates by sgd; use optimizer=sgd"
+            )
+    trained = {name for kernel in updates for name in kernel.parameters}
+    seen: dict[str, str] = {}
+    for kernel in kernels:
+        for name in kernel.parameters:
+            if name not in trained:
+                raise ModelError(
+                    f"parameter '{name}' does not train, but the whole fabric updates all; train every parameter"
+                )
+            if name in seen:
+                raise ModelError(
+                    f"parameter '{name}' belongs to '{seen[name]}' and '{kernel.name}', limit one layer in training; "
+                    "give each layer its own"
+                )
+            seen[name] = kernel.name
+
+
+# ---- plan --------------------------------------------------------------------------------------------------------
+
+
+def check_plan(
+    plan: PipelinedPlan,
+    training: bool = False,
+    of_graph: Callable[[KernelGraph], None] = check_graph,
+) -> None:
+    """Check that the plan is supported; `of_graph` checks its graph.
+
+    Raises
+    ------
+    ModelError
+        If it is not.
+    """
+    if plan.graph.training != training:
+        made, use = ("training", "train_whole") if plan.graph.training else ("inference", "run_whole")
+        raise ModelError(f"the plan is made for {made}; use {use} with it, or make one of the other phase")
+    if any(stage.name == LOSS for stage in plan.stages):
+        raise ModelError(
+            "the plan has a loss, but the whole fabric adds its own; plan without the option loss"
+        )
+    if plan.replicas != 1:
+        raise ModelError(
+            f"a whole model on the fabric has one replica, but this plan has {plan.replicas}; plan with replicas=1"
+        )
+    check_wafer(plan.wafer)
+    of_graph(plan.graph)
+    for stage in plan.stages:
+        if stage.region.cols == stage.region.compute_cores // stage.region.rows:
+            raise ModelError(
+                f"stage '{stage.name}' has no column that moves data in its {stage.region.cols} columns; use more "
+                "cores or another placer"
+            )
+
+
+def chain_of(plan: PipelinedPlan) -> tuple[list[Kernel], list[Stream]]:
+    """Return the forward kernels of a trainable chain in order, and the streams before, between and after
+    them.
+
+    Raises
+    ------
+    ModelError
+        If the plan is not covered.
+    """
+    check_plan(plan, True, check_chain)
+    return [forward_kernel(plan, stage.name) for stage in plan.stages], _streams_of(plan)
+
+
+def _streams_of(plan: PipelinedPlan) -> list[Stream]:
+    """Return the streams between consecutive stages, including those from and to the host."""
+    names = [HOST, *(stage.name for stage in plan.stages), HOST]
+    every = [*plan.streams, *plan.host_streams]
+    streams = []
+    for ends in pairwise(names):
+        found = [stream for stream in every if (stream.producer, stream.consumer) == ends]
+        if len(found) != 1:
+            raise ModelError(
+                f"{len(found)} streams lead from '{ends[0]}' to '{ends[1]}'; a whole model on the fabric is one chain, "
+                "so leave branches out"
+            )
+        streams += found
+    if len(streams) != len(every):
+        raise ModelError(
+            f"the plan has {len(every)} streams and a chain of its stages {len(streams)}; a whole model on the "
+            "fabric is one chain, so leave branches and further outputs out"
+        )
+    return streams
+
+
+def forward_kernel(plan: PipelinedPlan, stage: str) -> Kernel:
+    """Return the forward kernel of a stage."""
+    names = next(one.kernels for one in plan.stages if one.name == stage)
+    return next(k for k in map(plan.graph.kernel, names) if k.phase is Phase.FORWARD)
+
+
+# ---- plan of weight streaming --------------------------------------------------------------------------------------
+
+
+def check_streamed(plan: WeightStreamingPlan) -> None:
+    """Check that a plan has one system, one micro-batch of dense layers that stays on the wafer, and a free
+    row of cores above and below.
+
+    Raises
+    ------
+    ModelError
+        If the plan is not covered.
+    """
+    wafer, graph = plan.wafer, plan.graph
+    check_wafer(wafer)
+    check_streamed_graph(graph)
+    if plan.systems != 1:
+        raise ModelError(f"the plan has {plan.systems} systems, limit 1 on the fabric; plan with systems=1")
+    if plan.micro_batches != 1:
+        raise ModelError(
+            f"the plan has {plan.micro_batches} micro-batches, limit 1 on the fabric; use a batch of "
+            f"{plan.micro_batch}"
+        )
+    if plan.weight_density != 1.0:
+        raise ModelError(
+            f"the plan leaves out zero weights (density {plan.weight_density:g}), but the whole fabric sends all; "
+            "leave density out"
+        )
+    if plan.recompute != "none" or plan.spilled_bytes:
+        raise ModelError(
+            f"the plan recomputes activations ({plan.recompute}) or spills them ({plan.spilled_bytes:.4g} bytes); "
+            "use a smaller batch"
+        )
+    check_outer_rows(wafer)
+
+
+def check_outer_rows(wafer: Wafer) -> None:
+    """Check that there is a row of cores above and below the program rectangle.
+
+    Raises
+    ------
+    ModelError
+        If there is none.
+    """
+    if wafer.rows - wafer.program_rows < 2:
+        raise ModelError(
+            f"the wafer has {wafer.rows} rows and programs take {wafer.program_rows}, so no row above and below is "
+            f"left for weights that stream in; give program_rows of at most {wafer.rows - 2}"
+        )

@@ -1,0 +1,119 @@
+"""Limit the number of parallel streams of each tensor, before regions have their shapes.
+
+A tensor travels in bundles whose words per token differ by at most one, and all regions at its ends use the
+same number. Attention has one per band of heads (attribute `bands`) if dense layers are at its other ends.
+Dense layers, norms and elementwise work take as many as the pace needs, up to one per word of a token; the
+operands and the result of a norm or of elementwise work have the same number, which divides the words of a
+token that a norm reads. The plan prices regions accordingly (attributes `link_words`, `most_bundles`,
+`token_words`): a link takes `wavelet_cycles` per word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from wse_sim.graph import Kernel, KernelGraph
+from wse_sim.kernels.blocks.word_rows import is_light
+from wse_sim.kernels.contract.equations import ceil_div
+from wse_sim.whole.regions.contract import PAIR, POINTWISE, stream_order, token_words
+from wse_sim.whole.regions.fused_work import items_of
+
+WITHOUT_PROGRAM = ("embedding", "dropout", "cross_entropy")
+"""Families without a fabric program: the host does their work, or the loss that a training run adds."""
+PACKED = 3  # queries, keys and values
+MOST_BANDS = 16  # bands of attention; each has four streams
+
+
+def link_attributes(
+    graph: KernelGraph,
+    limits: Mapping[str, int] = MappingProxyType({}),
+    least: Mapping[str, int] = MappingProxyType({}),
+) -> dict[str, dict[str, object]]:
+    """Return by kernel the words per sample on the busiest link of its streams, and the largest number of
+    bundles of its operands: at most that of `limits`, by tensor; and for norms, elementwise work and results of
+    layers the smallest one, `least` by tensor."""
+    most = {name: min(count, limits.get(name, count)) for name, count in most_bundles(graph).items()}
+    out: dict[str, dict[str, object]] = {}
+    for kernel in graph.kernels:
+        first = next(iter(kernel.inputs), None)
+        if first not in most:
+            continue
+        tensors = [name for name in (*kernel.inputs, *kernel.outputs) if name in most]
+        words = max(graph.tensors[name].elements / graph.samples / PAIR / most[name] for name in tensors)
+        # The cost of elementwise work includes the links that its operands share, that of a norm its links.
+        own = 0 if kernel.family in (*POINTWISE, "norm") else round(words)
+        out[kernel.name] = {"link_words": own, "most_bundles": most[first]}
+        if kernel.family in POINTWISE:
+            out[kernel.name]["token_words"] = token_words(graph, kernel.outputs[0])
+        needed = kernel.outputs if kernel.family == "gemm" else tensors
+        is_wide = kernel.family in (*POINTWISE, "norm", "gemm")
+        if is_wide and (fewest := max((least.get(name, 0) for name in needed), default=0)):
+            out[kernel.name]["least_bundles"] = fewest
+        if kernel.family == "attention":
+            out[kernel.name]["bands"] = min(bands_of(graph, kernel), most[kernel.outputs[0]])
+        if kernel.family == "gemm" and len(kernel.inputs) > 1:
+            out[kernel.name]["most_residuals"] = most.get(kernel.inputs[1], 1)
+    return out
+
+
+def packed_tensors(graph: KernelGraph) -> set[str]:
+    """Return tensors with queries, keys and values in one: on the fabric three layers make them, each with
+    its own links."""
+    attention = [kernel for kernel in graph.kernels if kernel.family == "attention"]
+    return {kernel.inputs[0] for kernel in attention if len(kernel.inputs) == 1}
+
+
+def most_bundles(graph: KernelGraph) -> dict[str, int]:
+    """Return the largest number of bundles by tensor; images are left out, since their regions compute their
+    own."""
+    found: dict[str, int] = {}
+    for name in {name for kernel in graph.kernels for name in (*kernel.inputs, *kernel.outputs)}:
+        if stream_order(graph, name) is None:
+            words = ceil_div(graph.tensors[name].shape[-1], PAIR)
+            ends = [kernel for kernel in graph.kernels if name in (*kernel.inputs, *kernel.outputs)]
+            is_split = words and all(_splits(graph, kernel, name) for kernel in ends)
+            found[name] = words if is_split else 1
+    found |= dict.fromkeys(packed_tensors(graph) & set(found), PACKED)
+    for kernel in graph.kernels:
+        if kernel.family == "attention":
+            bands, parts = bands_of(graph, kernel), PACKED if len(kernel.inputs) == 1 else 1
+            found |= dict.fromkeys(set(kernel.inputs) & set(found), bands * parts)
+            found |= dict.fromkeys(set(kernel.outputs) & set(found), bands)
+    tied = [kernel for kernel in graph.kernels if kernel.family in (*POINTWISE, "norm")]
+    tied = [kernel for kernel in tied if kernel.inputs and kernel.outputs[0] in found]
+    for _ in tied:  # one tie may follow from another
+        for kernel in tied:
+            names = [name for name in (*kernel.inputs, *kernel.outputs) if name in found]
+            least = min(found[name] for name in names)
+            if kernel.family == "norm":
+                least = _most(graph.tensors[names[0]].shape[-1] // PAIR, least)
+            found |= dict.fromkeys(names, least)
+    return found
+
+
+def bands_of(graph: KernelGraph, kernel: Kernel) -> int:
+    """Return the bands of heads of attention: 1 unless dense layers make all its operands and read its
+    result."""
+    heads, width = int(kernel.dims["heads"]), int(kernel.dims["d"])
+    names = {*kernel.inputs, *kernel.outputs}
+    others = [one for one in graph.kernels if one is not kernel]
+    made = {name for one in others for name in one.outputs}
+    ends = [(one, name) for one in others for name in names.intersection((*one.inputs, *one.outputs))]
+    is_split = all(one.family == "gemm" and _splits(graph, one, name) for one, name in ends)
+    is_split &= names <= made | set(kernel.outputs) and heads == kernel.dims.get("kv_heads", heads)
+    return _most(heads, MOST_BANDS) if is_split and width % PAIR == 0 else 1
+
+
+def _splits(graph: KernelGraph, kernel: Kernel, tensor: str) -> bool:
+    """Return whether a kernel takes or gives a tensor in bundles; a dense layer that reads it twice does not."""
+    if kernel.family == "gemm":
+        is_residual = tensor in kernel.inputs[1:]
+        return kernel.inputs.count(tensor) < 2 and (not is_residual or is_light(items_of(kernel)))
+    return kernel.family in ("norm", *WITHOUT_PROGRAM) or (
+        kernel.family in POINTWISE and graph.tensors[tensor].shape[-1] % PAIR == 0
+    )
+
+
+def _most(words: int, limit: int) -> int:
+    return next(count for count in range(limit, 0, -1) if words % count == 0)

@@ -1,0 +1,211 @@
+"""The cores next to a dense layer: inlets, relays that pass words on to them, and stores of a residual.
+
+Symbols as in :mod:`wse_sim.whole.regions.dense`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out
+from wse_sim.fabric.format.classes import CoreClass
+from wse_sim.whole.paths import BACK, Cell, direction
+from wse_sim.whole.regions.contract import PAIR, Ports
+from wse_sim.whole.regions.dense_shape import LAST_SLOTS, DenseShape, elements_of
+from wse_sim.whole.regions.shared_color import RELAY_SLOTS, alternate, deal, receive_all, relay, route_takers
+
+STORE, HAND_ON, RECEIVE = 1, 2, 1  # microthreads: of a store, in and out; of an inlet
+
+
+class WayIn(NamedTuple):
+    """How words of a row arrive: of `each` received elements of a token, the row uses `length` from `first`."""
+
+    color: int
+    slots: Sequence[Buffer]
+    first: int
+    length: int
+    each: int
+
+
+class DenseBeside(DenseShape):
+    """Programs of all cores next to the compute cores."""
+
+    relayed: list[int]
+
+    def _inlet(self, b: Builder, colors: Sequence[int], feed: int, samples: int) -> None:
+        """Write the inlets: each receives all words of some tokens, and deals out those of its row while the
+        next arrive."""
+        if self.is_narrow:
+            self._only_inlet(b, colors[0], feed, samples)
+            return
+        bundles = self.heard
+        if self.is_relayed:
+            colors = self._relay(b, colors, samples)
+        for color in dict.fromkeys(colors[: sum(map(len, bundles))]):
+            # Inlets receive a word at the same time: a deep queue lets one deal out while the others
+            # continue.
+            b.input_queue(color, 1)
+        incoming = iter(colors)
+        for i, heard in enumerate(bundles):
+            inlet = b.core_class(f"{self.name} inlet {i}")
+            ways = [self._way(b, i, g, next(incoming)) for g in heard]
+            threads = [RECEIVE + at for at in range(len(ways))]
+
+            def receive(
+                turn: int,
+                inlet: CoreClass = inlet,
+                ways: Sequence[WayIn] = ways,
+                threads: Sequence[int] = threads,
+            ) -> None:
+                # Words arrive while the inlet deals out; dealing has priority, so a row does not wait for the
+                # words of others.
+                for thread, way in zip(threads, ways, strict=True):
+                    receive_all(inlet, way.color, way.slots[turn].dsd(), thread, "low")
+
+            def work(turn: int, inlet: CoreClass = inlet, ways: Sequence[WayIn] = ways) -> None:
+                with inlet.loop(self.held):
+                    for way in ways:
+                        own = way.slots[turn].dsd(way.first, way.length, step=way.each)
+                        inlet.mov(fabric_out(feed), own, dtype="fp16", start="none")
+
+            alternate(inlet, samples * self.tokens // self.held, receive, work, threads)
+            b.place(inlet, (self.top + i, self.left - 1))
+        self._route_rows(b, feed)
+
+    def _way(self, b: Builder, row: int, bundle: int, color: int) -> WayIn:
+        """Return how the words of a row in a bundle arrive: among all words of the bundle, or only those of
+        the row."""
+        first, count = self._part(row, bundle)
+        each = count if self.is_relayed else len(elements_of(self.inputs, bundle, self.streams))
+        cell = (self.top + row, self.left - 1)
+        slots = [
+            b.buffer(f"{self.name}.arriving {row} {bundle} {turn}", self.held * each, "fp16", cell)
+            for turn in (0, 1)
+        ]
+        return WayIn(color, slots, 0 if self.is_relayed else first, count, each)
+
+    def _relay(self, b: Builder, colors: Sequence[int], samples: int) -> list[int]:
+        """Write relays, which receive one bundle each and pass every row its words; return the colors on
+        which inlets receive, row by row."""
+        rows = self.heard
+        for g, (inlet, color) in enumerate(zip(self.inlets, colors, strict=False)):
+            onward = self.relayed[g % 2]
+            takers = [i for i, heard in enumerate(rows) if g in heard]
+            core = b.core_class(f"{self.name} bundle {g}")
+            with core.loop(samples * self.tokens):
+                shares = [[(fabric_in(color), self._part(i, g)[1])] for i in takers]
+                deal(core, onward, shares, len(takers))
+            b.place(core, inlet.cell)
+            cells = [(self.top + i, self.left - 1) for i in takers]
+            route_takers(b, onward, inlet.cell, cells, 0, "E")
+            b.input_queue(color, 1)
+        return [self.relayed[g % 2] for heard in rows for g in heard]
+
+    def _route_rows(self, b: Builder, feed: int) -> None:
+        """Route the words from every inlet along its row."""
+        rows = slice(self.top, self.top + self.fed)
+        b.route(feed, (rows, self.left - 1), rx="R", tx="E")
+        for col in range(self.cols):
+            onward = "E" if col < self.cols - 1 else ""
+            b.route(feed, (rows, self.left + col), rx="W", tx="R" + onward)
+
+    def _only_inlet(self, b: Builder, color: int, feed: int, samples: int) -> None:
+        inlet, cell = b.core_class(f"{self.name} inlet"), self.inlets[0].cell
+        with inlet.loop(samples * self.tokens):
+            for count, words in self._deals():
+                deal(inlet, feed, [[(fabric_in(color), PAIR * words)]] * count, self.fed)
+        b.place(inlet, cell)
+        takers = [(self.top + i, self.left) for i in range(self.fed)]
+        route_takers(b, feed, cell, takers, self.cols - 1, "E")
+
+    def _store(self, b: Builder, colors: Sequence[int], ports: Ports, samples: int) -> None:
+        """Write the stores of every bundle of a residual, starting with the one that deals it out: each
+        receives a part of a sample while it passes on the one before."""
+        count = samples * self.tokens // self.unit
+        beyond = (
+            self.cols * self.outputs - self.features
+        )  # the last column's part of the last token ends here
+        for bundle, color in enumerate(colors):
+            cells = self.stores_of(bundle)
+            # Colors of sums are free next to the compute cores.
+            links = [ports.own[1 + i % 2] for i in range(len(cells) - 1)]
+            dealing = ports.own[3 + bundle % 2]
+            for i, cell in enumerate(cells):
+                store = b.core_class(f"{self.name} store {bundle} {i}")
+                slots = [
+                    b.buffer(f"{self.name}.slot{bundle} {i} {turn}", self.stored + beyond, "fp16", cell)
+                    for turn in range(self.slots if i else LAST_SLOTS)
+                ]
+                self._keep(store, slots, [*links, color][i], links[i - 1] if i else dealing, count, bundle, i)
+                b.place(store, cell)
+                if i:
+                    onward = direction(cell, cells[i - 1])
+                    b.route(links[i - 1], cell, rx="R", tx=onward)
+                    b.route(links[i - 1], cells[i - 1], rx=BACK[onward], tx="R")
+            self._route_residual(b, dealing, bundle)
+
+    def _taking(self, bundle: int) -> list[tuple[Cell, int, int]]:
+        """Return the cells of the last row that take features of a bundle of the residual, from the first
+        column, with the first element in the column and their number."""
+        out = []
+        for position in reversed(range(self.cols)):
+            first, end = self._sent_into(bundle, position, self.residuals)
+            if first < end:
+                length = self.outputs if self.fills_columns else end - first
+                out.append((self.senders[position], first, length))
+        return out
+
+    def _route_residual(self, b: Builder, color: int, bundle: int) -> None:
+        """Route a bundle of the residual from its first store along a row, down the first of its columns, and
+        along the last row."""
+        store, takers = self.stores_of(bundle)[0], [cell for cell, *_ in self._taking(bundle)]
+        way = [(store[0], col) for col in range(self.left, takers[0][1] + 1)]
+        way += [(row, takers[0][1]) for row in range(store[0] + 1, self.last)]
+        passing = set(way) - set(takers)
+        cells = [*(cell for cell in way if cell in passing), *takers]
+        route_takers(b, color, store, cells, 0, "E", passing=passing)
+
+    def _keep(
+        self,
+        store: CoreClass,
+        slots: Sequence[Buffer],
+        inward: int,
+        outward: int,
+        count: int,
+        bundle: int,
+        place: int,
+    ) -> None:
+        """Write one store: it passes parts of samples to the next store, or deals them to the columns if it
+        is the last."""
+
+        stored = self.unit * len(self.part_of_residual(bundle))
+
+        def receive(turn: int) -> None:
+            receive_all(store, inward, slots[turn].dsd(0, stored), STORE, "low")
+
+        def hand_on(turn: int) -> None:
+            part = slots[turn].dsd(0, stored)
+            store.mov(fabric_out(outward), part, dtype="fp16", start="none", thread=HAND_ON, priority="high")
+
+        def deal_out(turn: int) -> None:
+            self._deal_residual(store, slots[turn], outward, bundle)
+
+        def at_once(turn: int) -> None:
+            hand_on(turn)
+            store.join(HAND_ON)
+
+        if place and len(slots) == RELAY_SLOTS:
+            relay(store, count, receive, hand_on, (STORE, HAND_ON))
+        else:
+            alternate(store, count, receive, at_once if place else deal_out, (STORE,))
+
+    def _deal_residual(self, store: CoreClass, slot: Buffer, color: int, bundle: int) -> None:
+        """Deal each column its part of every token."""
+        part, taking = self.part_of_residual(bundle), self._taking(bundle)
+        shares = []
+        for cell, first, length in taking:
+            at = self.senders.index(cell) * self.outputs + first - part.start
+            shares.append([(slot.dsd(at, length, step=len(part)), length)])
+        with store.loop(self.unit):
+            deal(store, color, shares, len(shares))

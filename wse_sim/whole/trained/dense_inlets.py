@@ -1,0 +1,220 @@
+"""Cores next to a trainable dense layer: one per row of inputs, and one that deals words along the last row.
+
+Symbols: T tokens of K inputs and N outputs; k inputs of a row; d samples in flight::
+
+    next to a row    forward   receives all K inputs of a token, stores its k of d samples     > row
+                    backward  the same again                                                  > row
+                              sums of the row, token by token                                 > in sequence with the other rows
+    end of the last row   forward  the residual, of which it buffers some samples;  backward  the gradients
+    behind it             receives the gradients as well, and forwards them if they are those of a residual
+
+Words per token that such a core issues: K / 2 + k / 2 forward, and k / 2 + k + k / 2 backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out
+from wse_sim.fabric.format.classes import CoreClass, Operand
+from wse_sim.whole.paths import Cell
+from wse_sim.whole.regions.contract import PAIR
+from wse_sim.whole.regions.shared_color import KEEP, advance_of, deal, route_takers
+from wse_sim.whole.trained.contract import Batch
+from wse_sim.whole.trained.last_row import in_pairs
+from wse_sim.whole.trained.products import FEED_QUEUE, Products
+
+DEAL, SEND = 1, 2  # microthreads next to a row
+RECEIVERS = 7  # microthreads that receive samples of the residual, in order
+PRIORITIES = ("high", "medium", "low")  # of microthreads, in order
+
+
+@dataclass
+class Beside:
+    """The column of cores next to the compute cores."""
+
+    b: Builder
+    products: Products
+    batch: Batch
+
+    def write_row(self, row: int, arriving: int, back: int | None) -> None:
+        """Write the core next to a row of inputs; `back` is the color on which their gradients leave, if they
+        are needed."""
+        products, batch = self.products, self.batch
+        name, cell = f"{products.name} inlet {row}", (products.top + row, products.left - 1)
+        own, before = products.inputs[row], sum(products.inputs[:row])
+        after, size = sum(products.inputs) - before - own, products.tokens * own
+        core = self.b.core_class(name)
+        held = self.b.buffer(f"{name} held", batch.in_flight * size, "fp16", cell)
+        others = self.b.buffer(f"{name} others", max(before, after, 1), "fp16", cell)
+
+        def give(part: Operand) -> None:
+            core.mov(
+                fabric_out(products.feed), part, dtype="fp16", start="none", thread=DEAL, priority="high"
+            )
+
+        def hear(part: Operand) -> None:
+            if part.length:
+                core.mov(part, fabric_in(arriving), dtype="fp16", start="none")
+
+        collect = None if back is None else self._collector(core, row, back, name, cell)
+
+        tokens = batch.in_flight * products.tokens
+        # Inputs that fit in a row's queue: whole tokens, or a part. More would fill the output queue ahead of
+        # the gradients.
+        waiting = PAIR * products.wafer.input_queue_wavelets[FEED_QUEUE]
+        ahead = min(waiting // own, tokens - 1)
+        part = 0 if waiting >= own else waiting
+
+        def leave(turn: int) -> None:
+            if collect is not None:
+                collect(turn)
+                core.join(SEND)
+
+        def token(turn: int, number: int, step: int) -> None:
+            """Forward the sums of a token, then send the inputs of a later token to the row again."""
+            first, by = (number + 1 + ahead) * own, step * own
+            if part:
+                give(held.dsd(first, part, step=by))
+            leave(turn)
+            give(held.dsd(first + part, own - part, step=by))
+
+        with core.loop(batch.rounds):
+            with core.loop(tokens):
+                hear(others.dsd(0, before))
+                hear(held.dsd(0, own, step=own))
+                hear(others.dsd(0, after))
+                give(held.dsd(0, own, step=own))
+            give(held.dsd(0, (1 + ahead) * own))
+            in_pairs(core, tokens - 1 - ahead, token)
+            for number in range(tokens - 1 - ahead, tokens):
+                leave(number % 2)
+            core.join(DEAL)
+        self.b.place(core, cell)
+
+    def _collector(
+        self, core: CoreClass, row: int, back: int, name: str, cell: Cell
+    ) -> Callable[[int], None]:
+        products = self.products
+        own = products.inputs[row]
+        sums = [self.b.buffer(f"{name} sum {turn}", own, "fp16", cell) for turn in (0, 1)]
+        advance = advance_of(row, len(products.inputs))
+
+        def collect(turn: int) -> None:
+            """Receive the gradient of a token's inputs; it leaves in sequence with those of the other rows."""
+            core.mov(sums[turn].dsd(), fabric_in(products.along[0]), start="none")
+            core.mov(
+                fabric_out(back, advance), sums[turn].dsd(),
+                dtype="fp16", start="none", thread=SEND, priority="high",
+            )  # fmt: skip
+
+        return collect
+
+    def route_rows(self) -> None:
+        """Route the inputs of every row from its core along the row."""
+        products, b = self.products, self.b
+        rows = slice(products.top, products.last)
+        b.route(products.feed, (rows, products.left - 1), rx="R", tx="E")
+        for col in range(products.cols):
+            onward = "E" if col < products.cols - 1 else ""
+            b.route(products.feed, (rows, products.left + col), rx="W", tx="R" + onward)
+
+    # ---- the end of the last row -----------------------------------------------------------------------------------
+
+    @property
+    def end(self) -> Cell:
+        """The core that deals words along the last row."""
+        return self.products.last, self.products.left - 1
+
+    @property
+    def filling(self) -> int:
+        """Zeros that pad the N features of a token to equal parts per column."""
+        return self.products.cols * self.products.outputs - self.products.features
+
+    def write_end(self, gradients: int, residual: int | None, *, is_heard: bool) -> None:
+        """Write the core that deals out the residual, then the gradients; with `is_heard` the core behind
+        gets a copy."""
+        products, b, batch = self.products, self.b, self.batch
+        core = b.core_class(f"{products.name} gradients in")
+        self._zeros = (
+            b.buffer(f"{products.name}.filling", self.filling, "fp16", self.end) if self.filling else None
+        )
+        with core.loop(batch.rounds):
+            if residual is not None:
+                self._deal_residual(core, residual)
+            with core.loop(batch.in_flight * products.tokens):
+                self._deal(core, [fabric_in(gradients)] * products.cols)
+        b.place(core, self.end)
+        route_takers(b, products.deal, self.end, products.senders, 0, "E")
+        if is_heard:
+            b.route(products.deal, self.end, rx="R", tx="EW", switch=KEEP)
+
+    def _deal(self, core: CoreClass, parts: list[Operand]) -> None:
+        """Deal a token to the columns."""
+        products = self.products
+        shares = [[(part, products.sent(col))] for col, part in enumerate(parts)]
+        if self._zeros is not None:
+            shares[-1].append((self._zeros.dsd(), self.filling))
+        deal(core, products.deal, shares, products.cols)
+
+    def _deal_residual(self, core: CoreClass, arriving: int) -> None:
+        """Deal out the residual of all samples of a round: they arrive in order during the work, as far as
+        microthreads suffice.
+
+        Microthreads receive words in the order of priority, then of number. So a free microthread waits for a
+        later sample at the next lower priority; after the lowest priority, all start again.
+        """
+        products, d = self.products, self.batch.in_flight
+        features, count = products.features, min(d, RECEIVERS)
+        slots: list[Buffer] = [
+            self.b.buffer(f"{products.name}.residual {i}", products.tokens * features, "fp16", self.end)
+            for i in range(count)
+        ]
+
+        def receive(sample: int) -> None:
+            turn, i = divmod(sample, count)
+            core.mov(
+                slots[i].dsd(), fabric_in(arriving),
+                dtype="fp16", start="none", thread=i + 1, priority=PRIORITIES[turn],
+            )  # fmt: skip
+
+        def samples(number: int) -> None:
+            for sample in range(min(number, count)):
+                receive(sample)
+            for sample in range(number):
+                i = sample % count
+                core.join(i + 1)
+                with core.loop(products.tokens):
+                    self._deal(
+                        core,
+                        [
+                            slots[i].dsd(col * products.outputs, products.sent(col), step=features)
+                            for col in range(products.cols)
+                        ],
+                    )
+                if sample + count < number:
+                    receive(sample + count)
+
+        most = count * len(PRIORITIES)
+        if d >= most:
+            with core.loop(d // most):
+                samples(most)
+        samples(d % most)
+
+    def write_listener(self, cell: Cell, leaving: int) -> None:
+        """Write the core behind the end: it forwards the gradients dealt out in the backward pass as those of
+        the residual."""
+        products, b, batch = self.products, self.b, self.batch
+        core, n = b.core_class(f"{products.name} gradient of the residual"), products.features
+        passed = b.buffer(f"{products.name}.passed", n + self.filling, "fp16", cell)
+        with core.loop(batch.rounds):
+            with core.loop(batch.in_flight * products.tokens):
+                core.mov(passed.dsd(), fabric_in(products.deal), dtype="fp16", start="none")
+            with core.loop(batch.in_flight * products.tokens):
+                core.mov(fabric_out(leaving), fabric_in(products.deal), length=n, dtype="fp16", start="none")
+                if self.filling:
+                    spare = passed.dsd(0, self.filling)
+                    core.mov(spare, fabric_in(products.deal), dtype="fp16", start="none")
+        b.place(core, cell)
+        b.route(products.deal, cell, rx="E", tx="R", switch=KEEP)

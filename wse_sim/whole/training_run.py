@@ -1,0 +1,327 @@
+"""One batch of training on the fabric: its values, and its time compared with the event engine's.
+
+A chain of dense layers with one row per sample has a dedicated program (:mod:`wse_sim.whole.training`); every
+other model is a network of regions (:mod:`wse_sim.whole.trained`). Gradients are means over the rows of the
+batch, like those of a PyTorch loss with ``reduction="mean"``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wse_sim.engine.accounts import BUSY
+from wse_sim.engine.options import Options
+from wse_sim.engine.trace import RunTrace
+from wse_sim.errors import DeadlockError, ModelError
+from wse_sim.fabric.result import FabricResult
+from wse_sim.modes.pipelined.loss import with_loss
+from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.modes.pipelined.result import PipelinedMeasure
+from wse_sim.modes.pipelined.run import PipelinedRun
+from wse_sim.whole.coverage import check_plan, forward_kernel, is_chain
+from wse_sim.whole.host_part import finished, loss_of
+from wse_sim.whole.network import leaving_of
+from wse_sim.whole.run import (
+    LinkWords,
+    busiest_links,
+    check_weights,
+    rows_leaving,
+    rows_of,
+    stepped,
+)
+from wse_sim.whole.split_products import with_derived, without_derived
+from wse_sim.whole.start_times import (
+    core_waits,
+    engine_starts,
+    engine_waits,
+    first_busy,
+    same_order,
+    start_bins,
+)
+from wse_sim.whole.stream_routes import with_ways
+from wse_sim.whole.trained import TrainedNetwork, trained_network
+from wse_sim.whole.trained.coverage import check_any
+from wse_sim.whole.trained.rounds import in_rounds
+from wse_sim.whole.training import ROOMS, TrainingProgram, training_program, untiled
+from wse_sim.whole.training.loss import mean_of
+
+Floats = NDArray[np.float32]
+Trained = TrainingProgram | TrainedNetwork
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """Results of one batch: mean loss, outputs (rows, N), and mean gradients and new weights by parameter."""
+
+    made: Trained
+    loss: float
+    outputs: NDArray[np.float16]
+    gradients: dict[str, Floats]
+    weights: dict[str, Floats]
+    fabric: FabricResult
+
+
+@dataclass(frozen=True)
+class RegionBusy:
+    """Busy cycles of a region in one batch: in the engine, of the busiest core, and of the mean compute core.
+
+    `waits`: cycles stalled on input, stalled on output and idle, in the engine for the region, on the fabric
+    for its busiest core. `started`: cycle at which the first sample starts.
+    """
+
+    name: str
+    engine: float
+    busiest: float
+    mean: float
+    engine_waits: tuple[float, float, float]
+    waits: tuple[float, float, float]
+    planned_in_flight: int
+    in_flight: int
+    engine_started: float
+    started: float
+
+
+@dataclass(frozen=True)
+class ComparedTraining:
+    """Cycles of one batch, from its first word to the last updated weight.
+
+    The engine's step follows the program's own schedule. A network of regions runs in rounds;
+    `alternating_step` is the engine's step time with alternating passes (1F1B) instead. It is None for a
+    chain, whose passes alternate already.
+    """
+
+    samples: int
+    engine_step: float
+    fabric_step: float
+    regions: tuple[RegionBusy, ...]
+    link_words: LinkWords
+    alternating_step: float | None
+    starts_within: float  # cycles: starts on the fabric are known to a bin
+    fabric: FabricResult = field(repr=False)
+
+    @property
+    def difference(self) -> float:
+        """Relative difference of the step times: fabric / engine - 1."""
+        return self.fabric_step / self.engine_step - 1
+
+    @property
+    def cycles_per_sample(self) -> float:
+        """Cycles per sample on the fabric, averaged over the batch."""
+        return self.fabric_step / self.samples
+
+    @property
+    def same_order(self) -> bool:
+        """Whether regions start their first samples in the same order."""
+        return same_order(
+            [region.engine_started for region in self.regions],
+            [region.started for region in self.regions],
+            self.starts_within,
+        )
+
+    def as_json(self) -> dict[str, object]:
+        """Return all numbers as a JSON-serializable dictionary."""
+        return {
+            "samples": self.samples,
+            "engine_step": self.engine_step,
+            "fabric_step": self.fabric_step,
+            "regions": [dataclasses.asdict(region) for region in self.regions],
+            "busiest_link_words_per_sample": self.link_words.as_json(),
+            "same_order_of_starts": self.same_order,
+            "alternating_step": self.alternating_step,
+        }
+
+    def text(self) -> str:
+        """Return a summary of a few lines for the terminal."""
+        head = (
+            f"whole model on the fabric: {self.fabric_step:.6g} cycles for a batch of {self.samples} samples, "
+            f"{self.engine_step:.6g} by the event engine ({100 * self.difference:+.1f} %)"
+        )
+        if self.alternating_step is not None:
+            head += f"; alternating passes (1F1B) would take {self.alternating_step:.6g} there"
+        rows = [
+            f"  {r.name}: busiest core {r.busiest:.6g} cycles, {r.engine:.6g} in the plan ({100 * (r.busiest / r.engine - 1):+.1f} %); "
+            f"{r.in_flight} samples in flight, {r.planned_in_flight} in the plan"
+            for r in self.regions
+        ]
+        return "\n".join([head, *rows])
+
+
+def train_whole(
+    plan: PipelinedPlan,
+    weights: Mapping[str, Floats],
+    values: Floats,
+    labels: NDArray[np.int64],
+    *,
+    rate: float,
+    loss: str = "cross entropy",
+    in_flight: int | None = None,
+) -> TrainedRun:
+    """Run one step of stochastic gradient descent over all samples of `values`.
+
+    `values` are (rows, K), (samples, T, K), or images (samples, C, H, W), each of which is one row. `labels`
+    (rows,) hold a class for every row of the output. `in_flight` limits the samples in flight of a network of
+    regions, by default to as many as it can buffer; a chain of dense layers uses the fastest number.
+
+    Raises
+    ------
+    ModelError
+        If the plan is not covered, or weights or rows are missing.
+    DeadlockError
+        If the program stops.
+    """
+    check_plan(plan, True, check_any)
+    loss_of(plan.graph, loss)
+    weights = with_derived(plan.graph, weights)
+    check_weights(plan.graph, weights)
+    rows, samples = rows_of(plan, values)
+    classes = np.asarray(labels).reshape(-1)
+    leaving = samples * rows_leaving(plan)
+    if len(classes) != leaving:
+        raise ModelError(f"{len(classes)} labels for {leaving} output rows; give one for every row")
+    output = plan.graph.tensors[leaving_of(plan).tensor]
+    size = output.elements // plan.graph.samples * samples // leaving
+    if in_flight is not None and in_flight < 1:
+        raise ModelError(f"{in_flight} samples in flight are too few; give at least one")
+    if len(classes) and not 0 <= classes.min() <= classes.max() < size:
+        raise ModelError(
+            f"labels go from {classes.min()} to {classes.max()}, and a row has {size} outputs; count classes from 0"
+        )
+    if is_chain(plan.graph):
+        return _train_chain(plan, weights, rows, classes, rate, loss)
+    made = trained_network(plan, samples, rate, loss, in_flight)
+    result = stepped(made.program, made.config, made.inputs(weights, rows, classes))
+    mean, gradients, updated = made.learned(result)
+    return TrainedRun(
+        made,
+        mean,
+        finished(plan.graph, made.outputs(result)),
+        without_derived(plan.graph, gradients),
+        without_derived(plan.graph, updated),
+        result,
+    )
+
+
+def _train_chain(
+    plan: PipelinedPlan,
+    weights: Mapping[str, Floats],
+    values: Floats,
+    labels: NDArray[np.int64],
+    rate: float,
+    loss: str,
+) -> TrainedRun:
+    """Run the training step of a chain of dense layers."""
+    rows = len(values)
+    made, _ = _fastest(plan, rows, rate, loss)
+    result = stepped(made.program, made.config, made.inputs(weights, values, labels))
+    gradients, updated = {}, {}
+    for layout in made.layouts:
+        weight, *bias = forward_kernel(plan, layout.name).parameters
+        gradients[weight] = untiled(layout, result.read(f"{layout.name}.dw")) / np.float32(rows)
+        updated[weight] = untiled(layout, result.read(f"{layout.name}.master"))
+        if bias:
+            sums = result.read(f"{layout.name}.db")[-1]  # they end in the last row
+            gradients[bias[0]] = sums.reshape(-1)[: layout.n] / np.float32(rows)
+            updated[bias[0]] = result.read(f"{layout.name}.master bias").reshape(-1)[: layout.n]
+    words = np.ascontiguousarray(result.read("host out").reshape(rows, -1))
+    return TrainedRun(
+        made,
+        mean_of(
+            loss, np.concatenate([result.read(f"{name}.total").reshape(-1) for name in made.losses]), rows
+        ),
+        finished(plan.graph, words.view(np.float16)[:, : made.layouts[-1].n]),
+        gradients,
+        updated,
+        result,
+    )
+
+
+def _fastest(plan: PipelinedPlan, rows: int, rate: float, loss: str) -> tuple[TrainingProgram, FabricResult]:
+    """Return the program with the fastest number of samples in flight, and its timing run."""
+    found = []
+    for room in ROOMS:
+        made = training_program(plan, rows, rate, loss, room)
+        with contextlib.suppress(DeadlockError):
+            found.append((made, stepped(made.program, made.config, None)))
+    if not found:
+        made = training_program(plan, rows, rate, loss)
+        found.append((made, stepped(made.program, made.config, None)))
+    return min(found, key=lambda one: one[1].cycles)
+
+
+def compare_training(plan: PipelinedPlan, loss: str | None = None) -> ComparedTraining:
+    """Compare step and busy times of the fabric and the event engine for one batch of the plan, with
+    unlimited input rate.
+
+    The loss defaults to squared error, or to cross entropy if the model ends with log softmax. The graph has
+    no kernel for the loss, so a stage for it is added to the engine's plan.
+
+    Raises
+    ------
+    ModelError
+        If the plan is not covered.
+    """
+    check_plan(plan, True, check_any)
+    loss = loss_of(plan.graph, loss)
+    made: Trained
+    if is_chain(plan.graph):
+        made, _ = _fastest(plan, plan.batch, 0.0, loss)
+    else:
+        made = trained_network(plan, plan.batch, 0.0, loss)
+    where = made.loss_area
+    in_turn = len(made.losses) if isinstance(made, TrainingProgram) else 1
+    priced = with_loss(with_ways(plan, *made.ways), loss, where.rows.stop - where.rows.start, in_turn)
+    alternating = None
+    if isinstance(made, TrainedNetwork):
+        alternating = _engine_step(dataclasses.replace(priced, round_samples=0))[1].step_cycles
+        priced = in_rounds(priced, made.batch.in_flight, made.regions)
+    engine, measure = _engine_step(priced)
+    bins = start_bins(engine)
+    result = stepped(made.program, made.config, None, bins)
+    regions = []
+    areas, flights = (*made.areas, where), (*made.in_flight, made.in_flight[-1])
+    of_engine = engine_waits(engine, measure.step_cycles, measure.books.tolist())
+    for area, stage, books, used, start, waits in zip(
+        areas, priced.stages, measure.books, flights, engine_starts(engine), of_engine, strict=True
+    ):
+        place = (area.rows, area.cols)
+        cells = result.busy[place]
+        row, col = np.unravel_index(int(cells.argmax()), cells.shape)
+        core = int(area.rows.start + row), int(area.cols.start + col)
+        regions.append(
+            RegionBusy(
+                area.name,
+                float(books[BUSY]),
+                float(cells.max()),
+                float(cells.mean()),
+                waits,
+                core_waits(result, core, first_busy(result, area, bins)),
+                stage.in_flight,
+                used,
+                start,
+                first_busy(result, area, bins, area.ahead_cycles),
+            )
+        )
+    links = busiest_links(plan, made.laid_words, result.link_wavelets / plan.batch, made.loss_cells)
+    return ComparedTraining(
+        plan.batch,
+        measure.step_cycles,
+        float(result.cycles),
+        tuple(regions),
+        links,
+        alternating,
+        bins.cycles,
+        result,
+    )
+
+
+def _engine_step(plan: PipelinedPlan) -> tuple[PipelinedRun, PipelinedMeasure]:
+    """Run two batches in the event engine with unlimited input rate; return the run and its measures."""
+    engine = PipelinedRun(plan, Options(steps=2), None, RunTrace(is_on=False, unit_s=1.0))
+    engine.execute()
+    return engine, PipelinedMeasure(engine)
