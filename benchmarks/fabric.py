@@ -25,8 +25,6 @@ from wse_sim.hardware import load_wafer
 
 Where = tuple[int | slice, int | slice]
 
-ROUTER_CYCLES_PER_S = ("dense_256", "dense_wafer", "sparse_1pct", "sparse_0p1pct")
-
 
 def wafer_config(name: str = "wse2") -> FabricConfig:
     """Return the constants of a wafer."""

@@ -333,4 +333,4 @@ class Pool3d(Family):
         pointwise_gradient(kernel, gradient, tape, moves=True)
 
 
-VOLUMES = register(Pool3d())
+register(Pool3d())

@@ -129,7 +129,7 @@ def test_every_door_takes_them(form: str) -> None:
         ((Scaled().state_dict(),), "a dict of tensors contains weights but no program"),
         ((lambda x: x,), "cannot be called without arguments"),
         ((lambda: X,), r"what the model given returns is a tensor"),
-        ((lambda: 1 / 0,), "test_given.py:.* raises ZeroDivisionError"),
+        ((lambda: 1 / 0,), "test_model_objects.py:.* raises ZeroDivisionError"),
     ],
 )  # fmt: skip
 def test_what_is_no_model(given: Any, sentence: str) -> None:

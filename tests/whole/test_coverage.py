@@ -84,7 +84,7 @@ MODELS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
 
 
 def __getattr__(name: str) -> Any:
-    """Return a factory for the command line, ``tests.whole.test_covered:NAME``, of each of the models."""
+    """Return a factory for the command line, ``tests.whole.test_coverage:NAME``, of each of the models."""
     if name.replace("_", " ") not in MODELS:
         raise AttributeError(name)
     model, shape = MODELS[name.replace("_", " ")]
@@ -172,7 +172,7 @@ def test_models_are_refused_before_they_are_compiled(
     monkeypatch.delattr(api, "run")
     refuses(
         wse,
-        f"tests.whole.test_covered:{model.replace(' ', '_')} {PIPELINED} --wafer {small} {options}",
+        f"tests.whole.test_coverage:{model.replace(' ', '_')} {PIPELINED} --wafer {small} {options}",
         sentence,
     )
 
@@ -191,7 +191,7 @@ def test_one_replica_is_planned_and_several_are_refused(
         return run(model, options, **more)
 
     monkeypatch.setattr(api, "run", recorded)
-    words = f"run tests.whole.test_covered:dense {PIPELINED} {INFERENCE} --batch 8 --wafer {small} --quiet"
+    words = f"run tests.whole.test_coverage:dense {PIPELINED} {INFERENCE} --batch 8 --wafer {small} --quiet"
     ran = wse(*words.split(), "--whole-fabric")
     assert ran.status == 0, ran.err
     assert "whole model on the fabric, input free" in ran.out

@@ -318,8 +318,3 @@ def read_filter(value: Operand, at: int) -> tuple[int, ...]:
         if name != "kind" and name in FILTER_COLUMNS:
             row[name] = int(v.data) if isinstance(v.data, bool) else number(v, name, at)
     return tuple(row.get(n, 0) for n in FILTER_COLUMNS)
-
-
-def default_route(value: Value) -> bool:
-    """Return whether a configuration is empty."""
-    return not value.data

@@ -400,12 +400,12 @@ def _lower(
             trace = capture.trace_module(module, args, kwargs, training=options.training, name=name)
         if wrapper:
             trace.drop_prefix(wrapper, given)
-        return _finish(trace, options, samples, facts)
+        return finish(trace, options, samples, facts)
 
 
 @owning()
 @_torch_kept()
-def _finish(
+def finish(
     trace: Trace, options: Lowering, samples: int | None, facts: dict[str, Any] | None = None
 ) -> tuple[KernelGraph, LoweredModel]:
     from wse_sim.frontend.build import lower_trace
@@ -458,7 +458,7 @@ def _from_program(
         args, kwargs = program.example_inputs
         graph, lowered = _lower(program.module(), args, kwargs, options, samples=None, name=name)
     else:
-        graph, lowered = _finish(_torch_part("capture").trace_exported(program, name=name), options, None)
+        graph, lowered = finish(_torch_part("capture").trace_exported(program, name=name), options, None)
     return (graph if batch is None else graph.with_samples(batch)), lowered
 
 

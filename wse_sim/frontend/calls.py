@@ -17,7 +17,7 @@ import torch
 
 from wse_sim.errors import UnsupportedOpError
 from wse_sim.frontend import capture, torch_flops
-from wse_sim.frontend.api import Lowering, _finish
+from wse_sim.frontend.api import Lowering, finish
 from wse_sim.frontend.obstacles import Obstacle, collecting
 from wse_sim.frontend.precision import precision_of
 from wse_sim.frontend.torch_state import kept
@@ -64,7 +64,7 @@ def lower_calls(
         return made
 
     try:
-        return _steady(_finish(trace(), how, samples)[0])
+        return _steady(finish(trace(), how, samples)[0])
     except UnsupportedOpError:
         pass
     whole: set[torch._ops.OpOverload] = set()  # operators that torch cannot decompose
@@ -82,7 +82,7 @@ def lower_calls(
             notes.append(f"operator {target} has no rule and is decomposed by torch")
     last = trace()
     with collecting() as left:
-        graph = _finish(last, how, samples)[0]
+        graph = finish(last, how, samples)[0]
     return _steady(_noted(graph, last, left))
 
 
@@ -101,7 +101,7 @@ def _steady(graph: KernelGraph) -> KernelGraph:
 def _without_rule(trace: Trace, how: Lowering, samples: int) -> set[str]:
     """Return the names of the nodes of a trace that have no handler."""
     with collecting() as found:
-        _finish(trace, how, samples)
+        finish(trace, how, samples)
     return {obstacle.node for obstacle in found if obstacle.kind == "operator"}
 
 

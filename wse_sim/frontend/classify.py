@@ -453,7 +453,7 @@ def _attention(node: Node, trace: Trace) -> Draft:
         heads = shape[-3] if len(shape) > 3 else 1
         b = prod(shape[:-2]) // heads
         dims = {"b": b, "heads": heads, "kv_heads": heads, "q": shape[-2], "kv": keys[-2], "d": shape[-1]}
-        dims["kv_heads"] = _distinct_heads(trace, k, keys[-3] if len(keys) > 3 else 1)
+        dims["kv_heads"] = distinct_heads(trace, k, keys[-3] if len(keys) > 3 else 1)
         value_width = values[-1]
     else:
         dims, value_width = dict(sizes), node.kwargs["value_width"]
@@ -472,7 +472,7 @@ def _attention(node: Node, trace: Trace) -> Draft:
     return Draft("attention", dims, sample, attrs, operands)
 
 
-def _distinct_heads(trace: Trace, key: Argument, heads: int) -> int:
+def distinct_heads(trace: Trace, key: Argument, heads: int) -> int:
     """Return the number of distinct heads of k, before a view repeated them for grouped queries."""
     node, seen = trace.node(key), heads
     while node is not None and (node.op == "repeat_interleave" or (node.kind == "call" and node.refs())):

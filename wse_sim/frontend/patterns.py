@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from wse_sim.frontend.classify import HIDDEN, _distinct_heads, kind_of_mask, mask_kind
+from wse_sim.frontend.classify import HIDDEN, distinct_heads, kind_of_mask, mask_kind
 from wse_sim.frontend.trace import PARTIAL_VIEWS, VIEWS, Argument, Node, NodeRef, Trace
 
 
@@ -377,7 +377,7 @@ class SpelledAttention:
         sizes = {
             "b": b,
             "heads": heads,
-            "kv_heads": min(heads, _distinct_heads(trace, v, heads)),
+            "kv_heads": min(heads, distinct_heads(trace, v, heads)),
             "q": rows,
             "kv": keys,
             "d": width,

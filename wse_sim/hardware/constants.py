@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -28,7 +28,6 @@ from wse_sim.errors import ConfigError
 from wse_sim.files import exists, read_yaml
 
 Evidence = Literal["silicon", "vendor", "simulator", "paper", "assumed"]
-EVIDENCE = get_args(Evidence)
 
 
 class Constant(BaseModel):

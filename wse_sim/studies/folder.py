@@ -97,7 +97,6 @@ class Progress:
     done: int = 0
     misfits: int = 0
     begun: float = field(default_factory=time.monotonic)
-    of_store: int = 0
 
     def add(self, rows: Sequence[StudyRow]) -> None:
         """Count finished rows."""

@@ -72,7 +72,6 @@ class Store:
         self.path = Path(path)
         if readonly and not is_file(self.path, "store"):
             raise ConfigError(f"store {self.path} does not exist; run the study first")
-        self._is_new = not exists(self.path, "store")
         self._names: dict[str, list[str]] = {}  # names that this transaction has written
         self._read_names: dict[str, list[str]] = {}
         with self._told():

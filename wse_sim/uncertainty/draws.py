@@ -53,11 +53,6 @@ class Ranged:
             found = max(0.0, value + (end - value) * fraction)
         return max(0 if low <= 0 else 1, round(found)) if isinstance(value, int) else found
 
-    @property
-    def is_assumed(self) -> bool:
-        """True if no measurement supports it."""
-        return self.stated.evidence == "assumed"
-
 
 @dataclass(frozen=True)
 class DrawnMachine:

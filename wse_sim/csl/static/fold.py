@@ -42,7 +42,6 @@ KEPT = (8, 16, 32, 64)
 """Number of periods in the first, second, ... attempt."""
 GAP_CYCLES = 1000
 """Cycles that pass before a command of the host."""
-MOST_REST_CYCLES = 100_000
 _VALUES = (S.FAULT_A, S.WORD)  # fields of a core that may contain data
 _THREAD_VALUES = (S.T_CARRY, *(S.OPERAND0 + i * S.OPERAND_FIELDS + S.P_VALUE for i in range(4)))
 CORE_MASK = np.array([i not in (*_VALUES, S.RAN) for i in range(S.CORE_FIELDS)])

@@ -50,11 +50,6 @@ class Proved:
     course_of: Array
     verdicts: list[Verdict]
 
-    @property
-    def is_static(self) -> bool:
-        """Whether all classes are static."""
-        return not any(verdict.reason for verdict in self.verdicts)
-
 
 class Proof:
     """Analysis of a program's classes from launch to launch.

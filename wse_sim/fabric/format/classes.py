@@ -148,7 +148,6 @@ class CoreClass:
         self._tasks: list[_TaskRow] = []
         self._current = 0
         self._level = 0
-        self._starts_busy = False
         self._reads: set[int] = set()
         self._writes: set[int] = set()
 
@@ -192,10 +191,6 @@ class CoreClass:
     def halt(self) -> None:
         """Stop this core."""
         self._row(Op.HALT)
-
-    def end_task(self) -> None:
-        """End the running task (implied at the end of a task and of the main program of a class with tasks)."""
-        self._row(Op.TASK_END)
 
     def activate(self, task: Task) -> None:
         """Activate a local task."""

@@ -102,13 +102,11 @@ import numpy.typing as npt
 
 IntArray = npt.NDArray[np.integer[Any]]
 
-N_PORTS = 5
 PORT_NAMES = ("N", "E", "S", "W", "RAMP")
 PORT_BIT = {"N": 1, "E": 2, "S": 4, "W": 8, "R": 16}
 MAX_POSITIONS = 4
 MAX_TASKS = 31
 MAX_LOOP_DEPTH = 4
-MAX_THREADS = 9  # main thread and eight microthreads
 
 
 class Op(IntEnum):

@@ -32,7 +32,7 @@ _STATES = {
     S.WAIT_OUTPUT: "waits for room",
     S.WAIT_THREAD: "waits for a microthread",
 }
-LINKS_TRACK, WORDS_IN, WORDS_OUT = 20, 10, 11
+WORDS_IN, WORDS_OUT = 10, 11
 
 
 class Word(TypedDict):

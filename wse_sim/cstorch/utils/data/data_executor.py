@@ -13,7 +13,7 @@ from wse_sim.cstorch.distributed import CSConfig
 from wse_sim.cstorch.execution import begin_execution
 from wse_sim.cstorch.kinds import Watcher, Writer
 from wse_sim.cstorch.metrics import metric
-from wse_sim.cstorch.utils.data.utils import BatchSource, Schedule, _check_counts, _length
+from wse_sim.cstorch.utils.data.utils import BatchSource, Schedule, check_counts, length_of
 
 if TYPE_CHECKING:
     from wse_sim.cstorch.execution import Execution, Profiler
@@ -83,7 +83,7 @@ class DataExecutor:
                 f"DataExecutor takes a cstorch.utils.data.DataLoader but got a {type(dataloader).__name__}; "
                 "wrap the function that makes your loader: cstorch.utils.data.DataLoader(input_fn)"
             )
-        _check_counts("DataExecutor", num_steps=num_steps, activation_steps=activation_steps)
+        check_counts("DataExecutor", num_steps=num_steps, activation_steps=activation_steps)
         if isinstance(checkpoint_steps, int) and checkpoint_steps < 0:
             raise faults.program_error(
                 f"DataExecutor: checkpoint_steps={checkpoint_steps} must not be negative; 0 means never"
@@ -168,7 +168,7 @@ class DataExecutor:
         if self.num_steps is not None:
             return self.num_steps
         own = self.dataloader.limit()
-        return own if own is not None else _length(self.dataloader.dataloader)
+        return own if own is not None else length_of(self.dataloader.dataloader)
 
     # -- the loop --------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from wse_sim.child_processes import end_with_command
 from wse_sim.cstorch import counters, distributed, faults, runtime
 from wse_sim.cstorch.batches import infer_batch_size
 from wse_sim.cstorch.utils.data.data_executor import DataExecutor
-from wse_sim.cstorch.utils.data.utils import _check_counts, _length
+from wse_sim.cstorch.utils.data.utils import check_counts, length_of
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
@@ -77,7 +77,7 @@ class DataLoader:
             zip(LIMITS, (num_steps, max_steps, num_epochs, steps_per_epoch, initial_step), strict=True)
         )
         own = {k: v for k, v in given.items() if v is not None and k in _parameters(input_fn)}
-        _check_counts("DataLoader", **{k: v for k, v in given.items() if k != "initial_step"})
+        check_counts("DataLoader", **{k: v for k, v in given.items() if k != "initial_step"})
         if num_steps is not None and num_epochs is not None:
             raise faults.program_error(
                 f"DataLoader: num_steps={num_steps} and num_epochs={num_epochs} exclude each other; give one of them"
@@ -109,7 +109,7 @@ class DataLoader:
         return True
 
     def __len__(self) -> int:
-        length = _length(self.dataloader)
+        length = length_of(self.dataloader)
         if length is None:
             raise TypeError(f"the loader that {_name(self.input_fn)} gives has no length")
         return length
@@ -178,7 +178,9 @@ class DataLoader:
         """Return the batches that this object's own arguments allow, or None."""
         limits = [] if self.num_steps is None else [self.num_steps]
         if self._epochs is not None:
-            per_epoch = self.steps_per_epoch if self.steps_per_epoch is not None else _length(self.dataloader)
+            per_epoch = (
+                self.steps_per_epoch if self.steps_per_epoch is not None else length_of(self.dataloader)
+            )
             if per_epoch is None:
                 raise faults.program_error(
                     "DataLoader: num_epochs needs the length of the data; give steps_per_epoch"

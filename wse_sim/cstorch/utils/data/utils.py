@@ -34,7 +34,7 @@ def compute_num_steps(
     Raises:
         ProgramError: both or neither of the groups are given, or nothing is left to run.
     """
-    _check_counts(
+    check_counts(
         "compute_num_steps",
         num_steps=num_steps,
         max_steps=max_steps,
@@ -52,7 +52,7 @@ def compute_num_steps(
     if num_epochs is not None:
         per_epoch = steps_per_epoch
         if per_epoch is None:
-            length = _length(dataloader)
+            length = length_of(dataloader)
             if length is None:
                 raise faults.program_error(
                     "num_epochs needs the length of the data, which is unknown; give steps_per_epoch"
@@ -74,13 +74,13 @@ def compute_num_steps(
     return left * grad_accum_steps
 
 
-def _check_counts(owner: str, **counts: int | None) -> None:
+def check_counts(owner: str, **counts: int | None) -> None:
     for name, value in counts.items():
         if value is not None and (isinstance(value, bool) or int(value) != value or value < 1):
             raise faults.program_error(f"{owner}: {name}={value} must be an integer of at least 1")
 
 
-def _length(loader: object) -> int | None:
+def length_of(loader: object) -> int | None:
     """Return the batches of one pass, or None."""
     if not isinstance(loader, Sized):
         return None

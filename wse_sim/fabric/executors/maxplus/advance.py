@@ -44,10 +44,6 @@ from wse_sim.fabric.executors.maxplus.order import (
     reconsider,
 )
 from wse_sim.fabric.executors.maxplus.records import (
-    _BUSY,
-    _ENDLOOP,
-    _HALT,
-    _LOOP,
     ANCHOR,
     ARRIVAL,
     BUSY_COUNT,
@@ -73,6 +69,10 @@ from wse_sim.fabric.executors.maxplus.records import (
     O_START,
     O_TARGET,
     O_WHOLE,
+    OP_BUSY,
+    OP_ENDLOOP,
+    OP_HALT,
+    OP_LOOP,
     OUT_COUNT,
     OWN_CLOCK,
     PC,
@@ -336,7 +336,7 @@ def run_core(core, net, code, rules, size):  # type: ignore[no-untyped-def]
     row, t, wait = np.int64(cores[core, PC]), np.int64(cores[core, TIME]), np.int64(WAIT_NOTHING)
     while True:
         op = ops[row, O_OP]
-        if op == _HALT:
+        if op == OP_HALT:
             cores[core, STATE] = HALTED
             break
         n = np.int64(0)
@@ -344,9 +344,9 @@ def run_core(core, net, code, rules, size):  # type: ignore[no-untyped-def]
             n = np.int64(ops[row, O_N])
             if ops[row, O_PARAM] >= 0:
                 n = max(np.int64(0), np.int64(code.params[ops[row, O_PARAM], core]))
-        if op == _LOOP or op == _ENDLOOP:
+        if op == OP_LOOP or op == OP_ENDLOOP:
             level = np.int64(ops[row, O_LEVEL])
-            if op == _ENDLOOP:
+            if op == OP_ENDLOOP:
                 n = np.int64(cores[core, ROUNDS + level]) - 1
             if level == 0 and rules.pausing and n > 0:
                 if cores[core, LIMIT] <= 0:
@@ -354,9 +354,9 @@ def run_core(core, net, code, rules, size):  # type: ignore[no-untyped-def]
                     break
                 cores[core, LIMIT] -= 1
             cores[core, ROUNDS + level] = n
-            if (n == 0) == (op == _LOOP):  # an empty loop is left, a loop with rounds left begins again
+            if (n == 0) == (op == OP_LOOP):  # an empty loop is left, a loop with rounds left begins again
                 row = np.int64(ops[row, O_TARGET])
-        elif op == _BUSY:
+        elif op == OP_BUSY:
             t += n
             cores[core, BUSY_COUNT] += n
         else:

@@ -13,6 +13,7 @@ import numpy as np
 
 from wse_sim.fabric.executors import core as C
 from wse_sim.fabric.executors.maxplus.premises import unsupported_classes
+from wse_sim.fabric.executors.maxplus.records import OP_ENDLOOP, OP_HALT, OP_LOOP
 from wse_sim.fabric.executors.maxplus.values import STARTED, THREAD, WIDTH
 from wse_sim.fabric.executors.trees import ROOT, grow_trees, link_lengths, tree_slots, turned_inputs
 from wse_sim.fabric.format import program as P
@@ -21,7 +22,6 @@ from wse_sim.fabric.format.memory import Memory
 from wse_sim.fabric.format.program import Program
 from wse_sim.jit import bare_kernel, helper_kernel
 
-_HALT, _LOOP, _ENDLOOP = int(P.Op.HALT), int(P.Op.LOOP), int(P.Op.ENDLOOP)
 _FIRST_VECTOR_OP, _FABRIC = P.FIRST_VECTOR_OP, int(P.Kind.FABRIC)
 OP, LEVEL, TARGET = P.OP, P.LEVEL, P.TARGET
 A_KIND, A_SLOT, B_KIND, B_SLOT = P.A + P.KIND, P.A + P.BUF, P.B + P.KIND, P.B + P.BUF
@@ -85,15 +85,15 @@ def flow(
         while not blocked:
             row = np.int64(pcs[c])
             op, level = code[row, OP], code[row, LEVEL]
-            if op == _HALT:
+            if op == OP_HALT:
                 running -= 1
                 break
             count = C.count_of(c, row, code, params)
-            if op == _LOOP:
+            if op == OP_LOOP:
                 st[c, C.TURNS_LEFT + level], st[c, C.TURN + level] = count, 0
                 if count == 0:
                     pcs[c] = code[row, TARGET]
-            elif op == _ENDLOOP:
+            elif op == OP_ENDLOOP:
                 st[c, C.TURNS_LEFT + level] -= 1
                 if st[c, C.TURNS_LEFT + level] > 0:
                     st[c, C.TURN + level] += 1

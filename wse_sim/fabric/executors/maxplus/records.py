@@ -30,7 +30,7 @@ N_SETTINGS = 14
 EMPTY, LOG_FULL, TOO_LONG = 0, 1, 2
 LATEST = 2**30
 
-_HALT, _LOOP, _ENDLOOP, _BUSY = (int(op) for op in (P.Op.HALT, P.Op.LOOP, P.Op.ENDLOOP, P.Op.BUSY))
+OP_HALT, OP_LOOP, OP_ENDLOOP, OP_BUSY = (int(op) for op in (P.Op.HALT, P.Op.LOOP, P.Op.ENDLOOP, P.Op.BUSY))
 
 # Columns of the decoded program: what a visit needs, in one cache line; slots are -1 where the operand is not fabric.
 (O_OP, O_N, O_PARAM, O_LEVEL, O_TARGET, O_A, O_B, O_D, O_START, O_PER, O_MILLI, O_WHOLE, O_PART) = range(13)
@@ -51,7 +51,7 @@ def decode(program: Program, costs: npt.NDArray[np.int64]) -> npt.NDArray[np.int
         ops[: len(code), column] = code[:, field]
     joins = ops[: len(code), O_OP] == P.Op.JOIN  # of a thread that is idle by then
     ops[: len(code)][joins, O_OP], ops[: len(code)][joins, O_N], ops[: len(code)][joins, O_PARAM] = (
-        _BUSY,
+        OP_BUSY,
         0,
         -1,
     )

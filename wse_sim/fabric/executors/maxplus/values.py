@@ -15,12 +15,12 @@ import numpy.typing as npt
 from wse_sim.fabric.executors import core as C
 from wse_sim.fabric.executors.maxplus import records as K
 from wse_sim.fabric.executors.maxplus.graph import IS_RING, READ, ROOT, F
+from wse_sim.fabric.executors.maxplus.records import OP_ENDLOOP, OP_HALT, OP_LOOP
 from wse_sim.fabric.executors.maxplus.solve import Solution
 from wse_sim.fabric.format import program as P
 from wse_sim.fabric.format.lower import C_PER, Lowered
 from wse_sim.jit import kernel
 
-_HALT, _LOOP, _ENDLOOP = int(P.Op.HALT), int(P.Op.LOOP), int(P.Op.ENDLOOP)
 _FIRST_VECTOR_OP, _FABRIC = P.FIRST_VECTOR_OP, int(P.Kind.FABRIC)
 OP, LEVEL, TARGET = P.OP, P.LEVEL, P.TARGET
 A_KIND, A_SLOT, B_KIND, B_SLOT = P.A + P.KIND, P.A + P.BUF, P.B + P.KIND, P.B + P.BUF
@@ -50,14 +50,14 @@ def apply(  # type: ignore[no-untyped-def]
         while True:
             row = np.int64(pcs[c])
             op, level = code[row, OP], code[row, LEVEL]
-            if op == _HALT:
+            if op == OP_HALT:
                 break
             count = C.count_of(c, row, code, params)
-            if op == _LOOP:
+            if op == OP_LOOP:
                 st[c, C.TURNS_LEFT + level], st[c, C.TURN + level] = count, 0
                 if count == 0:
                     pcs[c] = code[row, TARGET]
-            elif op == _ENDLOOP:
+            elif op == OP_ENDLOOP:
                 st[c, C.TURNS_LEFT + level] -= 1
                 if st[c, C.TURNS_LEFT + level] > 0:
                     st[c, C.TURN + level] += 1
