@@ -228,13 +228,13 @@ class TrainedRows:
         """Return the cycles per token from a token's input-gradient products to those of a later token."""
         wafer, k = self.wafer, self.k
         waiting = PAIR * wafer.input_queue_wavelets[FEED_QUEUE]
-        between = 2 + np.minimum(waiting // k, self.tokens - 1)
+        between = 2 + waiting // k  # of several samples, if one has fewer
         west = self.cols * relay_cycles(wafer) + k * wafer.wavelet_cycles
         sent = self.inputs / PAIR * wafer.wavelet_cycles
         own = self.v * ceil_div(k, wafer.fma_mixed_per_cycle) + k * ceil_div(
             self.v, wafer.fma_mixed_per_cycle
         )
-        return (own + west + sent + k / PAIR) / np.minimum(between, self.tokens)
+        return (own + west + sent + k / PAIR) / between
 
     def _paced(self, issued: Size, moving: list[Size], links: list[Size]) -> Size:
         slowest = issued

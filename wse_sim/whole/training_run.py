@@ -274,8 +274,7 @@ def compare_training(plan: PipelinedPlan, loss: str | None = None) -> ComparedTr
     else:
         made = trained_network(plan, plan.batch, 0.0, loss)
     where = made.loss_area
-    in_turn = len(made.losses) if isinstance(made, TrainingProgram) else 1
-    priced = with_loss(with_ways(plan, *made.ways), loss, where.rows.stop - where.rows.start, in_turn)
+    priced = with_loss(with_ways(plan, *made.ways), loss, where.rows.stop - where.rows.start)
     alternating = None
     if isinstance(made, TrainedNetwork):
         alternating = _engine_step(dataclasses.replace(priced, round_samples=0))[1].step_cycles

@@ -4,14 +4,15 @@ If a graph returns its loss, the loss is a kernel like any other. If a module re
 has no loss; this module adds one.
 
 Symbols: T rows (tokens) per sample with n logits each, L cores that receive rows in rotation, t = ceil(T / L)
-rows of one core; o start of a vector instruction, r rate of an fp32 sum (elements per cycle).  Cycles of a
-core per row, counted from its program::
+rows of one core (1 / L of a sample if samples have one row); o start of a vector instruction, r rate of an fp32 sum
+(elements per cycle).  Cycles of a core per row, counted from its program::
 
     squared error   n / 2 + 2 (o + n)                      words in, difference, sum of squares; operands share a bank
     cross entropy   n (e + 5.5 + 1 / r) + 12 o + e + d + 4 words in, maximum, exponentials, sums, logarithm, quotient;
                                                            e an exponential or a logarithm, d a division
     gradients out   n / 2 + 1                              in the backward pass
-    other rows      n / 2                                  words of a row for another core that alternates with it by sample
+
+The core that hands the rows to the others takes n / 2 cycles per row.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ FAMILIES = {"cross entropy": "cross_entropy", "squared error": "elementwise"}
 LOSSES = tuple(FAMILIES)
 STARTS = {"cross entropy": 12, "squared error": 2}
 FP16_BYTES = 2
-MOST_LOSSES = 16
-"""Most loss cores that take samples in turn: more would delay the words that pass all of them."""
+MOST_LOSS_CORES = 16
+"""Most cores that share the samples of one row: more would delay the words that pass all of them."""
 
 
 def loss_cycles(loss: str, logits: int, wafer: Wafer) -> tuple[float, float]:
@@ -47,22 +48,20 @@ def loss_cycles(loss: str, logits: int, wafer: Wafer) -> tuple[float, float]:
     return start + special + logits * (5.5 + 1 / wafer.add_fp32_per_cycle) + 4, out
 
 
-def losses_in_turn(plan: PipelinedPlan, loss: str, logits: int) -> int:
-    """Return the number of loss cores that keep the pace of samples of one row; each takes a sample in turn, and passes
-    the words of the others' samples.
-    """
-    cycles, passing = sum(loss_cycles(loss, logits, plan.wafer)), logits / 2
-    return min(MOST_LOSSES, ceil(cycles / max(plan.pace_cycles - passing, cycles / MOST_LOSSES)))
+def loss_cores(plan: PipelinedPlan, loss: str, logits: int) -> int:
+    """Return the number of cores with which the loss of samples of one row keeps the forward pace of the other stages;
+    each takes a sample in rotation."""
+    cycles, _ = loss_cycles(loss, logits, plan.wafer)
+    pace = max(stage.forward_cycles for stage in plan.stages)
+    return ceil(cycles / max(pace, logits / 2, cycles / MOST_LOSS_CORES))
 
 
-def with_loss(
-    plan: PipelinedPlan, loss: str, cores: int | None = None, in_turn: int | None = None
-) -> PipelinedPlan:
+def with_loss(plan: PipelinedPlan, loss: str, cores: int | None = None) -> PipelinedPlan:
     """Return the plan with a stage for a loss in every copy of the model.
 
     Its `cores` are in the last moving column of the region that produces the outputs, from its last row up;
-    the default is one per row of the sample, or the largest divisor that fits in the region. `in_turn` times
-    as many alternate between samples; by default as many as keep the pace of samples of one row, else one.
+    the default is one per row of the sample, or the largest divisor that fits in the region. Cores take samples of one
+    row in rotation; by default they are as many as keep the pace.
 
     Raises
     ------
@@ -86,13 +85,12 @@ def with_loss(
         raise ModelError(
             f"tensor '{names[0]}' has one number per row, so it may already be a loss; leave the option loss out"
         )
-    if in_turn is None:
-        in_turn = losses_in_turn(plan, loss, logits) if rows == 1 else 1
     by_name = {stage.name: stage for stage in plan.stages}
     stages, streams = list(plan.stages), list(plan.streams)
     for stream in leaving:
         last = by_name[stream.producer]
-        stage = _stage(last, loss, rows, logits, (cores, in_turn), wafer)
+        rotation = loss_cores(plan, loss, logits) if rows == 1 else 1
+        stage = _stage(last, loss, rows, logits, cores or _cores_within(last, rows, rotation), wafer)
         stages.append(stage)
         streams.append(_between(stream, last, stage, plan))
         held = waiting_bytes(streams[-1:])[stage.name] / stage.region.cores
@@ -102,19 +100,22 @@ def with_loss(
     return dataclasses.replace(plan, stages=tuple(stages), streams=tuple(streams))
 
 
-def _stage(
-    last: Stage, loss: str, rows: int, logits: int, shared: tuple[int | None, int], wafer: Wafer
-) -> Stage:
-    place, (cores, in_turn) = last.region, shared
-    count = cores or next(n for n in range(min(rows, place.rows), 0, -1) if rows % n == 0)
+def _cores_within(last: Stage, rows: int, rotation: int) -> int:
+    """Return the number of cores for the loss next to the region of the last stage."""
+    most = last.region.rows
+    return (
+        min(rotation, most) if rows == 1 else next(n for n in range(min(rows, most), 0, -1) if rows % n == 0)
+    )
+
+
+def _stage(last: Stage, loss: str, rows: int, logits: int, count: int, wafer: Wafer) -> Stage:
+    place = last.region
     moving = place.cols - place.compute_cores // place.rows
     region = Region(place.row + place.rows - count, max(place.col, place.col + moving - 1), count, 1, count)
-    rows_of_core = ceil_div(rows, count)
-    each = rows_of_core / in_turn  # a region is described by the cycles per sample of its busiest core
-    # The words of samples for other cores also pass: n / 2 cycles each.
-    passing = rows * (in_turn - 1) / in_turn * logits / 2
+    # A region is described by the cycles per sample of its busiest core.
+    each = 1 / count if rows == 1 else ceil_div(rows, count)
     forward, backward = (each * cycles for cycles in loss_cycles(loss, logits, wafer))
-    forward += passing
+    forward = max(forward, rows * logits / 2)
     return Stage(
         name=copy_name(LOSS, last.replica),
         family=FAMILIES[loss],
@@ -128,9 +129,9 @@ def _stage(
         backward_parts=frozen(compute=backward),
         rows_per_sample=rows,
         barrier=False,
-        in_flight=last.in_flight + in_turn - 1,
+        in_flight=last.in_flight + (count - 1 if rows == 1 else 0),
         memory=CoreMemory(
-            activations_bytes=FP16_BYTES * logits * rows_of_core * last.in_flight,
+            activations_bytes=FP16_BYTES * logits * ceil(each * last.in_flight),
             code_bytes=wafer.kernel_code_bytes,
         ),
         flops_per_sample=0,
@@ -144,7 +145,8 @@ def _parts(loss: str, logits: int, each: float, forward: float, wafer: Wafer) ->
     if loss == "cross entropy":
         special = each * (logits * wafer.exp_cycles + wafer.exp_cycles + wafer.divide_cycles)
     startup = each * STARTS[loss] * wafer.vector_start_cycles
-    return frozen(compute=forward - special - startup, special=special, startup=startup)
+    # Where the words of all rows bind, the cores wait.
+    return frozen(compute=max(0.0, forward - special - startup), special=special, startup=startup)
 
 
 def loss_rows(stage: Stage, plan: PipelinedPlan) -> tuple[str, int, float]:
@@ -159,10 +161,9 @@ def loss_rows(stage: Stage, plan: PipelinedPlan) -> tuple[str, int, float]:
 
 
 def loss_forward_cycles(stage: Stage, plan: PipelinedPlan, wafer: Wafer) -> float:
-    """Return the forward cycles of the stage of a loss on another wafer; words that pass take as long as before."""
+    """Return the forward cycles of the stage of a loss on another wafer."""
     loss, logits, each = loss_rows(stage, plan)
-    here, there = (loss_cycles(loss, logits, one)[0] for one in (plan.wafer, wafer))
-    return stage.forward_cycles + each * (there - here)
+    return max(each * loss_cycles(loss, logits, wafer)[0], stage.rows_per_sample * logits / 2)
 
 
 def repriced_loss(stage: Stage, plan: PipelinedPlan, wafer: Wafer) -> Stage:

@@ -1,8 +1,8 @@
-"""The loss of a model with several rows per sample: cores that receive tokens in sequence, like those of a
-norm.
+"""The loss of a model: cores that receive tokens in rotation, like those of a norm.
 
-Symbols: T tokens of N logits, L cores, t = T / L tokens per core (L the largest divisor of T for which cores
-are free); d samples in flight::
+Symbols: T tokens of N logits per sample, d samples in flight, L cores with d T / L tokens of a round each. L is
+the largest divisor of T for which cores are free; a sample of one token is shared by as many cores as keep the
+pace of the regions (:func:`core_counts`)::
 
     logits > inlet > token by token, up or down the column >   core: loss and gradient     > in the same order to the last region
 
@@ -14,6 +14,7 @@ stay on the cores in fp32; the host computes only their sum over the cores.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +25,7 @@ from wse_sim.fabric.format.builder import Builder, Operand, fabric_in, fabric_ou
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.whole.paths import Cell
-from wse_sim.whole.regions.contract import IntArray
+from wse_sim.whole.regions.contract import PAIR, IntArray
 from wse_sim.whole.regions.shared_color import advance_of, deal, route_senders, route_takers
 from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, Floats
 from wse_sim.whole.training.loss import LossBuffers, loss_buffers, one_hot, write_loss
@@ -39,7 +40,7 @@ class LossPlace:
 
     inlet: Cell
     cores: tuple[Cell, ...]
-    tokens: int
+    tokens: int  # of a sample
     features: int
 
     @property
@@ -48,9 +49,13 @@ class LossPlace:
         return (self.inlet, *self.cores)
 
     @property
-    def each(self) -> int:
-        """Tokens of a core."""
-        return self.tokens // len(self.cores)
+    def padded(self) -> int:
+        """Logits of a token in whole words."""
+        return self.features + self.features % PAIR
+
+    def each(self, samples: int) -> int:
+        """Return a core's tokens of a number of samples."""
+        return samples * self.tokens // len(self.cores)
 
     def most_in_flight(self, config: FabricConfig, samples: int) -> int:
         """Return the samples whose gradients a core can store in addition to the labels of the batch.
@@ -60,14 +65,15 @@ class LossPlace:
         ModelError
             If the labels alone exceed a core's memory.
         """
-        token = FP16_BYTES * self.features * self.each
-        free = HELD_FRACTION * config.sram_usable_bytes - samples * token
-        if free < token:
+        token_bytes, count = FP16_BYTES * self.padded, len(self.cores)
+        label_bytes = token_bytes * self.each(samples)
+        free = HELD_FRACTION * config.sram_usable_bytes - label_bytes
+        if free < token_bytes:
             raise ModelError(
-                f"labels of {samples} samples take {samples * token} bytes on a core of the loss, limit "
+                f"labels of {samples} samples take {label_bytes} bytes on a core of the loss, limit "
                 f"{int(HELD_FRACTION * config.sram_usable_bytes)}; use a smaller batch"
             )
-        return int(free // token)
+        return int(free // token_bytes) * count // self.tokens
 
     def write(
         self, b: Builder, loss: str, batch: Batch, logits: int, feed: int, gradient: tuple[int, str]
@@ -75,8 +81,8 @@ class LossPlace:
         """Write core classes, buffers and routes; `gradient` is the color of the gradients and the output
         ports of the first core."""
         inlet, count = b.core_class("loss inlet"), len(self.cores)
-        with inlet.loop(batch.samples * self.each):
-            deal(inlet, feed, [[(fabric_in(logits), self.features)]] * count, count)
+        with inlet.loop(self.each(batch.samples)):
+            deal(inlet, feed, [[(fabric_in(logits), self.padded)]] * count, count)
         b.place(inlet, self.inlet)
         route_takers(b, feed, self.inlet, self.cores, 0, "E")
         color, towards = gradient
@@ -92,7 +98,7 @@ class LossPlace:
     def _declare(self, b: Builder, batch: Batch) -> LossBuffers:
         (first, col), (last, _) = min(self.cores), max(self.cores)
         where = (slice(first, last + 1), slice(col, col + 1))
-        return loss_buffers(b, where, self.features, batch.samples * self.each, batch.in_flight * self.each)
+        return loss_buffers(b, where, self.padded, self.each(batch.samples), self.each(batch.in_flight))
 
     def _core(
         self,
@@ -105,26 +111,27 @@ class LossPlace:
     ) -> None:
         """Write rounds of a forward part, with loss and gradient of every token, and a backward part that
         sends."""
-        n, turns = self.features, batch.in_flight * self.each
+        n, size, turns = self.features, self.padded, self.each(batch.in_flight)
         with core.loop(batch.rounds):
-            first = held.gradient.dsd(0, n)
-            write_loss(core, loss, held, n, feed, held.wanted.dsd(0, n, step=n * turns), first)
-            core.mov(leaving, first, dtype="fp16", start="none", thread=SEND)
+            label = held.wanted.dsd(0, n, step=size * turns)
+            write_loss(core, loss, held, n, feed, label, held.gradient.dsd(0, n))
+            core.mov(leaving, held.gradient.dsd(0, size), dtype="fp16", start="none", thread=SEND)
             if turns > 1:
                 with core.loop(turns - 1):
-                    label = held.wanted.dsd(n, n, step=n, outer_step=n * turns)
-                    write_loss(core, loss, held, n, feed, label, held.gradient.dsd(n, n, step=n))
+                    label = held.wanted.dsd(size, n, step=size, outer_step=size * turns)
+                    write_loss(core, loss, held, n, feed, label, held.gradient.dsd(size, n, step=size))
             core.join(SEND)
             if turns > 1:
                 with core.loop(turns - 1):
-                    core.mov(leaving, held.gradient.dsd(n, n, step=n), dtype="fp16", start="none")
+                    core.mov(leaving, held.gradient.dsd(size, size, step=size), dtype="fp16", start="none")
 
     def values(self, labels: NDArray[np.int64], order: IntArray | None) -> dict[str, Floats]:
         """Return the buffer of labels, from the labels of all rows of a batch (samples T,); `order` is the
         stream order of the logits."""
         count = len(self.cores)
         rows = one_hot(labels, self.features)
-        wanted = (rows if order is None else rows[:, order]).reshape(-1, count, self.features)
+        rows = np.pad(rows if order is None else rows[:, order], ((0, 0), (0, self.padded - self.features)))
+        wanted = rows.reshape(-1, count, self.padded)
         # A core has every count-th row.
         of_core = wanted.swapaxes(0, 1)
         if count > 1 and self.cores[0] > self.cores[-1]:
@@ -132,18 +139,29 @@ class LossPlace:
         return {"loss.wanted": np.ascontiguousarray(of_core).reshape(count, 1, -1)}
 
 
-def place_loss(free: set[Cell], near: Cell, tokens: int, features: int) -> LossPlace:
-    """Return the placement nearest to a cell, with one core per token or the largest divisor of them for
-    which cores are free.
+def core_counts(tokens: int, in_flight: int, wanted: int) -> list[int]:
+    """Return the numbers of cores that can share the tokens of a round, the preferred one first.
+
+    Cores share the tokens of a sample, or the samples of a round if they have one token: then the least number of
+    `wanted` cores or more, or else the largest below it.
+    """
+    shared = tokens if tokens > 1 else in_flight
+    divisors = [count for count in range(1, shared + 1) if shared % count == 0]
+    if tokens > 1:
+        return divisors[::-1]
+    enough = next((i for i, count in enumerate(divisors) if count >= wanted), len(divisors) - 1)
+    return divisors[enough::-1]
+
+
+def place_loss(free: set[Cell], near: Cell, tokens: int, features: int, counts: Sequence[int]) -> LossPlace:
+    """Return the placement nearest to a cell, with the first of the `counts` of cores for which cores are free.
 
     Raises
     ------
     ModelError
         If no two cores in a column are free.
     """
-    for count in range(tokens, 0, -1):
-        if tokens % count:
-            continue
+    for count in counts:
         found = [
             column
             for (row, col) in free

@@ -23,7 +23,7 @@ from wse_sim.fabric.format.builder import Builder
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.format.program import Program
 from wse_sim.fabric.result import FabricResult
-from wse_sim.modes.pipelined.loss import LOSS
+from wse_sim.modes.pipelined.loss import LOSS, loss_cores
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole.areas import FabricPlace, StreamLinks
 from wse_sim.whole.network import (
@@ -56,7 +56,7 @@ from wse_sim.whole.stream_routes import (
 )
 from wse_sim.whole.trained.contract import Batch, Floats, TrainedKind, TrainedPorts
 from wse_sim.whole.trained.coverage import check_trained
-from wse_sim.whole.trained.loss import LossPlace, place_loss
+from wse_sim.whole.trained.loss import LossPlace, core_counts, place_loss
 from wse_sim.whole.trained.order import SentGradient, by_tensor, gradients_of
 from wse_sim.whole.trained.rounds import most_of, regions_of
 from wse_sim.whole.trained.sums import MOST_STORES, write_store, write_sum
@@ -214,8 +214,11 @@ def trained_network(
     wafer, graph = plan.wafer, plan.graph
     config = FabricConfig.from_wafer(wafer)
     regions = regions_of(plan, plan.stages)
-    laid = _laid(plan, regions)
-    batch = _batch(regions, laid.place, config, samples, rate, most_in_flight)
+    fit = (
+        min(map(most_of, regions)) if most_in_flight is None else min(most_in_flight, *map(most_of, regions))
+    )
+    laid = _laid(plan, regions, _loss_cores(plan, regions, loss, divisor(samples, fit)))
+    batch = _batch(laid.place, config, samples, rate, fit)
     b = Builder(wafer.rows, wafer.cols, config)
     sizes = {name: tensor.elements // graph.samples for name, tensor in graph.tensors.items()}
     _write_regions(b, plan, regions, laid, batch)
@@ -246,7 +249,21 @@ class _Laid:
     backs: tuple[Back, ...]
 
 
-def _laid(plan: PipelinedPlan, regions: Sequence[TrainedKind]) -> _Laid:
+def _loss_cores(plan: PipelinedPlan, regions: Sequence[TrainedKind], loss: str, in_flight: int) -> list[int]:
+    """Return the numbers of cores that the loss can have, the preferred one first."""
+    tokens, features = _leaving_tokens(plan, regions)
+    return core_counts(tokens, in_flight, loss_cores(plan, loss, features))
+
+
+def _leaving_tokens(plan: PipelinedPlan, regions: Sequence[TrainedKind]) -> tuple[int, int]:
+    """Return the tokens of a sample's outputs, and their features; an image is one token."""
+    graph, output = plan.graph, leaving_of(plan).tensor
+    last = next(region for region in regions if region.kernel.outputs[0] == output)
+    tokens = last.tokens_of(graph, last.kernel)
+    return tokens, graph.tensors[output].elements // graph.samples // tokens
+
+
+def _laid(plan: PipelinedPlan, regions: Sequence[TrainedKind], counts: Sequence[int]) -> _Laid:
     """Place and route; the loss goes next to the gradient inlet of the last region, or elsewhere if that
     blocks a route.
 
@@ -260,19 +277,19 @@ def _laid(plan: PipelinedPlan, regions: Sequence[TrainedKind]) -> _Laid:
     middle = (plan.wafer.rows // 2, plan.wafer.cols // 2)
     for near in (last.gradient_inlet, last.senders[0], last.senders[-1]):
         with contextlib.suppress(ModelError):
-            return _laid_beside(plan, regions, last, near)
-    return _laid_beside(plan, regions, last, middle)
+            return _laid_beside(plan, regions, last, near, counts)
+    return _laid_beside(plan, regions, last, middle, counts)
 
 
-def _laid_beside(plan: PipelinedPlan, regions: Sequence[TrainedKind], last: TrainedKind, near: Cell) -> _Laid:
+def _laid_beside(
+    plan: PipelinedPlan, regions: Sequence[TrainedKind], last: TrainedKind, near: Cell, counts: Sequence[int]
+) -> _Laid:
     """Place and route with the loss near a cell."""
-    wafer, graph, output = plan.wafer, plan.graph, last.kernel.outputs[0]
+    wafer, output = plan.wafer, last.kernel.outputs[0]
     grid = Grid(wafer.rows, wafer.cols)
     own = {region.name: own_colors(grid, region, wafer.colors) for region in regions}
     free = _free_cells(plan, regions)
-    tokens = last.tokens_of(graph, last.kernel)  # an image is one
-    features = graph.tensors[output].elements // graph.samples // tokens
-    place = place_loss(free, near, tokens, features)
+    place = place_loss(free, near, *_leaving_tokens(plan, regions), counts)
     free -= set(place.cells)
     grid.links |= set(pairwise(place.cells)).union(*(region.busy_links for region in regions))
     feed = _free_color(grid, place.cells, wafer.colors)
@@ -307,18 +324,11 @@ def _free_color(grid: Grid, cells: Sequence[Cell], colors: int) -> int:
     )
 
 
-def _batch(
-    regions: Sequence[TrainedKind],
-    place: LossPlace,
-    config: FabricConfig,
-    samples: int,
-    rate: float,
-    most: int | None,
-) -> Batch:
-    """Return the batch with as many samples in flight as all regions can store."""
-    fit = place.most_in_flight(config, samples) if most is None else most
-    fit = min(fit, *map(most_of, regions))
-    return Batch(samples, divisor(samples, fit), -rate / (samples * place.tokens))
+def _batch(place: LossPlace, config: FabricConfig, samples: int, rate: float, fit: int) -> Batch:
+    """Return the batch with as many samples in flight as the loss and all regions can store: the regions `fit`."""
+    fit = min(fit, place.most_in_flight(config, samples))
+    shared = [n for n in range(1, fit + 1) if samples % n == 0 and n * place.tokens % len(place.cores) == 0]
+    return Batch(samples, max(shared), -rate / (samples * place.tokens))
 
 
 class _Ways:

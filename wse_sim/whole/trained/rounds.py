@@ -58,9 +58,11 @@ def in_program_rounds(plan: PipelinedPlan) -> PipelinedPlan:
     stages = [stage for stage in plan.stages if stage.replica == 0]
     regions = regions_of(plan, stages)
     fits = [most_of(region) for region in regions]
-    has_loss = any(not stage.kernels for stage in stages)
-    if has_loss:  # its program has one token on each of its cores, where cores are free
-        fits.append(_loss_of(plan).most_in_flight(FabricConfig.from_wafer(plan.wafer), samples))
+    for stage in stages:
+        if (
+            not stage.kernels
+        ):  # the loss has one token on each of its cores, where cores are free, or samples in rotation
+            fits.append(_loss_of(plan, stage).most_in_flight(FabricConfig.from_wafer(plan.wafer), samples))
     return in_rounds(with_ways(plan, *shortest_ways(plan, regions)), divisor(samples, min(fits)), regions)
 
 
@@ -131,9 +133,10 @@ def _storing(stage: Stage, samples: int) -> Stage:
     )
 
 
-def _loss_of(plan: PipelinedPlan) -> LossPlace:
-    """Return the cores of the loss, as many as a sample has tokens."""
+def _loss_of(plan: PipelinedPlan, stage: Stage) -> LossPlace:
+    """Return the cores of the loss: those of its stage, or as many as a sample has tokens."""
     output = plan.graph.tensors[leaving_of(plan).tensor]
     features = int(output.shape[-1])
     tokens = output.elements // plan.graph.samples // features
-    return LossPlace((0, 0), tokens * ((0, 0),), tokens, features)
+    cores = tokens if tokens > 1 else stage.region.cores
+    return LossPlace((0, 0), cores * ((0, 0),), tokens, features)

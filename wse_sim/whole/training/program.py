@@ -16,7 +16,7 @@ from wse_sim.compiler.coloring import HOST_COLORS, KERNEL_COLORS
 from wse_sim.fabric.format.builder import Builder
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.format.program import Program
-from wse_sim.modes.pipelined.loss import LOSS, losses_in_turn
+from wse_sim.modes.pipelined.loss import LOSS, loss_cores
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole.areas import FabricPlace
 from wse_sim.whole.coverage import chain_of, forward_kernel
@@ -146,7 +146,7 @@ def training_program(
     check_loss(loss)
     kernels, streams = chain_of(plan)
     layouts, legs = laid_out(
-        plan, kernels, streams, min(rows, losses_in_turn(plan, loss, int(kernels[-1].dims["n"])))
+        plan, kernels, streams, min(rows, loss_cores(plan, loss, int(kernels[-1].dims["n"])))
     )
     wafer = plan.wafer
     config = FabricConfig.from_wafer(wafer)
