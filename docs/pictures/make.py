@@ -114,7 +114,7 @@ def film() -> None:
     from wse_sim.modes.pipelined.plan import PipelinedPlan
     from wse_sim.whole import inputs_over_rows
     from wse_sim.whole.run import stepped
-    from wse_sim.whole.training import training_program
+    from wse_sim.whole.trained import trained_network
 
     side, samples, cycles, pixels = 32, 20, 60, 10
     wafer = load_wafer("wse2").derive(
@@ -124,7 +124,7 @@ def film() -> None:
     model = torch.nn.Sequential(*layers, torch.nn.Linear(128, 32))
     graph = api.lower(model, (torch.zeros(1, 128),), training=True, optimizer="sgd")
     plan = api.compile(inputs_over_rows(graph), mode="pipelined", wafer=wafer, batch=samples, replicas=1)
-    made = training_program(expect(plan, PipelinedPlan), samples, loss="squared error", room=(1, 0))
+    made = trained_network(expect(plan, PipelinedPlan), samples, loss="squared error")
     result = stepped(made.program, made.config, None, BusyBins(1000, cycles))
     colors = mpl.colormaps["viridis"]
     frames = []
@@ -137,9 +137,9 @@ def film() -> None:
         )
         pen = ImageDraw.Draw(picture)
         pen.text((4, 3), f"cycle {number * cycles:,}", fill="black")
-        for layout in made.layouts:
-            left, top = layout.region.col * pixels, layout.region.row * pixels + 18
-            box = (left, top, left + layout.region.cols * pixels - 1, top + layout.region.rows * pixels - 1)
+        for stage in made.plan.stages:
+            left, top = stage.region.col * pixels, stage.region.row * pixels + 18
+            box = (left, top, left + stage.region.cols * pixels - 1, top + stage.region.rows * pixels - 1)
             pen.rectangle(box, outline="white")
         frames.append(picture.convert("P", palette=Image.Palette.ADAPTIVE, colors=16))
     frames[0].save(

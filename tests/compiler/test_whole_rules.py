@@ -20,9 +20,8 @@ from wse_sim.compiler.routing import Router
 from wse_sim.compiler.sizing import make_groups
 from wse_sim.compiler.streams import HOST
 from wse_sim.graph import KernelGraph
-from wse_sim.hardware import Wafer, load_wafer
+from wse_sim.hardware import load_wafer
 from wse_sim.kernels import Tiling, family
-from wse_sim.kernels.blocks.chain_rows import chain_rows
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole import inputs_over_rows
 from wse_sim.whole.coverage import forward_kernel
@@ -217,41 +216,6 @@ def test_a_token_that_no_core_can_norm_does_not_fit():
             "SRAM",
             True,
         )
-
-
-def passes(
-    k: int, n: int, items: tuple[str, ...], rows: int, cols: int, of: Wafer, *, has_dx: bool
-) -> tuple[float, float]:
-    """Return forward and backward cycles of the busiest core of a layer that trains on this number of rows with inputs."""
-    costs = chain_rows(k, n, items, Tiling(rows, cols), of, has_dx=has_dx).costs()
-    forward, backward = (float(cost.total - cost.idle - cost.stalled_input) for cost in costs)
-    return forward, backward
-
-
-@pytest.mark.slow
-def test_a_layer_that_trains_is_priced_by_the_rows_that_hold_inputs_and_the_one_that_does_not():
-    """Each kind of core on paper, a vector instruction starts in 21 cycles, two products a cycle.
-
-    64-32 on 11 rows and 16 columns has 6 inputs and 2 outputs a core.  The last row is the busiest: sums and outputs 3, bias
-    22, ReLU 23; backward gradients 2, slope 23 + 22.  128-32 on 3 rows has 44 inputs: 44 + 2 forward, backward 1 + 44 for the weights
-    and 44 + 44 for the inputs.
-    """
-    wse2 = wafer(24)
-    assert passes(64, 32, ("bias", "relu"), 11, 16, wse2, has_dx=False) == (48, 47)
-    assert passes(128, 32, ("bias",), 3, 16, wse2, has_dx=True) == (46, 133)
-    graph = graph_of(network((64, 32, 32, 10)), 64, training=True, optimizer="sgd")
-    plan = plan_of(inputs_over_rows(graph), 24, phase="training", optimizer="sgd")
-    for stage, (k, n, items, has_dx) in zip(
-        plan.stages,
-        ((64, 32, ("bias", "relu"), False), (32, 32, ("bias", "relu"), True), (32, 10, ("bias",), True)),
-        strict=True,
-    ):
-        rows, cols = stage.region.rows - 1, stage.region.compute_cores // stage.region.rows
-        wanted = passes(k, n, items, rows, cols, plan.wafer, has_dx=has_dx)
-        waits = stage.forward_stalls[0], stage.backward_stalls[0]
-        assert (stage.forward_cycles - waits[0], stage.backward_cycles - waits[1]) == wanted
-    infers = plan_of(inputs_over_rows(graph_of(network((64, 64)), 64)), 24)
-    assert [group.rows_of_inputs(12) for group in make_groups(infers.graph, infers.wafer)] == [12]
 
 
 @pytest.mark.slow

@@ -11,8 +11,7 @@ from tests.whole.test_dense_chain import graph_of, network, plan_of
 from wse_sim.errors import ModelError
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole import compare_training, compare_with_engine, inputs_over_rows, train_whole
-from wse_sim.whole.run import stepped
-from wse_sim.whole.training import training_program
+from wse_sim.whole.trained import trained_network
 
 RATE = 0.5
 
@@ -73,19 +72,7 @@ def test_the_step_takes_what_the_event_engine_says() -> None:
     found = compare_training(training_plan(network((64, 32, 32, 10)), 24, batch=64))
     assert abs(found.difference) < 0.1, found.text()
     for region in found.regions:
-        assert region.busiest == pytest.approx(region.engine, rel=0.01), region
-
-
-@pytest.mark.slow
-def test_more_samples_in_flight_hide_their_way() -> None:
-    """Without spare samples a region waits for those in transit in both directions."""
-    model = network((33, 21, 14, 7))
-    plan = training_plan(model, 24)
-    cycles = []
-    for room in ((0, 0), (2, 0)):
-        made = training_program(plan, 24, loss="squared error", room=room)
-        cycles.append(stepped(made.program, made.config, None).cycles)
-    assert cycles[0] > 1.2 * cycles[1]
+        assert region.busiest == pytest.approx(region.engine, rel=0.02), region
 
 
 @pytest.mark.slow
@@ -115,7 +102,7 @@ def test_what_does_not_train_is_refused_in_one_sentence() -> None:
     with pytest.raises(ModelError, match="made for inference; use run_whole"):
         compare_training(infers)
     with pytest.raises(ModelError, match="loss 'hinge' is unknown; use one of cross entropy, squared error"):
-        training_program(trains, 4, loss="hinge")
+        trained_network(trains, 4, loss="hinge")
     adam = graph_of(model, 16, training=True, optimizer="adamw")
     adam_plan = plan_of(inputs_over_rows(adam), 16, phase="training", optimizer="adamw")
     with pytest.raises(

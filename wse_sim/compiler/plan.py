@@ -123,28 +123,7 @@ class Stage:
     memory: CoreMemory
     flops_per_sample: int
     replica: int = 0
-    latency_cycles: float = 0.0  # fill of the rectangle, before the first row leaves
-    backward_latency_cycles: float | None = None  # fill of a backward pass, if its price states one
-
-    @property
-    def fills(self) -> tuple[float, float]:
-        """Fill cycles of a forward pass and of a backward pass; without a stated backward fill, both are the
-        forward fill.
-        """
-        back = self.backward_latency_cycles
-        return self.latency_cycles, self.latency_cycles if back is None else back
-
-    @property
-    def passes_overlap(self) -> bool:
-        """Whether forward and backward passes alternate on the cores, each with its own inlets and links."""
-        return self.backward_latency_cycles is not None
-
-    @property
-    def drain_cycles(self) -> float:
-        """Cycles from the end of the last backward pass to the update: the backward fill, or 0 if the price
-        does not state it.
-        """
-        return self.backward_latency_cycles or 0.0
+    latency_cycles: float = 0.0  # fill of the rectangle in either pass, before the first row leaves
 
     @property
     def cycles_per_sample(self) -> float:

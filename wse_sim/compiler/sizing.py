@@ -40,9 +40,6 @@ from wse_sim.compiler.scores import works_out_again
 from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels import Tiling, family
-from wse_sim.kernels.blocks.chain_rows import ChainRows, chain_rows
-from wse_sim.kernels.blocks.training import fused_items
-from wse_sim.kernels.blocks.word_rows import LIGHT
 from wse_sim.kernels.contract.family import Cost, Count, Flow, Lay, Number
 
 
@@ -97,45 +94,12 @@ class Group:
         """Smallest number of compute columns of the region."""
         return self.lay.least_cols
 
-    @property
-    def has_row_apart(self) -> bool:
-        """Whether one row has no inputs and finishes outputs: in a layer that trains on samples of one row,
-        with its inputs over the rows.
-        """
-        return bool(self.backward) and self.lay.takes_over == "rows" and self.forward.dims.get("m") == 1
-
     def rows_of_inputs(self, rows: Count) -> Count:
         """Return how many of a region's `rows` hold inputs and weights: all except those that finish outputs,
         at least one.
         """
-        apart = self.lay.rows_without_inputs or int(self.has_row_apart)
+        apart = self.lay.rows_without_inputs
         return np.maximum(1, np.asarray(rows) - apart) if apart else rows
-
-    @property
-    def is_priced_by_rows(self) -> bool:
-        """Whether the rows with inputs and the row without inputs have separate prices.
-
-        They have for a plain product with at most a bias and a ReLU. The price of a kernel whose layout
-        states its rows without inputs already includes them.
-        """
-        return (
-            self.has_row_apart
-            and not self.lay.rows_without_inputs
-            and LIGHT.issuperset(fused_items(self.forward))
-            and all(self._is_light(kernel) for kernel in self.backward)
-        )
-
-    def chain_rows(self, rows: Count, cols: Count) -> ChainRows:
-        """Return the prices of both kinds of rows, for `rows` rows with inputs and `cols` columns."""
-        dims = self.forward.dims
-        tiling, has_dx = Tiling(rows, cols), self.has_input_gradient
-        return chain_rows(dims["k"], dims["n"], fused_items(self.forward), tiling, self.wafer, has_dx=has_dx)
-
-    def _is_light(self, kernel: Kernel) -> bool:
-        """Return whether the last row can run a gradient kernel: it is of the layer's family or a function in
-        `LIGHT`.
-        """
-        return kernel.family == self.forward.family or kernel.attrs.get("function") in LIGHT
 
     @property
     def only_passes_gradients_on(self) -> bool:
@@ -408,7 +372,7 @@ class Sizer:
         found = self._prices.get(key)
         if found is None:
             prices, rows, cols = Prices(self.wafer, self.prices.options), shapes.rows, shapes.cols
-            forward, backward, (idle, _) = self._costs(prices, group, rows, cols)
+            forward, backward, idle = self._costs(prices, group, rows, cols)
             parts = (
                 forward.total,
                 backward.total,
@@ -434,13 +398,8 @@ class Sizer:
         """Return the forward and the backward cost of one sample in steady state, without idle cycles."""
         return self._costs(self.prices, group, rows, cols)[:2]
 
-    def _costs(
-        self, prices: Prices, group: Group, rows: Count, cols: Count
-    ) -> tuple[Cost, Cost, tuple[Number, Number | None]]:
-        """Return the forward and the backward cost without idle cycles, and the idle cycles of each.
-
-        For the idle cycles of the backward pass, None means that its price does not state them.
-        """
+    def _costs(self, prices: Prices, group: Group, rows: Count, cols: Count) -> tuple[Cost, Cost, Number]:
+        """Return the forward and the backward cost without idle cycles, and the idle cycles of the forward pass."""
         rows = group.rows_of_inputs(rows)
         forward = prices.cost(group.forward, rows, cols, "stationary")
         backward = Cost()
@@ -452,23 +411,14 @@ class Sizer:
         if group.only_passes_gradients_on:
             passed = dataclasses.replace(group.forward, phase=Phase.INPUT_GRADIENT)
             backward = prices.cost(passed, rows, cols, "stationary")
-        back = None
-        if group.is_priced_by_rows:
-            forward, backward = group.chain_rows(rows, cols).costs()
-            back = backward.idle
         if self.again.runs_again(group.name):
             backward = backward + forward
-        fill = forward.idle, back
-        return dataclasses.replace(forward, idle=0.0), dataclasses.replace(backward, idle=0.0), fill
+        idle = forward.idle
+        return dataclasses.replace(forward, idle=0.0), dataclasses.replace(backward, idle=0.0), idle
 
     def latency_cycles(self, group: Group, rows: int, cols: int) -> float:
         """Return the fill: the cycles from the first operand to the first result of the forward kernel."""
-        return float(np.asarray(self._costs(self.prices, group, rows, cols)[2][0]))
-
-    def backward_latency_cycles(self, group: Group, rows: int, cols: int) -> float | None:
-        """Return the fill of the backward pass; None if its price does not state it."""
-        found = self._costs(self.prices, group, rows, cols)[2][1]
-        return None if found is None else float(np.asarray(found))
+        return float(np.asarray(self._costs(self.prices, group, rows, cols)[2]))
 
     def update_cycles(self, group: Group, rows: Count, cols: Count) -> FloatArray:
         """Return the cycles of the weight update at the end of a batch."""

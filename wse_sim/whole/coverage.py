@@ -16,19 +16,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 
-from wse_sim.compiler.plan import Stream
-from wse_sim.compiler.streams import HOST
 from wse_sim.errors import ModelError
 from wse_sim.graph import Kernel, KernelGraph, Phase, TensorKind
 from wse_sim.hardware import Wafer
 from wse_sim.modes.pipelined.loss import LOSS
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
-from wse_sim.whole.layout import items_of
 from wse_sim.whole.regions import KINDS
 from wse_sim.whole.regions.contract import PAIR, PlacedKernel
 from wse_sim.whole.regions.fused_work import FUNCTIONS
-from wse_sim.whole.regions.fused_work import items_of as fused_items
 from wse_sim.whole.tokens import rows_read
 
 MAX_CORES = 200 * 200
@@ -121,22 +117,6 @@ def check_chain(graph: KernelGraph, functions: tuple[str, ...] = ()) -> None:
         check_updates(graph, kernels)
 
 
-def is_chain(graph: KernelGraph) -> bool:
-    """Return whether a graph trains as a chain of dense layers with bias and ReLU and one row per sample.
-
-    A chain with several rows per sample counts as well if a layer has an odd number of features, which
-    trainable regions do not support: :func:`check_chain` then rejects it with the reason.
-    """
-    kernels = forward_kernels(graph)
-    if not graph.training or any(kernel.family != "gemm" for kernel in kernels):
-        return False
-    in_a_row = all(set(b.inputs) <= set(a.outputs) for a, b in pairwise(kernels))
-    plain = all(set(fused_items(kernel)) <= {"bias", "relu"} for kernel in kernels)
-    single = all(int(kernel.dims["m"]) == graph.samples for kernel in kernels)
-    odd = any(kernel.dims[name] % PAIR for kernel in kernels for name in ("k", "n"))
-    return in_a_row and plain and (single or odd)
-
-
 def forward_kernels(graph: KernelGraph) -> list[Kernel]:
     """Return the kernels of the forward pass.
 
@@ -189,7 +169,7 @@ def _check_rows(graph: KernelGraph, kernels: list[Kernel], kinds: Mapping[str, t
     """Check that every kernel has as many rows per sample as its operands, unless it pools them, and an even
     number of features.
 
-    Inference pads rows between dense layers that have an odd number of features.
+    Rows between dense layers that have an odd number of features are padded.
 
     Raises
     ------
@@ -211,7 +191,7 @@ def _check_rows(graph: KernelGraph, kernels: list[Kernel], kinds: Mapping[str, t
     for name, (count, _) in rows.items():
         features = graph.tensors[name].elements // count // graph.samples
         ends = {kernel.family for kernel in kernels if name in (*kernel.inputs, *kernel.outputs)}
-        if features % PAIR and (graph.training or ends != {"gemm"}):
+        if features % PAIR and ends != {"gemm"}:
             raise ModelError(
                 f"tensor '{name}' has {features} features, but each word contains {PAIR}; use an even number of features"
             )
@@ -237,6 +217,25 @@ def _check_order(graph: KernelGraph, kernel: Kernel) -> None:
     )
 
 
+def _plain_items(kernel: Kernel, functions: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Return the operations fused to the outputs, in order.
+
+    Raises
+    ------
+    ModelError
+        If an operation is not bias, ReLU or one of the `functions`.
+    """
+    done = ("bias", "relu", *functions)
+    items = tuple(filter(None, (part.strip() for part in str(kernel.attrs.get("fused", "")).split(","))))
+    for item in items:
+        if item not in done:
+            raise ModelError(
+                f"kernel '{kernel.name}' fuses '{item}' to its product; a whole model on the fabric does "
+                f"{', '.join(done[:-1])} and {done[-1]} only, so leave the others out"
+            )
+    return items
+
+
 def _check_precision(kernel: Kernel) -> None:
     if kernel.dtype != "fp16":
         raise ModelError(
@@ -251,7 +250,7 @@ def _check_dense(graph: KernelGraph, kernel: Kernel, functions: tuple[str, ...])
             f"kernel '{kernel.name}' is of family {kernel.family}, but training and streamed weights on the whole fabric support {DENSE}"
         )
     _check_precision(kernel)
-    has_bias = "bias" in items_of(kernel, functions)
+    has_bias = "bias" in _plain_items(kernel, functions)
     if len(kernel.inputs) != 1 or len(kernel.parameters) != 1 + has_bias:
         raise ModelError(
             f"kernel '{kernel.name}' is not a product of one activation with one weight; a whole model on the fabric "
@@ -337,40 +336,6 @@ def check_plan(
                 f"stage '{stage.name}' has no column that moves data in its {stage.region.cols} columns; use more "
                 "cores or another placer"
             )
-
-
-def chain_of(plan: PipelinedPlan) -> tuple[list[Kernel], list[Stream]]:
-    """Return the forward kernels of a trainable chain in order, and the streams before, between and after
-    them.
-
-    Raises
-    ------
-    ModelError
-        If the plan is not covered.
-    """
-    check_plan(plan, True, check_chain)
-    return [forward_kernel(plan, stage.name) for stage in plan.stages], _streams_of(plan)
-
-
-def _streams_of(plan: PipelinedPlan) -> list[Stream]:
-    """Return the streams between consecutive stages, including those from and to the host."""
-    names = [HOST, *(stage.name for stage in plan.stages), HOST]
-    every = [*plan.streams, *plan.host_streams]
-    streams = []
-    for ends in pairwise(names):
-        found = [stream for stream in every if (stream.producer, stream.consumer) == ends]
-        if len(found) != 1:
-            raise ModelError(
-                f"{len(found)} streams lead from '{ends[0]}' to '{ends[1]}'; a whole model on the fabric is one chain, "
-                "so leave branches out"
-            )
-        streams += found
-    if len(streams) != len(every):
-        raise ModelError(
-            f"the plan has {len(every)} streams and a chain of its stages {len(streams)}; a whole model on the "
-            "fabric is one chain, so leave branches and further outputs out"
-        )
-    return streams
 
 
 def forward_kernel(plan: PipelinedPlan, stage: str) -> Kernel:

@@ -9,7 +9,6 @@ from functools import partial, reduce
 from wse_sim.frontend.training import add_training
 from wse_sim.graph import Kernel, KernelGraph, Phase, TensorKind
 from wse_sim.graph.kernel_graph import frozen
-from wse_sim.whole.coverage import is_chain
 from wse_sim.whole.elementwise_steps import with_steps
 from wse_sim.whole.factors import with_affine, with_scales
 from wse_sim.whole.host_part import (
@@ -118,9 +117,7 @@ def laid_graph(graph: KernelGraph, *, streamed: bool = False) -> KernelGraph:
     """Return `graph` with the layout attributes of :func:`inputs_over_rows`; kernels are neither split nor
     removed."""
     forward = {kernel.name: kernel for kernel in graph.kernels if kernel.phase is Phase.FORWARD}
-    # A chain of dense layers with one row per sample has a dedicated program; networks that train have theirs
-    # as well.
-    is_network = not streamed and not is_chain(with_programs(graph))
+    is_network = not streamed
     in_regions = not graph.training and is_network
     dense = _trained_rows(graph) if graph.training and is_network else {}
     links = link_attributes(graph) if in_regions else {}

@@ -25,7 +25,7 @@ from wse_sim.hardware import Wafer
 from wse_sim.modes.base import expect
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole.bundles import settled
-from wse_sim.whole.coverage import check_wafer, is_chain
+from wse_sim.whole.coverage import check_wafer
 from wse_sim.whole.host_part import check_tables, looked_up
 from wse_sim.whole.lower import is_laid, priced_graph, with_programs, without_program
 from wse_sim.whole.trained.coverage import check_any
@@ -123,11 +123,11 @@ def plan_with(
 
 
 def scheduled(found: Plan | Infeasible, schedule: str | None) -> Plan | Infeasible:
-    """Return the plan with the rounds of the network's program, and a note; chains, inference and a stated schedule stay."""
+    """Return the plan with the rounds of the network's program, and a note; inference and a stated schedule stay."""
     if isinstance(found, Infeasible) or schedule is not None:
         return found
     plan = expect(found, PipelinedPlan)
-    if not plan.graph.training or is_chain(with_programs(plan.graph)):
+    if not plan.graph.training:
         return plan
     try:
         plan = in_program_rounds(plan)

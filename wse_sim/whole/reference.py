@@ -29,7 +29,6 @@ from wse_sim.kernels.blocks.windows import surround
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 from wse_sim.kernels.families.norm import NormAttributes, affine_of
 from wse_sim.kernels.families.pool2d import Pool2dAttributes
-from wse_sim.whole.coverage import is_chain
 from wse_sim.whole.regions.convolution import statistics_of
 from wse_sim.whole.regions.fused_work import items_of
 from wse_sim.whole.regions.pointwise import met_by, operators_of, taken_by
@@ -113,7 +112,7 @@ class Reference:
     def __post_init__(self) -> None:
         self.kernels = [kernel for kernel in self.graph.kernels if kernel.phase is Phase.FORWARD]
         # A network that trains adds the bias to the fp32 sums; the other programs add it to the rounded sums.
-        self.adds_bias_apart = not self.graph.training or is_chain(self.graph)
+        self.adds_bias_apart = not self.graph.training
 
     def __call__(self, weights: Mapping[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
         """Return the output for all samples of `x`: (samples, T, N), (samples, N), or images."""

@@ -1,13 +1,11 @@
 """One batch of training on the fabric: its values, and its time compared with the event engine's.
 
-A chain of dense layers with one row per sample has a dedicated program (:mod:`wse_sim.whole.training`); every
-other model is a network of regions (:mod:`wse_sim.whole.trained`). Gradients are means over the rows of the
-batch, like those of a PyTorch loss with ``reduction="mean"``.
+A model is a network of regions (:mod:`wse_sim.whole.trained`). Gradients are means over the rows of the batch, like
+those of a PyTorch loss with ``reduction="mean"``.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,13 +16,13 @@ from numpy.typing import NDArray
 from wse_sim.engine.accounts import BUSY
 from wse_sim.engine.options import Options
 from wse_sim.engine.trace import RunTrace
-from wse_sim.errors import DeadlockError, ModelError
+from wse_sim.errors import ModelError
 from wse_sim.fabric.result import FabricResult
 from wse_sim.modes.pipelined.loss import with_loss
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.result import PipelinedMeasure
 from wse_sim.modes.pipelined.run import PipelinedRun
-from wse_sim.whole.coverage import check_plan, forward_kernel, is_chain
+from wse_sim.whole.coverage import check_plan
 from wse_sim.whole.host_part import finished, loss_of
 from wse_sim.whole.network import leaving_of
 from wse_sim.whole.run import (
@@ -48,18 +46,15 @@ from wse_sim.whole.stream_routes import with_ways
 from wse_sim.whole.trained import TrainedNetwork, trained_network
 from wse_sim.whole.trained.coverage import check_any
 from wse_sim.whole.trained.rounds import in_rounds
-from wse_sim.whole.training import ROOMS, TrainingProgram, training_program, untiled
-from wse_sim.whole.training.loss import mean_of
 
 Floats = NDArray[np.float32]
-Trained = TrainingProgram | TrainedNetwork
 
 
 @dataclass(frozen=True)
 class TrainedRun:
     """Results of one batch: mean loss, outputs (rows, N), and mean gradients and new weights by parameter."""
 
-    made: Trained
+    made: TrainedNetwork
     loss: float
     outputs: NDArray[np.float16]
     gradients: dict[str, Floats]
@@ -91,9 +86,8 @@ class RegionBusy:
 class ComparedTraining:
     """Cycles of one batch, from its first word to the last updated weight.
 
-    The engine's step follows the program's own schedule. A network of regions runs in rounds;
-    `alternating_step` is the engine's step time with alternating passes (1F1B) instead. It is None for a
-    chain, whose passes alternate already.
+    The engine's step follows the program's schedule of rounds; `alternating_step` is the engine's step time
+    with alternating passes (1F1B) instead.
     """
 
     samples: int
@@ -101,7 +95,7 @@ class ComparedTraining:
     fabric_step: float
     regions: tuple[RegionBusy, ...]
     link_words: LinkWords
-    alternating_step: float | None
+    alternating_step: float
     starts_within: float  # cycles: starts on the fabric are known to a bin
     fabric: FabricResult = field(repr=False)
 
@@ -140,10 +134,9 @@ class ComparedTraining:
         """Return a summary of a few lines for the terminal."""
         head = (
             f"whole model on the fabric: {self.fabric_step:.6g} cycles for a batch of {self.samples} samples, "
-            f"{self.engine_step:.6g} by the event engine ({100 * self.difference:+.1f} %)"
+            f"{self.engine_step:.6g} by the event engine ({100 * self.difference:+.1f} %); alternating passes "
+            f"(1F1B) would take {self.alternating_step:.6g} there"
         )
-        if self.alternating_step is not None:
-            head += f"; alternating passes (1F1B) would take {self.alternating_step:.6g} there"
         rows = [
             f"  {r.name}: busiest core {r.busiest:.6g} cycles, {r.engine:.6g} in the plan ({100 * (r.busiest / r.engine - 1):+.1f} %); "
             f"{r.in_flight} samples in flight, {r.planned_in_flight} in the plan"
@@ -165,8 +158,8 @@ def train_whole(
     """Run one step of stochastic gradient descent over all samples of `values`.
 
     `values` are (rows, K), (samples, T, K), or images (samples, C, H, W), each of which is one row. `labels`
-    (rows,) hold a class for every row of the output. `in_flight` limits the samples in flight of a network of
-    regions, by default to as many as it can buffer; a chain of dense layers uses the fastest number.
+    (rows,) hold a class for every row of the output. `in_flight` limits the samples in flight, by default to as many as
+    all regions can store.
 
     Raises
     ------
@@ -192,8 +185,6 @@ def train_whole(
         raise ModelError(
             f"labels go from {classes.min()} to {classes.max()}, and a row has {size} outputs; count classes from 0"
         )
-    if is_chain(plan.graph):
-        return _train_chain(plan, weights, rows, classes, rate, loss)
     made = trained_network(plan, samples, rate, loss, in_flight)
     result = stepped(made.program, made.config, made.inputs(weights, rows, classes))
     mean, gradients, updated = made.learned(result)
@@ -205,53 +196,6 @@ def train_whole(
         without_derived(plan.graph, updated),
         result,
     )
-
-
-def _train_chain(
-    plan: PipelinedPlan,
-    weights: Mapping[str, Floats],
-    values: Floats,
-    labels: NDArray[np.int64],
-    rate: float,
-    loss: str,
-) -> TrainedRun:
-    """Run the training step of a chain of dense layers."""
-    rows = len(values)
-    made, _ = _fastest(plan, rows, rate, loss)
-    result = stepped(made.program, made.config, made.inputs(weights, values, labels))
-    gradients, updated = {}, {}
-    for layout in made.layouts:
-        weight, *bias = forward_kernel(plan, layout.name).parameters
-        gradients[weight] = untiled(layout, result.read(f"{layout.name}.dw")) / np.float32(rows)
-        updated[weight] = untiled(layout, result.read(f"{layout.name}.master"))
-        if bias:
-            sums = result.read(f"{layout.name}.db")[-1]  # they end in the last row
-            gradients[bias[0]] = sums.reshape(-1)[: layout.n] / np.float32(rows)
-            updated[bias[0]] = result.read(f"{layout.name}.master bias").reshape(-1)[: layout.n]
-    words = np.ascontiguousarray(result.read("host out").reshape(rows, -1))
-    return TrainedRun(
-        made,
-        mean_of(
-            loss, np.concatenate([result.read(f"{name}.total").reshape(-1) for name in made.losses]), rows
-        ),
-        finished(plan.graph, words.view(np.float16)[:, : made.layouts[-1].n]),
-        gradients,
-        updated,
-        result,
-    )
-
-
-def _fastest(plan: PipelinedPlan, rows: int, rate: float, loss: str) -> tuple[TrainingProgram, FabricResult]:
-    """Return the program with the fastest number of samples in flight, and its timing run."""
-    found = []
-    for room in ROOMS:
-        made = training_program(plan, rows, rate, loss, room)
-        with contextlib.suppress(DeadlockError):
-            found.append((made, stepped(made.program, made.config, None)))
-    if not found:
-        made = training_program(plan, rows, rate, loss)
-        found.append((made, stepped(made.program, made.config, None)))
-    return min(found, key=lambda one: one[1].cycles)
 
 
 def compare_training(plan: PipelinedPlan, loss: str | None = None) -> ComparedTraining:
@@ -268,17 +212,11 @@ def compare_training(plan: PipelinedPlan, loss: str | None = None) -> ComparedTr
     """
     check_plan(plan, True, check_any)
     loss = loss_of(plan.graph, loss)
-    made: Trained
-    if is_chain(plan.graph):
-        made, _ = _fastest(plan, plan.batch, 0.0, loss)
-    else:
-        made = trained_network(plan, plan.batch, 0.0, loss)
+    made = trained_network(plan, plan.batch, 0.0, loss)
     where = made.loss_area
     priced = with_loss(with_ways(plan, *made.ways), loss, where.rows.stop - where.rows.start)
-    alternating = None
-    if isinstance(made, TrainedNetwork):
-        alternating = _engine_step(dataclasses.replace(priced, round_samples=0))[1].step_cycles
-        priced = in_rounds(priced, made.batch.in_flight, made.regions)
+    alternating = _engine_step(dataclasses.replace(priced, round_samples=0))[1].step_cycles
+    priced = in_rounds(priced, made.batch.in_flight, made.regions)
     engine, measure = _engine_step(priced)
     bins = start_bins(engine)
     result = stepped(made.program, made.config, None, bins)

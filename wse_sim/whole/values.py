@@ -34,7 +34,7 @@ from wse_sim.whole.reference import Reference
 from wse_sim.whole.run import WholeRun, run_whole
 from wse_sim.whole.split_products import with_derived, without_derived
 from wse_sim.whole.streaming import StreamedRun, run_streamed, train_streamed
-from wse_sim.whole.training.loss import check_loss
+from wse_sim.whole.trained.loss_row import check_loss
 from wse_sim.whole.training_run import TrainedRun, train_whole
 
 Floats = NDArray[np.float32]

@@ -41,12 +41,11 @@ def quick_step_cycles(
             (
                 stage.forward_cycles,
                 stage.backward_cycles,
-                stage.drain_cycles + stage.update_cycles,
-                stage.fills[0],
+                stage.update_cycles,
+                stage.latency_cycles,
                 stage.rows_per_sample,
                 stage.barrier,
                 stage.in_flight,
-                stage.fills[1],
             )
             for stage in stages
         ],
@@ -68,9 +67,8 @@ def two_batches(
 ) -> tuple[float, float]:
     """Return when each of two batches has updated all stages (cycles).
 
-    `stages` (K, 8): forward, backward, update and forward fill cycles, rows, barrier flag, samples in flight,
-    backward fill. `there` (L, 2): lanes at both ends of every stream, sorted by the first, `travel` (L,)
-    cycles, `room` (L,) samples. `sums` are the cycles in which the gradients of the stages of one replica are
+    `stages` (K, 7): forward, backward, update and fill cycles, rows, barrier flag, samples in flight. `there`
+    (L, 2): lanes at both ends of every stream, sorted by the first, `travel` (L,) cycles, `room` (L,) samples. `sums` are the cycles in which the gradients of the stages of one replica are
     summed over all of them; the next replica begins after as many stages.
     """
     count, total, streams = stages.shape[0], 2 * samples, there.shape[0]
@@ -128,7 +126,7 @@ def two_batches(
             return updated[0], updated[1]
         lane = _first_lane(following, leaves, count)
         k, i = lane % count, done[lane]
-        cycles, rows, fill = stages[k, lane // count], stages[k, 4], stages[k, 7 if lane >= count else 3]
+        cycles, rows, fill = stages[k, lane // count], stages[k, 4], stages[k, 3]
         stop = max(taken[k], now) + cycles
         taken[k] = stop
         if inputs[lane] > 0 or lane >= count:

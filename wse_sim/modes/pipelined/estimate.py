@@ -67,12 +67,12 @@ class LoneSample:
         forward = max(stage.forward_cycles for stage in self.stages)
         backward = max(stage.backward_cycles for stage in self.stages)
         rounds = ceil(samples / round_samples)
-        update = max(stage.drain_cycles + stage.update_cycles for stage in self.stages)
+        update = max(stage.update_cycles for stage in self.stages)
         return rounds * end + (samples - rounds) * max(forward + backward, link_cycles) + update
 
     def batch_cycles(self, samples: int, sample_cycles: float) -> float:
         """Return the cycles of a training batch of `samples` samples, at least `sample_cycles` apart."""
-        updates = {stage.name: stage.drain_cycles + stage.update_cycles for stage in self.stages}
+        updates = {stage.name: stage.update_cycles for stage in self.stages}
         end = max(self.backward_end[name] + update for name, update in updates.items())
         loop = self.loop_cycles()
         high = end + (samples - 1) * max(sample_cycles, loop)
@@ -156,7 +156,7 @@ def _passes(
     last = {name: end for name, (_, end) in begins.items()}
     begin, end = {}, {}
     for stage in stages:
-        cycles, fill = stage.backward_cycles if backward else stage.forward_cycles, stage.fills[backward]
+        cycles, fill = stage.backward_cycles if backward else stage.forward_cycles, stage.latency_cycles
         start = last[stage.name] if stage.barrier else first[stage.name]
         done = max(start + cycles, last[stage.name] + cycles / stage.rows_per_sample)
         begun = start + (done - start) / stage.rows_per_sample

@@ -151,7 +151,7 @@ def _batch_cycles(
     for e in range(streams):  # samples in transit take no memory at the reader
         wide[e] += int((min(fill[links[e, 0]], fill[links[e, 1]]) + travel[e]) / pace)
     if quick:
-        stages = np.empty((count, 8))
+        stages = np.empty((count, 7))
         for k in range(count):
             stages[k, 0], stages[k, 1], stages[k, 2], stages[k, 3] = (
                 forward[k],
@@ -159,7 +159,7 @@ def _batch_cycles(
                 update[k],
                 fill[k],
             )
-            stages[k, 4], stages[k, 5], stages[k, 6], stages[k, 7] = flow[k, 0], flow[k, 1], depth[k], fill[k]
+            stages[k, 4], stages[k, 5], stages[k, 6] = flow[k, 0], flow[k, 1], depth[k]
         both = np.concatenate((links, back_links + count))
         order = np.argsort(both[:, 0] * (2 * count) + both[:, 1])
         done, over = two_batches(

@@ -29,9 +29,7 @@ Time of a region: busy (charged) + stalled on input (a pass is open or has partl
 missing) + stalled on output (no room) + idle (no work) = total time.
 
 A cost may state that the cores wait w of the s cycles of a pass (:attr:`Stage.forward_stalls`). These cycles
-occupy the region like all others, and count as stalled, spread evenly over the work.  If passes overlap (the
-cost includes the fill of a backward pass, :attr:`Stage.passes_overlap`), the cores wait only for inlets and
-links of this pass: the other pass uses the cores meanwhile, and a pass takes at least its s cycles.
+occupy the region like all others, and count as stalled, spread evenly over the work.
 """
 
 from __future__ import annotations
@@ -195,12 +193,8 @@ class Lane:
         region, sample = self.region, self.started
         stage, pipeline = region.stage, region.pipeline
         begin = max(region.taken_until, now)
-        if stage.passes_overlap:
-            region.taken_until = begin + self.cycles - sum(self.stalls)
-            end = max(region.taken_until, now + self.cycles)
-        else:
-            region.taken_until = end = begin + self.cycles
-            region.add_stalls(self.stalls)
+        region.taken_until = end = begin + self.cycles
+        region.add_stalls(self.stalls)
         arrival = self._arrivals.pop(sample, None)
         if arrival is not None:
             end = max(end, arrival.last + self.cycles / stage.rows_per_sample)
@@ -293,9 +287,9 @@ class RegionProcess:
         self.stage = stage
         self.pipeline = pipeline
         self.env = pipeline.env
-        there, back = stage.fills
-        self.forward = Lane(self, "forward", stage.forward_cycles, stage.forward_stalls, there)
-        self.backward = Lane(self, "backward", stage.backward_cycles, stage.backward_stalls, back)
+        fill = stage.latency_cycles
+        self.forward = Lane(self, "forward", stage.forward_cycles, stage.forward_stalls, fill)
+        self.backward = Lane(self, "backward", stage.backward_cycles, stage.backward_stalls, fill)
         self.taken_until = 0.0
         self._stalls = (0.0, 0.0)  # cycles of scheduled work in which the cores wait for input, for output
         self.times = [0.0, 0.0, 0.0, 0.0]  # cycles: busy, stalled on input, stalled on output, idle
@@ -428,10 +422,10 @@ class RegionProcess:
                 yield self._updated
                 self.settle(env.now)
             return
-        drained = env.timeout(self.stage.drain_cycles) if self.stage.drain_cycles else None
-        for wait in filter(None, (drained, pipeline.synchronise(self))):
+        summed = pipeline.synchronise(self)
+        if summed is not None:
             self.backward.partial_since = env.now
-            yield wait
+            yield summed
             self.settle(env.now)
             self.backward.partial_since = inf
         self.taken_until = env.now + self.stage.update_cycles

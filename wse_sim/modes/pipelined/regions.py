@@ -96,7 +96,6 @@ class StageMaker:
             memory=memory,
             flops_per_sample=sum(kernel.flops for kernel in group.kernels),
             latency_cycles=sizer.latency_cycles(group, rows, cols),
-            backward_latency_cycles=sizer.backward_latency_cycles(group, rows, cols),
         )
 
 

@@ -66,7 +66,6 @@ def _stage(sizer: Sizer, group: Group, stage: Stage, slower: float) -> Stage:
         forward_parts=_times(parts_of(forward), slower),
         backward_parts=_times(parts_of(backward), slower),
         latency_cycles=sizer.latency_cycles(group, rows, cols),
-        backward_latency_cycles=sizer.backward_latency_cycles(group, rows, cols),
     )
 
 

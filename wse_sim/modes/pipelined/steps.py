@@ -385,9 +385,7 @@ def _batch_cycles(plan: PipelinedPlan) -> float:
 def _is_scheduled(plan: PipelinedPlan) -> bool:
     """Return whether the compiled schedule of a plan with replicas is that of its events, none of them left out."""
     is_whole = plan.batch % plan.replicas == 0 and plan.batch // plan.replicas <= MIN_LEFT
-    return (
-        is_whole and plan.link_cycles <= plan.pace_cycles and not any(s.passes_overlap for s in plan.stages)
-    )
+    return is_whole and plan.link_cycles <= plan.pace_cycles
 
 
 def _sums_cycles(plan: PipelinedPlan) -> list[float]:

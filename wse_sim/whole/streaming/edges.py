@@ -20,7 +20,7 @@ from wse_sim.fabric.format.builder import Buffer, Builder, Switch, fabric_in, fa
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.kernels.blocks.rounds import SENDER
 from wse_sim.kernels.contract.equations import ceil_div
-from wse_sim.whole.layout import PAIR
+from wse_sim.whole.regions.contract import PAIR
 from wse_sim.whole.streaming.common import COLORS
 from wse_sim.whole.streaming.layout import EdgeStream, StreamedLayout
 

@@ -32,7 +32,7 @@ from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.program import Command, Fn
 from wse_sim.kernels.blocks.activation_slopes import Slopes
 from wse_sim.kernels.blocks.rounds import SENDER
-from wse_sim.whole.layout import PAIR
+from wse_sim.whole.regions.contract import PAIR
 from wse_sim.whole.streaming.common import COLORS, ColumnKind, Cores
 from wse_sim.whole.streaming.layout import Pass
 

@@ -20,7 +20,7 @@ from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
 from wse_sim.units import BYTES_PER_WAVELET
 from wse_sim.whole.coverage import check_streamed
-from wse_sim.whole.layout import PAIR
+from wse_sim.whole.regions.contract import PAIR
 from wse_sim.whole.streaming.common import QUEUES, Cores
 from wse_sim.whole.streaming.edges import write_edges
 from wse_sim.whole.streaming.layout import EdgeStream, Pass, StreamedLayout, lay_out

@@ -13,7 +13,7 @@ from wse_sim.fabric.format.builder import Switch, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.program import Command
 from wse_sim.kernels.blocks.rounds import SENDER
-from wse_sim.whole.layout import PAIR
+from wse_sim.whole.regions.contract import PAIR
 from wse_sim.whole.streaming.common import COLORS, GRADIENTS_QUEUE, ColumnKind, Cores
 from wse_sim.whole.streaming.layout import Pass
 from wse_sim.whole.streaming.products import Meets

@@ -5,12 +5,10 @@ from __future__ import annotations
 from wse_sim.errors import ModelError
 from wse_sim.graph import KernelGraph
 from wse_sim.whole.coverage import (
-    check_chain,
     check_graph,
     check_kinds,
     check_updates,
     forward_kernels,
-    is_chain,
 )
 from wse_sim.whole.trained.kinds import TRAINED
 
@@ -27,17 +25,13 @@ def check_any(graph: KernelGraph) -> None:
 
 
 def check_trained(graph: KernelGraph) -> None:
-    """Check that the graph can train: a chain of dense layers, or a network of trainable kinds, updated by
-    sgd.
+    """Check that the graph can train: a network of trainable kinds, updated by sgd.
 
     Raises
     ------
     ModelError
         Naming the first kernel that is not covered.
     """
-    if is_chain(graph):
-        check_chain(graph)
-        return
     kernels = forward_kernels(graph)
     check_kinds(graph, kernels, TRAINED)
     check_updates(graph, kernels)

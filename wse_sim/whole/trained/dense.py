@@ -80,13 +80,13 @@ class TrainedDense(TrainedKind):
 
     @property
     def inputs(self) -> int:
-        """Number of inputs, K."""
-        return int(self.kernel.dims["k"])
+        """Number of inputs, K, rounded up to whole words: an odd K is padded with a zero."""
+        return int(PAIR * ceil_div(self.kernel.dims["k"], PAIR))
 
     @property
     def features(self) -> int:
-        """Number of outputs, N."""
-        return int(self.kernel.dims["n"])
+        """Number of outputs, N, rounded up to whole words: an odd N is padded with weights of zero."""
+        return int(PAIR * ceil_div(self.kernel.dims["n"], PAIR))
 
     @property
     def _outputs(self) -> int:
@@ -207,7 +207,14 @@ class TrainedDense(TrainedKind):
         """Return weights (N, K) and bias (N,) as the buffers of the region."""
         weight, *bias = (weights[name] for name in self.kernel.parameters)
         order = stream_order(self.graph, self.kernel.inputs[0])
-        return self.products.values(weight if order is None else weight[:, order], bias[0] if bias else None)
+        n, k = self._odd
+        wide = np.pad(weight if order is None else weight[:, order], ((0, n), (0, k)))
+        return self.products.values(wide, np.pad(bias[0], (0, n)) if bias else None)
+
+    @property
+    def _odd(self) -> tuple[int, int]:
+        """Zeros that pad outputs and inputs to whole words."""
+        return self.features - int(self.kernel.dims["n"]), self.inputs - int(self.kernel.dims["k"])
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -217,8 +224,14 @@ class TrainedDense(TrainedKind):
     def read(self, buffers: Mapping[str, Floats]) -> tuple[dict[str, Floats], dict[str, Floats]]:
         """Return gradients and new weights by parameter, as (N, K) and (N,)."""
         order = stream_order(self.graph, self.kernel.inputs[0])
-        back = slice(None) if order is None else np.argsort(order)
-        return self.products.learned(buffers, self.kernel.parameters, lambda weight: weight[:, back])
+        n, k = int(self.kernel.dims["n"]), int(self.kernel.dims["k"])
+        back = slice(k) if order is None else np.argsort(order)
+        gradients, weights = self.products.learned(
+            buffers, self.kernel.parameters, lambda weight: weight[:, back]
+        )
+        return {name: one[:n] for name, one in gradients.items()}, {
+            name: one[:n] for name, one in weights.items()
+        }
 
     def ahead_cycles(self) -> float:
         """Return the cycles to receive a residual on the last row."""

@@ -6,7 +6,7 @@ pace of the regions (:func:`core_counts`)::
 
     logits > inlet > token by token, up or down the column >   core: loss and gradient     > in the same order to the last region
 
-Loss and gradient of a token are those of :mod:`wse_sim.whole.training.loss`. A core stores the gradients of d
+Loss and gradient of a token are those of :mod:`wse_sim.whole.trained.loss_row`. A core stores the gradients of d
 samples and sends them after the forward part of a round, since no region reads them earlier. Only the first
 one leaves at once, during the work, so that it is already on its route when the last region needs it. Totals
 stay on the cores in fp32; the host computes only their sum over the cores.
@@ -28,7 +28,7 @@ from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, IntArray
 from wse_sim.whole.regions.shared_color import advance_of, deal, route_senders, route_takers
 from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, Floats
-from wse_sim.whole.training.loss import LossBuffers, loss_buffers, one_hot, write_loss
+from wse_sim.whole.trained.loss_row import LossBuffers, loss_buffers, one_hot, write_loss
 
 FP16_BYTES = 2
 SEND = 1  # microthread

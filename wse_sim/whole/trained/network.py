@@ -42,7 +42,7 @@ from wse_sim.whole.network import (
     words_of,
 )
 from wse_sim.whole.paths import BACK, SHARED, Cell, Grid, direction
-from wse_sim.whole.regions.contract import divisor, stream_order
+from wse_sim.whole.regions.contract import PAIR, divisor, stream_order
 from wse_sim.whole.stream_routes import (
     Controls,
     Cycles,
@@ -57,10 +57,10 @@ from wse_sim.whole.stream_routes import (
 from wse_sim.whole.trained.contract import Batch, Floats, TrainedKind, TrainedPorts
 from wse_sim.whole.trained.coverage import check_trained
 from wse_sim.whole.trained.loss import LossPlace, core_counts, place_loss
+from wse_sim.whole.trained.loss_row import check_loss, mean_of
 from wse_sim.whole.trained.order import SentGradient, by_tensor, gradients_of
 from wse_sim.whole.trained.rounds import most_of, regions_of
 from wse_sim.whole.trained.sums import MOST_STORES, write_store, write_sum
-from wse_sim.whole.training.loss import check_loss, mean_of
 from wse_sim.whole.trees import Tree, Way, cheapest_way, way_cost
 
 
@@ -220,7 +220,7 @@ def trained_network(
     laid = _laid(plan, regions, _loss_cores(plan, regions, loss, divisor(samples, fit)))
     batch = _batch(laid.place, config, samples, rate, fit)
     b = Builder(wafer.rows, wafer.cols, config)
-    sizes = {name: tensor.elements // graph.samples for name, tensor in graph.tensors.items()}
+    sizes = {name: PAIR * words_of(graph, name) for name in graph.tensors}
     _write_regions(b, plan, regions, laid, batch)
     for back in laid.backs:
         _write_back(b, back, sizes[back.tensor], samples)
