@@ -47,7 +47,7 @@ from wse_sim.whole.starts import (
 )
 from wse_sim.whole.trained import TrainedNetwork, trained_network
 from wse_sim.whole.trained.covered import check_any
-from wse_sim.whole.trained.rounds import in_rounds
+from wse_sim.whole.trained.rounds import in_rounds, with_bundles
 from wse_sim.whole.training import ROOMS, TrainingProgram, training_program, untiled
 from wse_sim.whole.training.loss import mean_of
 
@@ -273,6 +273,7 @@ def compare_training(plan: PipelinedPlan, loss: str | None = None) -> ComparedTr
         made, _ = _fastest(plan, plan.batch, 0.0, loss)
     else:
         made = trained_network(plan, plan.batch, 0.0, loss)
+        plan = with_bundles(plan, made.regions)
     where = made.loss_area
     in_turn = len(made.losses) if isinstance(made, TrainingProgram) else 1
     priced = with_loss(with_ways(plan, *made.ways), loss, where.rows.stop - where.rows.start, in_turn)

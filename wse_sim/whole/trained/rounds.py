@@ -7,16 +7,22 @@ alternate them (1F1B).  A round fills and drains the pipeline, so a plan that is
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil
+from types import MappingProxyType
 
 from wse_sim.compiler.plan import Stage
 from wse_sim.compiler.streams import plain_name
 from wse_sim.errors import ModelError
 from wse_sim.fabric.format.config import FabricConfig
+from wse_sim.graph import Kernel
+from wse_sim.graph.kernel_graph import frozen
 from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.modes.pipelined.repricing import reprice
+from wse_sim.whole.bundles import split
 from wse_sim.whole.covered import forward_kernel
 from wse_sim.whole.laid_ways import Cycles, Ends, with_ways
+from wse_sim.whole.lower import BACKWARD
 from wse_sim.whole.network import leaving_of
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import divisor
@@ -57,6 +63,7 @@ def in_program_rounds(plan: PipelinedPlan) -> PipelinedPlan:
     samples = ceil(plan.batch / plan.replicas)
     stages = [stage for stage in plan.stages if stage.replica == 0]
     regions = regions_of(plan, stages)
+    plan = with_bundles(plan, regions)
     fits = [most_of(region) for region in regions]
     has_loss = any(not stage.kernels for stage in stages)
     if has_loss:  # its program has one token on each of its cores, where cores are free
@@ -79,9 +86,16 @@ def shortest_ways(plan: PipelinedPlan, regions: Sequence[TrainedKind]) -> tuple[
         if maker is None or reader is None:
             continue
         ends = stream.tensor, stream.producer, stream.consumer
-        inlets = [inlet.cell for inlet in reader.inlets if inlet.tensor == stream.tensor]
-        there[ends] = max(_travel(plan, maker.senders[0], cell) for cell in inlets)
-        back[ends] = _travel(plan, reader.gradient_senders(stream.tensor)[0], maker.gradient_inlet)
+        bundles = range(maker.bundles.get(stream.tensor, 1))
+        there[ends] = max(
+            _travel(plan, maker.bundle_senders(inlet.bundle)[0], inlet.cell)
+            for inlet in reader.inlets
+            if inlet.tensor == stream.tensor
+        )
+        sources = [reader.bundle_gradient_senders(stream.tensor, bundle)[0] for bundle in bundles]
+        back[ends] = max(
+            _travel(plan, source, cell) for source, cell in zip(sources, maker.gradient_inlets, strict=True)
+        )
     return there, back
 
 
@@ -93,15 +107,41 @@ def _travel(plan: PipelinedPlan, start: Cell, end: Cell) -> float:
     return plan.wafer.travel_cycles([*along, end])
 
 
-def regions_of(plan: PipelinedPlan, stages: Sequence[Stage]) -> tuple[TrainedKind, ...]:
-    """Return the regions of the stages whose kernels have a program; operands that another kernel makes need gradients."""
+def with_bundles(plan: PipelinedPlan, regions: Sequence[TrainedKind]) -> PipelinedPlan:
+    """Return the plan with as many links of every stream as its tensor has bundles, and prices that count these."""
+    bundles = {tensor: count for region in regions for tensor, count in region.bundles.items()}
+
+    def changed(kernel: Kernel) -> Kernel:
+        if not kernel.attrs.get("trained_rows", False):
+            return kernel
+        layer = plan.graph.kernel(kernel.forward) if kernel.phase in BACKWARD else kernel
+        heard, given = (bundles.get(name, 1) for name in (layer.inputs[0], layer.outputs[0]))
+        links = {"most_bundles": heard, "most_results": given, "has_links": True}
+        return dataclasses.replace(kernel, attrs=frozen({**kernel.attrs, **links}))
+
+    streams = tuple(
+        dataclasses.replace(stream, width=bundles.get(stream.tensor, stream.width)) for stream in plan.streams
+    )
+    graph = dataclasses.replace(plan.graph, kernels=tuple(map(changed, plan.graph.kernels)))
+    return reprice(dataclasses.replace(plan, graph=graph, streams=streams), plan.wafer, plan.cluster)
+
+
+def regions_of(
+    plan: PipelinedPlan, stages: Sequence[Stage], most: Mapping[str, int] = MappingProxyType({})
+) -> tuple[TrainedKind, ...]:
+    """Return the regions of the stages whose kernels have a program, with the bundles that the pace of the plan needs,
+    at most `most` by tensor; operands that another kernel makes need gradients."""
     kernels = [(stage, forward_kernel(plan, stage.name)) for stage in stages if stage.kernels]
     made = {name for _, kernel in kernels for name in kernel.outputs}
-    return tuple(
+    regions = tuple(
         trained_region_of(plan.graph, kernel, stage, plan.wafer, frozenset(made.intersection(kernel.inputs)))
         for stage, kernel in kernels
         if kernel.family in TRAINED
     )
+    split(plan, regions, most)
+    for region in regions:
+        region.settle()
+    return regions
 
 
 def most_of(region: TrainedKind) -> int:
