@@ -7,6 +7,14 @@ loaded one::
     k = 2 ceil(ceil(K / 2) / R)        inputs of a row: words hold two
     v = 2 ceil(ceil(N / C) / 2)        outputs of a column
 
+Inputs and their gradients travel in G parallel streams, results and theirs in H (:class:`Streams`). Equal groups of rows
+and of columns have one stream each, so whole rows and columns round once per stream::
+
+    k = 2 ceil(ceil(K / 2 G) / floor(R / G))        v = 2 ceil(ceil(N / 2 H) / floor(C / H))
+
+Below, K and N are the features of one stream and C the columns of one, where they count links, moving cores and dealt
+words. With H > 1 gradients arrive below the last row, and R is one less.
+
 The busiest core or the busiest link sets the pace of a region, separately for the forward and the backward
 pass. Words travel on one link in each direction::
 
@@ -34,7 +42,7 @@ part c come down::
 
     row          + n / 2 + slope(c) + n at most
     last row     + n / 2 + n
-    loop         n / 2 + R hop + slope(c) + n + the longer of l T C v / 2 and the products
+    loop         n / 2 + R (hop + c) + slope(c) + n + the longer of l T C v / 2 and the products
 
 This loop limits the last row: the outputs of a sample leave before the sums of the next one travel up. A
 layer that ends with a residual needs a second moving column; a narrow region gives up a compute column for
@@ -43,8 +51,10 @@ it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -54,11 +64,24 @@ from wse_sim.kernels.blocks.products import chain_latency
 from wse_sim.kernels.blocks.word_rows import PAIR
 from wse_sim.kernels.contract.equations import ceil_div, fill_cycles, relay_cycles
 from wse_sim.kernels.contract.family import Cost, Size, Tiling
+from wse_sim.kernels.contract.parameters import spaced
 
 FEED_QUEUE = 0
 """Input queue of a row, in which inputs wait."""
 GROUP = 8
 """Least number of elements in a group of tokens on the last row."""
+MOST_STREAMS = 16
+"""Most parallel streams of a tensor that are tried."""
+
+
+class Streams(NamedTuple):
+    """Parallel streams of the inputs of a layer, and of its results."""
+
+    inputs: Size = 1
+    results: Size = 1
+
+
+ONE_EACH = Streams()
 
 
 @dataclass(frozen=True)
@@ -73,6 +96,39 @@ class TrainedRows:
     wafer: Wafer
     passes_on: bool  # gradients of the inputs are requested
     layers: int = 1  # that read the same inputs; a core sums their gradients
+    streams: Streams = ONE_EACH
+
+    def with_streams(self, most_inputs: int, most_results: int) -> TrainedRows:
+        """Return the layer with the fastest numbers of streams: those of the results first, as if inputs had as many
+        as they need."""
+        found = self._fastest(most_results, lambda count: Streams(self.streams.inputs, count), heard=False)
+        chosen = found.streams.results
+        return found._fastest(most_inputs, lambda count: Streams(count, chosen), heard=True)
+
+    def _fastest(self, most: int, streams: Callable[[int], Streams], *, heard: bool) -> TrainedRows:
+        """Return the layer with the fastest of `streams` (1 to `most`); with `heard`, streams of the inputs count."""
+        least, best = np.inf + 0.0 * self.v, Streams(1 + 0 * self.v, 1 + 0 * self.v)
+        for count in spaced(range(1, min(most, MOST_STREAMS) + 1), dense=4, step=1.4):
+            tried = replace(self, streams=streams(count))
+            cycles = np.where(tried.has_room, tried.cycles(heard=heard), np.inf)
+            is_less = cycles < least
+            least = np.where(is_less, cycles, least)
+            best = Streams(
+                *(np.where(is_less, new, old) for new, old in zip(tried.streams, best, strict=True))
+            )
+        return replace(self, streams=best)
+
+    @property
+    def has_room(self) -> Size:
+        """Whether every stream has a row, or a column, and at least one word."""
+        count, results = self.streams
+        inputs_fit = (count <= self.rows) & (count <= ceil_div(self.inputs, PAIR))
+        results_fit = (results <= self.cols) & (results <= ceil_div(self.features, PAIR))
+        return inputs_fit & results_fit & ((self.tiling.rows > 1) | np.equal(results, 1))
+
+    def cycles(self, *, heard: bool = True) -> Size:
+        """Return the cycles of a sample, both passes; without `heard` as if inputs had as many streams as needed."""
+        return self._forward(heard=heard)[1] + self._backward(heard=heard)[1]
 
     @cached_property
     def items(self) -> tuple[str, ...]:
@@ -91,17 +147,33 @@ class TrainedRows:
     @cached_property
     def rows(self) -> Size:
         """Number of rows with inputs, R."""
-        return np.minimum(self.tiling.rows, ceil_div(self.inputs, PAIR))
+        below = np.greater(self.streams.results, 1)  # a row of cores that deal gradients out
+        return np.maximum(1, np.minimum(self.tiling.rows - below, ceil_div(self.inputs, PAIR)))
 
     @cached_property
     def k(self) -> Size:
         """Inputs of a row."""
-        return PAIR * ceil_div(ceil_div(self.inputs, PAIR), self.rows)
+        return PAIR * ceil_div(self._words_in, np.maximum(1, self.rows // self.streams.inputs))
 
     @cached_property
     def v(self) -> Size:
         """Outputs of a column."""
-        return PAIR * ceil_div(ceil_div(self.features, self.cols), PAIR)
+        return PAIR * ceil_div(self._words_out, self._dealt)
+
+    @property
+    def _words_in(self) -> Size:
+        """Words per token of a stream of inputs."""
+        return ceil_div(ceil_div(self.inputs, PAIR), self.streams.inputs)
+
+    @property
+    def _words_out(self) -> Size:
+        """Words per token of a stream of results."""
+        return ceil_div(ceil_div(self.features, PAIR), self.streams.results)
+
+    @property
+    def _dealt(self) -> Size:
+        """Columns with outputs of one stream."""
+        return np.maximum(1, self.cols // self.streams.results)
 
     @property
     def _arriving(self) -> str:
@@ -138,11 +210,16 @@ class TrainedRows:
     def forward(self) -> tuple[Size, Size]:
         """Issue cycles of the busiest core, and cycles per sample, which may be longer because of links or
         moving cores."""
+        return self._forward(heard=True)
+
+    def _forward(self, *, heard: bool) -> tuple[Size, Size]:
         t, k, v = self.tokens, self.k, self.v
-        links = [t * self.inputs / PAIR, t * self.features / PAIR]
-        moving = [t * (self.inputs + k) / PAIR]
+        links, moving = [t * self._words_out], [0.0 * v]
+        if heard:
+            links.append(t * self._words_in)
+            moving.append(t * (self._words_in + k / PAIR))
         if "residual" in self.items:
-            moving.append(t * ((self.features + self.cols * v) / PAIR + 1))
+            moving.append(t * (self._words_out + self._dealt * v / PAIR + 1))
         issued = np.maximum(self._row_forward(), self._last_forward())
         if self._is_shared:
             moving.append(self._loop_forward())
@@ -155,8 +232,8 @@ class TrainedRows:
             return 0.0 * self.v
         size, wafer = self.tokens * self.v, self.wafer
         each = PAIR * ceil_div(ceil_div(size, self.rows), PAIR)
-        there = size / PAIR + self.rows * wafer.hop_cycles + wafer.handover_cycles
-        leaving = wafer.wavelet_cycles * self.tokens * self.cols * self.v / PAIR
+        there = size / PAIR + self.rows * (wafer.hop_cycles + relay_cycles(wafer)) + wafer.handover_cycles
+        leaving = wafer.wavelet_cycles * self.tokens * self._dealt * self.v / PAIR
         return (
             there + self._slopes.cycles(each, is_done=False) + size + np.maximum(leaving, self._sums(self.k))
         )
@@ -170,7 +247,9 @@ class TrainedRows:
         full, rest = words // rows, words % rows
         most = ceil_div(size, each) - 1  # the last row that has a part
         last_of_most = np.minimum(np.where(rest > 0, rest, rows) - 1, most)
-        fewer = np.where(most >= rest, PAIR * full, self.k)
+        # With several streams any row of a group may have a word more.
+        is_last = np.logical_and(np.equal(self.streams.inputs, 1), most >= rest)
+        fewer = np.where(is_last, PAIR * full, self.k)
         share = size / PAIR + self._slopes.cycles(each, is_done=False)
 
         def row(inputs: Size, number: Size) -> Size:
@@ -207,14 +286,18 @@ class TrainedRows:
     @property
     def backward(self) -> tuple[Size, Size]:
         """Issue cycles of the busiest core and cycles per sample in the backward pass, as :attr:`forward`."""
+        return self._backward(heard=True)
+
+    def _backward(self, *, heard: bool) -> tuple[Size, Size]:
         t, k, v, size = self.tokens, self.k, self.v, self.tokens * self.v
         row = t * (v / PAIR + k * ceil_div(v, self.wafer.fma_mixed_per_cycle))
-        links, moving = [t * (self.cols * v / PAIR + 1)], [0.0 * size]
+        links, moving = [t * (self._dealt * v / PAIR + 1)], [0.0 * size]
         if self.passes_on:
             row = row + self.of_inputs
-            links.append(t * self.inputs / PAIR)
-            moving += [t * 2.0 * k, t * self._loop_backward()]
-            moving.append((self.layers > 1) * self.layers * t * self.inputs / PAIR)
+            sent = self._words_in if heard else 0 * k
+            links.append(t * sent)
+            moving += [t * 2.0 * k, t * self._loop_backward(sent)]
+            moving.append((self.layers > 1) * self.layers * t * sent)
         beside = "residual" in self.items[:-1]
         last = size / PAIR * (2 + self.passes_on + beside)
         if "bias" in self.items:
@@ -224,13 +307,14 @@ class TrainedRows:
         issued = np.maximum(row, last)
         return issued, self._paced(issued, moving, links)
 
-    def _loop_backward(self) -> Size:
-        """Return the cycles per token from a token's input-gradient products to those of a later token."""
+    def _loop_backward(self, words: Size) -> Size:
+        """Return the cycles per token from a token's input-gradient products to those of a later token; `words` of it
+        leave in sequence."""
         wafer, k = self.wafer, self.k
         waiting = PAIR * wafer.input_queue_wavelets[FEED_QUEUE]
         between = 2 + waiting // k  # of several samples, if one has fewer
         west = self.cols * relay_cycles(wafer) + k * wafer.wavelet_cycles
-        sent = self.inputs / PAIR * wafer.wavelet_cycles
+        sent = words * wafer.wavelet_cycles
         own = self.v * ceil_div(k, wafer.fma_mixed_per_cycle) + k * ceil_div(
             self.v, wafer.fma_mixed_per_cycle
         )

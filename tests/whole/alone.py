@@ -17,7 +17,7 @@ from wse_sim.fabric.run import run_program
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole.coverage import forward_kernel
 from wse_sim.whole.paths import BACK, Cell, Grid, direction
-from wse_sim.whole.regions.contract import PAIR, stream_order
+from wse_sim.whole.regions.contract import PAIR, bundle_elements, part_of, stream_order, token_words
 from wse_sim.whole.run import stepped
 from wse_sim.whole.trained import Batch, TrainedKind, TrainedPorts
 from wse_sim.whole.trees import Way, found_way
@@ -81,17 +81,18 @@ class _Bench:
         self.colors.remove(way.color)  # its own color for every port: nothing but the region can stop it
         return way
 
-    def inward(self, name: str, tensor: str, sinks: Sequence[Cell], come: int) -> int:
+    def inward(self, name: str, tensor: str, sinks: Sequence[Cell], come: int, bundle: int = 0) -> int:
         """Return a stream of the host to cells which all hear it, of that many samples."""
         edge = self._edge(sinks[0])
         way = self._way(edge, sinks, [])
         self.b.route(way.color, edge, rx=self._side(edge), tx=way.ports(edge))
         for cell, parent in way.parents.items():
             self.b.route(way.color, cell, rx=BACK[direction(parent, cell)], tx=way.ports(cell))
-        self.b.host_in(name, way.color, come * self._words(tensor) // self.samples, edge[0], self._side(edge))
+        words = come * self._words(tensor, bundle) // self.samples
+        self.b.host_in(name, way.color, words, edge[0], self._side(edge))
         return way.color
 
-    def outward(self, name: str, tensor: str, senders: Sequence[Cell]) -> tuple[int, str]:
+    def outward(self, name: str, tensor: str, senders: Sequence[Cell], bundle: int = 0) -> tuple[int, str]:
         """Return a stream to the host: its color, and the ports of the outlet."""
         edge = self._edge(senders[0], senders)
         way = self._way(senders[0], [edge], senders)
@@ -101,11 +102,15 @@ class _Bench:
 
         for cell, parent in way.parents.items():
             self.b.route(way.color, cell, rx=BACK[direction(parent, cell)], tx=ports(cell))
-        self.b.host_out(name, way.color, self._words(tensor), edge[0], self._side(edge))
+        self.b.host_out(name, way.color, self._words(tensor, bundle), edge[0], self._side(edge))
         return way.color, ports(senders[0])
 
-    def _words(self, tensor: str) -> int:
-        return self.samples * int(np.prod(self.region.graph.tensors[tensor].shape)) // PAIR
+    def _words(self, tensor: str, bundle: int) -> int:
+        words = self.samples * int(np.prod(self.region.graph.tensors[tensor].shape)) // PAIR
+        if (of := self.region.bundles.get(tensor, 1)) == 1:
+            return words
+        of_token = token_words(self.region.graph, tensor)
+        return words // of_token * len(part_of(of_token, bundle, of))
 
 
 @dataclass
@@ -124,9 +129,31 @@ class _Laid:
         region, (before, back) = self.region, self.come
         inputs = dict(region.values(weights))
         for inlet in region.inlets:
-            inputs[f"in {inlet.tensor}"] = self._packed(inlet.tensor, operands[inlet.tensor][:before])
-        inputs["in gradient"] = self._packed(region.kernel.outputs[0], gradient[:back])
+            values = self._part(inlet.tensor, inlet.bundle, operands[inlet.tensor][:before])
+            inputs[f"in {inlet.tensor} {inlet.bundle}"] = self._packed(inlet.tensor, values)
+        result = region.kernel.outputs[0]
+        for bundle in range(region.bundles.get(result, 1)):
+            values = self._part(result, bundle, gradient[:back])
+            inputs[f"in gradient {bundle}"] = self._packed(result, values)
         return inputs
+
+    def _part(self, tensor: str, bundle: int, values: Floats) -> Floats:
+        """Return the features of a bundle, of (..., features)."""
+        if (of := self.region.bundles.get(tensor, 1)) == 1:
+            return values
+        return values[..., bundle_elements(self.region.graph, tensor, values.shape[-1], bundle, of)]
+
+    def read(self, found: FabricResult, name: str, tensor: str) -> Floats:
+        """Return what arrived of a tensor, (samples, elements)."""
+        of, shape = self.region.bundles.get(tensor, 1), self.region.graph.tensors[tensor].shape
+        parts = [self.unpacked(tensor, found.read(f"{name} {bundle}")) for bundle in range(of)]
+        if of == 1:
+            return parts[0]
+        whole = np.zeros((self.samples, int(np.prod(shape[:-1])), shape[-1]), np.float32)
+        for bundle, part in enumerate(parts):
+            elements = bundle_elements(self.region.graph, tensor, shape[-1], bundle, of)
+            whole[..., elements] = part.reshape(self.samples, -1, len(elements))
+        return whole.reshape(self.samples, -1)
 
     def _packed(self, tensor: str, values: Floats) -> Floats:
         order = stream_order(self.region.graph, tensor)
@@ -144,8 +171,7 @@ class _Laid:
     def gradients(self, found: FabricResult) -> dict[str, Floats]:
         """Return the gradients of the operands, (samples, elements)."""
         return {
-            tensor: self.unpacked(tensor, found.read(f"gradient {tensor}"))
-            for tensor in self.region.gradient_order
+            tensor: self.read(found, f"gradient {tensor}", tensor) for tensor in self.region.gradient_order
         }
 
 
@@ -153,19 +179,40 @@ def _laid(region: TrainedKind, samples: int, in_flight: int, rate: float, come: 
     """Return the region with streams of the host, which sends `come` samples of the operands and of gradients."""
     result = region.kernel.outputs[0]
     bench = _Bench(region, samples, come)
-    cells: dict[str, list[Cell]] = {}
+    cells: dict[tuple[str, int], list[Cell]] = {}
     for inlet in region.inlets:
-        cells.setdefault(inlet.tensor, []).append(inlet.cell)
-    inward = {tensor: bench.inward(f"in {tensor}", tensor, sinks, come[0]) for tensor, sinks in cells.items()}
+        cells.setdefault((inlet.tensor, inlet.bundle), []).append(inlet.cell)
+    inward = {
+        (tensor, bundle): bench.inward(f"in {tensor} {bundle}", tensor, sinks, come[0], bundle)
+        for (tensor, bundle), sinks in cells.items()
+    }
+    arriving = [
+        bench.inward(f"in gradient {bundle}", result, [cell], come[1], bundle)
+        for bundle, cell in enumerate(region.gradient_inlets)
+    ]
+    leaving = {
+        tensor: [
+            bench.outward(
+                f"gradient {tensor} {bundle}", tensor, region.bundle_gradient_senders(tensor, bundle), bundle
+            )
+            for bundle in range(region.bundles.get(tensor, 1))
+        ]
+        for tensor in region.gradient_order
+    }
+    results = [
+        bench.outward(f"out {bundle}", result, region.bundle_senders(bundle), bundle)
+        for bundle in range(region.bundles.get(result, 1))
+    ]
     ports = TrainedPorts(
-        inward=[inward[inlet.tensor] for inlet in region.inlets],
-        gradient_in=bench.inward("in gradient", result, [region.gradient_inlet], come[1]),
-        gradient_out={
-            tensor: bench.outward(f"gradient {tensor}", tensor, region.gradient_senders(tensor))
-            for tensor in region.gradient_order
-        },
-        **dict(zip(("outward", "towards"), bench.outward("out", result, region.senders), strict=True)),
+        inward=[inward[inlet.tensor, inlet.bundle] for inlet in region.inlets],
+        outward=results[0][0],
+        towards=results[0][1],
+        gradient_in=arriving[0],
+        gradient_out={tensor: found[0] for tensor, found in leaving.items()},
         own=bench.own,
+        others=results[1:],
+        gradients_in=arriving[1:],
+        gradients_out={tensor: found[1:] for tensor, found in leaving.items()},
     )
     rows = samples * region.tokens
     region.build_batch(bench.b, ports, Batch(samples, in_flight, -rate / rows))
@@ -192,7 +239,7 @@ def run_alone(
     gradients, updated = region.read({name: found.read(name) for name in region.reads})
     return Alone(
         region,
-        laid.unpacked(result, found.read("out")).reshape(gradient.shape),
+        laid.read(found, "out", result).reshape(gradient.shape),
         {tensor: value.reshape(operands[tensor].shape) for tensor, value in laid.gradients(found).items()},
         gradients,
         updated,
@@ -233,7 +280,7 @@ def first_sample_alone(
     inputs = laid.inputs(operands, gradient, weights)
     found = run_program(laid.bench.b.build(), laid.bench.config, executor="wavelet", inputs=inputs)
     assert found.deadlock is not None, "the batch ended, though some of it never came"
-    return laid.unpacked(region.kernel.outputs[0], found.read("out")), laid.gradients(found)
+    return laid.read(found, "out", region.kernel.outputs[0]), laid.gradients(found)
 
 
 def _computes(region: TrainedKind, cell: Cell) -> bool:

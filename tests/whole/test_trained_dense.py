@@ -23,6 +23,7 @@ from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole.trained import trained_network
 from wse_sim.whole.trained.dense import TrainedDense
 from wse_sim.whole.trained.dense_shared import SharedProducts
+from wse_sim.whole.trained.rounds import regions_of, with_bundles
 from wse_sim.whole.trained.streamed_products import StreamedProducts
 
 
@@ -53,6 +54,7 @@ class Case:
     bias: bool = True
     skip: bool = False
     needs: tuple[str, ...] | None = None
+    bundles: tuple[int, int] = (1, 1)  # of the inputs, and of the results
 
 
 def plan_of_layer(case: Case) -> tuple[dict[str, np.ndarray], PipelinedPlan, str]:
@@ -70,6 +72,8 @@ def checked(case: Case, times: int = 1) -> Alone:
     """Return a batch of random operands and gradients, `times` as long as planned, all values compared."""
     weights, plan, stage = plan_of_layer(case)
     region = region_alone(TrainedDense, plan, stage, case.needs)
+    region.bundles = dict(zip((region.kernel.inputs[0], region.kernel.outputs[0]), case.bundles, strict=True))
+    region.settle()
     rng, (k, n) = np.random.default_rng(1), case.sizes
     features = {name: k if place == 0 else n for place, name in enumerate(region.operands)}
     shape = (times * case.samples, case.tokens)
@@ -110,6 +114,11 @@ CASES = {
     "more than all their priorities": Case((8, 8), 2, 24, 24, 32, nn.Identity, skip=True),
     "inputs of the host": Case(needs=()),
     "GELU": Case(act=nn.GELU),
+    "bundles of the inputs": Case((22, 10), 4, 6, 3, 32, bundles=(3, 1)),
+    "bundles of the results": Case((12, 22), 4, 6, 3, 32, bundles=(1, 3)),
+    "bundles of both, of unlike sizes": Case((26, 30), 3, 4, 2, 40, bundles=(3, 4)),
+    "bundles of both, shared work": Case((12, 26), 4, 4, 2, 32, nn.SiLU, bundles=(2, 3)),
+    "bundles of the inputs, a residual": Case((16, 24), 5, 4, 2, 32, nn.Identity, skip=True, bundles=(2, 1)),
     "GELU by tanh, after a residual": Case((16, 12), 3, 4, 2, 32, lambda: nn.GELU("tanh"), skip=True),
     "SiLU, no bias": Case((10, 14), 5, 3, 3, act=nn.SiLU, bias=False),
     "tanh": Case((10, 14), 3, 3, 1, act=nn.Tanh),
@@ -153,21 +162,23 @@ def test_plan_has_the_price_of_the_region(
     """The compiler's closed form equals the program's cycles.
 
     Forward and backward are priced by themselves.  Where the last row is busiest in one pass and the others in the other,
-    the plan has more than any core, but never more than both.  And no pass is faster than a stream on one link.
+    the plan has more than any core, but never more than both.  And no pass is faster than the streams on their links.
     """
     sizes = 2 * half_k, 2 * half_n
     _, plan, _ = plan_of_layer(Case(sizes, tokens, side=side, act=act, bias=bias, skip=skip))
-    for stage in plan.stages:
+    regions = regions_of(plan, plan.stages)
+    for stage in with_bundles(plan, regions).stages:
         kernel = plan.graph.kernel(stage.kernels[0])
         needs = tuple(x for x in kernel.inputs if plan.graph.tensors[x].kind is not TensorKind.INPUT)
-        region = region_alone(TrainedDense, plan, stage.name, needs)
+        region = next(one for one in regions if one.name == stage.name)
         priced = stage.forward_parts["compute"] + stage.backward_parts["compute"]
         cores = issued_by_core(region)
         both = float(cores[:-1].max()), float(cores[-1].max())
         assert max(both) <= priced <= min(1.6 * max(both), sum(both))
-        widest = max(region.inputs, region.features)
+        heard, given = (region.bundles.get(name, 1) for name in (kernel.inputs[0], kernel.outputs[0]))
+        widest = max(region.inputs / heard, region.features / given)
         assert stage.forward_cycles >= tokens * widest / 2
-        assert stage.backward_cycles >= tokens * (region.features if not needs else widest) / 2
+        assert stage.backward_cycles >= tokens * (region.features / given if not needs else widest) / 2
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ from wse_sim.whole.coverage import forward_kernel
 from wse_sim.whole.lower import without_program
 from wse_sim.whole.parallel_links import link_attributes
 from wse_sim.whole.regions import KINDS, RegionKind, region_of
-from wse_sim.whole.regions.contract import token_words
+from wse_sim.whole.regions.contract import PlacedKernel, token_words
 from wse_sim.whole.regions.dense import Dense
 from wse_sim.whole.regions.norm import NormRegion
 from wse_sim.whole.regions.pointwise import Pointwise
@@ -39,7 +39,7 @@ REPLANS = 3
 """A plan has its regions from the prices of the one before, so numbers may fall again; then its prices stay too low."""
 
 
-def split(plan: PipelinedPlan, regions: Sequence[RegionKind], most: Mapping[str, int]) -> None:
+def split(plan: PipelinedPlan, regions: Sequence[PlacedKernel], most: Mapping[str, int]) -> None:
     """Split tensors into the fewest bundles with which the regions at their ends keep the pace of the plan.
 
     If no number up to that of `most` suffices, the number with the smallest delay is used. A host core serves one stream, so
@@ -58,7 +58,7 @@ def split(plan: PipelinedPlan, regions: Sequence[RegionKind], most: Mapping[str,
             return
 
 
-def _slowest(plan: PipelinedPlan, regions: Sequence[RegionKind], most: Mapping[str, int]) -> float:
+def _slowest(plan: PipelinedPlan, regions: Sequence[PlacedKernel], most: Mapping[str, int]) -> float:
     """Return the cycles per sample of the slowest region with at most `most` bundles; infinite if there are no such numbers."""
     try:
         _choose(plan, regions, most)
@@ -67,7 +67,7 @@ def _slowest(plan: PipelinedPlan, regions: Sequence[RegionKind], most: Mapping[s
     return max(region.pace() for region in regions)
 
 
-def _crowded(plan: PipelinedPlan, regions: Sequence[RegionKind]) -> dict[str, int]:
+def _crowded(plan: PipelinedPlan, regions: Sequence[PlacedKernel]) -> dict[str, int]:
     """Return the tensors of the host with several bundles, and their number, at an edge that has too few cells."""
     streams = Counter[tuple[str, int]]()
     counts: dict[str, int] = {}
@@ -83,16 +83,19 @@ def _crowded(plan: PipelinedPlan, regions: Sequence[RegionKind]) -> dict[str, in
     return {name: counts[name] for name, column in streams if column in full and counts[name] > 1}
 
 
-def _choose(plan: PipelinedPlan, regions: Sequence[RegionKind], most: Mapping[str, int]) -> None:
+def _choose(plan: PipelinedPlan, regions: Sequence[PlacedKernel], most: Mapping[str, int]) -> None:
     """Choose the bundles of all tensors, whatever the edges have room for."""
     by_name = {region.name: region for region in regions}
-    pace = max(stage.cycles_per_sample for stage in plan.stages)
+    # The plan of a program has no stage of the loss yet, and takes the same bundles.
+    pace = max(stage.cycles_per_sample for stage in plan.stages if stage.kernels)
     streams = [*plan.streams, *plan.host_streams]
     groups = []
     for tensors in _together(list(dict.fromkeys(stream.tensor for stream in streams)), regions):
         same = [stream for stream in streams if stream.tensor in tensors]
         names = {(s.tensor, name) for s in same for name in (s.producer, s.consumer) if name in by_name}
         ends = [(tensor, by_name[name]) for tensor, name in sorted(names)]
+        if not ends:  # between kernels without a program
+            continue
         limit = min(most.get(tensor, token_words(plan.graph, tensor)) for tensor in tensors)
         allowed = set(range(1, limit + 1)).intersection(*(region.splits(tensor) for tensor, region in ends))
         if not allowed:
@@ -102,7 +105,7 @@ def _choose(plan: PipelinedPlan, regions: Sequence[RegionKind], most: Mapping[st
             )
         groups.append((ends, spaced(sorted(allowed))))
 
-    def give(ends: Sequence[tuple[str, RegionKind]], count: int) -> float:
+    def give(ends: Sequence[tuple[str, PlacedKernel]], count: int) -> float:
         """Set the number of bundles; return the cycles by which the regions at the ends exceed the pace."""
         for tensor, region in ends:
             region.bundles[tensor] = count
@@ -120,7 +123,7 @@ def _choose(plan: PipelinedPlan, regions: Sequence[RegionKind], most: Mapping[st
         give(ends, min(late, key=lambda count: (late[count], count)))
 
 
-def _together(tensors: Sequence[str], regions: Sequence[RegionKind]) -> list[list[str]]:
+def _together(tensors: Sequence[str], regions: Sequence[PlacedKernel]) -> list[list[str]]:
     """Group tensors that must have the same number of bundles because a region ties them."""
     ties = nx.Graph()
     ties.add_nodes_from(tensors)

@@ -20,7 +20,13 @@ from wse_sim.whole.host_part import (
     without_dropout,
     without_logarithm,
 )
-from wse_sim.whole.parallel_links import PACKED, WITHOUT_PROGRAM, link_attributes, packed_tensors
+from wse_sim.whole.parallel_links import (
+    PACKED,
+    WITHOUT_PROGRAM,
+    link_attributes,
+    packed_tensors,
+    trained_bundles,
+)
 from wse_sim.whole.regions.contract import POINTWISE
 from wse_sim.whole.regions.depthwise import Depthwise
 from wse_sim.whole.regions.fused_work import items_of
@@ -222,10 +228,12 @@ def _prepared(graph: KernelGraph, passes: tuple[Pass, ...]) -> KernelGraph:
 def _trained_rows(graph: KernelGraph) -> dict[str, dict[str, object]]:
     """Return the layout attributes of dense layers in a network that trains, by kernel.
 
-    The cost of the weight gradient includes all backward work of a layer, so this kernel states the fused
-    operations (`finished`) and whether gradients of the inputs follow (`passes_on`).
+    The cost of the weight gradient includes all backward work of a layer, and all passes have the same streams. So
+    each states the fused operations (`finished`), whether gradients of the inputs follow (`passes_on`), and the
+    most streams of inputs and results.
     """
     out: dict[str, dict[str, object]] = {}
+    most = trained_bundles(graph)
     back = [kernel for kernel in graph.kernels if kernel.phase in BACKWARD]
     for layer in graph.kernels:
         if layer.family != "gemm" or layer.phase is not Phase.FORWARD:
@@ -235,7 +243,12 @@ def _trained_rows(graph: KernelGraph) -> dict[str, dict[str, object]]:
         products = [kernel for kernel in passes if kernel.family == "gemm"]
         if len(of_weights) != 1 or of_weights[0] not in products:
             continue  # a layer that does not train as regions do: the check of its kind says so
-        out |= {kernel.name: {"trained_rows": True} for kernel in (layer, *products)}
-        finished = ",".join(items_of(layer))
-        out[of_weights[0].name] |= {"finished": finished, "passes_on": len(products) > 1}
+        stated = {
+            "trained_rows": True,
+            "finished": ",".join(items_of(layer)),
+            "passes_on": len(products) > 1,
+            "most_bundles": most[layer.inputs[0]],
+            "most_results": most[layer.outputs[0]],
+        }
+        out |= {kernel.name: stated for kernel in (layer, *products)}
     return out

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from wse_sim.graph import Kernel, KernelGraph
+from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.kernels.blocks.word_rows import is_light
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.regions.contract import PAIR, POINTWISE, stream_order, token_words
@@ -90,6 +90,29 @@ def most_bundles(graph: KernelGraph) -> dict[str, int]:
                 least = _most(graph.tensors[names[0]].shape[-1] // PAIR, least)
             found |= dict.fromkeys(names, least)
     return found
+
+
+def trained_bundles(graph: KernelGraph) -> dict[str, int]:
+    """Return the largest number of bundles by tensor in training: one per word of a token between two dense layers
+    that alone make and read it, or before a loss of the model; 1 elsewhere."""
+    found = {}
+    forward = [kernel for kernel in graph.kernels if kernel.phase is Phase.FORWARD]
+    for name in {name for kernel in forward for name in (*kernel.inputs, *kernel.outputs)}:
+        makers = [kernel for kernel in forward if name in kernel.outputs]
+        readers = [kernel for kernel in forward if name in kernel.inputs]
+        ends = [*makers, *readers]
+        is_split = len(readers) == 1 and all(_splits_in_training(kernel, name) for kernel in ends)
+        is_split &= stream_order(graph, name) is None
+        found[name] = int(ceil_div(graph.tensors[name].shape[-1], PAIR)) if is_split else 1
+    return found
+
+
+def _splits_in_training(kernel: Kernel, tensor: str) -> bool:
+    """Return whether a kernel takes or gives a tensor in bundles in training; a result with a residual does not."""
+    if kernel.family != "gemm":
+        return kernel.family in WITHOUT_PROGRAM
+    is_result_of_sum = tensor in kernel.outputs and "residual" in items_of(kernel)
+    return tensor not in kernel.inputs[1:] and not is_result_of_sum
 
 
 def bands_of(graph: KernelGraph, kernel: Kernel) -> int:

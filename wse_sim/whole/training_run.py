@@ -45,7 +45,7 @@ from wse_sim.whole.start_times import (
 from wse_sim.whole.stream_routes import with_ways
 from wse_sim.whole.trained import TrainedNetwork, trained_network
 from wse_sim.whole.trained.coverage import check_any
-from wse_sim.whole.trained.rounds import in_rounds
+from wse_sim.whole.trained.rounds import in_rounds, with_bundles
 
 Floats = NDArray[np.float32]
 
@@ -213,6 +213,7 @@ def compare_training(plan: PipelinedPlan, loss: str | None = None) -> ComparedTr
     check_plan(plan, True, check_any)
     loss = loss_of(plan.graph, loss)
     made = trained_network(plan, plan.batch, 0.0, loss)
+    plan = with_bundles(plan, made.regions)
     where = made.loss_area
     priced = with_loss(with_ways(plan, *made.ways), loss, where.rows.stop - where.rows.start)
     alternating = _engine_step(dataclasses.replace(priced, round_samples=0))[1].step_cycles

@@ -24,11 +24,17 @@ class GemmAttributes(WeightAttributes):
         "stationary: laid out as a layer of a network that trains, the last row without inputs; on all its passes",
     )
     most_residuals: int = attribute(1, "with word_rows: parallel streams of a residual")
+    most_results: int = attribute(0, "with trained_rows: most parallel streams of its result; 0: not given")
+    has_links: bool = attribute(
+        False, "with trained_rows: it has most_bundles and most_results streams, neither more nor fewer"
+    )
     layers: int = attribute(
         1,
         "with word_rows or trained_rows: layers of as many outputs of which it is made on the fabric, side by side on parts of the columns",
     )
-    finished: str = attribute("", "of a weight gradient with trained_rows: work on the outputs of its layer")
+    finished: str = attribute(
+        "", "with trained_rows: work on the outputs of the layer, stated on all its passes"
+    )
     passes_on: bool = attribute(
-        False, "of a weight gradient with trained_rows: gradients of the inputs are asked for"
+        False, "with trained_rows: gradients of the inputs are asked for, stated on all its passes"
     )

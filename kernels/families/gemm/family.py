@@ -45,7 +45,7 @@ from wse_sim.kernels.blocks.products import (
     product_footprint,
     product_lay,
 )
-from wse_sim.kernels.blocks.trained_rows import TrainedRows
+from wse_sim.kernels.blocks.trained_rows import Streams, TrainedRows
 from wse_sim.kernels.blocks.training import before_fusion, kept_by_product, product_gradients, unfused
 from wse_sim.kernels.blocks.triggered_products import triggered_program
 from wse_sim.kernels.blocks.word_rows import PAIR, WordRows
@@ -126,7 +126,8 @@ class Gemm(WeightProduct):
         lay = product_lay(attrs)
         if lay.takes_over != "rows":
             return lay
-        if GemmAttributes.of(attrs).trained_rows:
+        stated = GemmAttributes.of(attrs)
+        if stated.trained_rows:
             # The gradient of a residual needs a separate moving column; a narrow region gives up a compute
             # column for it.
             ends_added = fused_forward(attrs, Phase.FORWARD).split(",")[-1] == "residual"
@@ -136,7 +137,7 @@ class Gemm(WeightProduct):
                 least_cols=1 + ends_added,
                 more_colors=3,
                 rows_without_inputs=1,
-                most_links=1,
+                most_links=max(1, stated.most_bundles, stated.most_results),
             )
         if "residual" in fused_forward(attrs, Phase.FORWARD):
             return replace(lay, least_rows=2, more_colors=2)
@@ -268,16 +269,31 @@ def part_of(tiling: Tiling, layers: int) -> Tiling:
 def trained_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, Any], phase: Phase) -> Cost:
     """Return the cost of one pass of a layer in a network that trains on the fabric; every pass has its own
     dims."""
-    stated, (m, k, n) = GemmAttributes.of(attrs), (dims[name] for name in "mkn")
-    count, where = stated.layers, part_of(tiling, stated.layers)
+    layer = trained_layer(dims, tiling, wafer, attrs, phase)
     if phase is Phase.WEIGHT_GRADIENT:
-        rows = TrainedRows(
-            k, m, ceil_div(n, count), stated.finished, where, wafer, stated.passes_on, layers=count
-        )
-        return rows.weight_gradient_cost()
-    if phase is Phase.INPUT_GRADIENT:
-        return TrainedRows(m, n, ceil_div(k, count), "", where, wafer, True).input_gradient_cost()
-    return TrainedRows(m, k, ceil_div(n, count), stated.fused, where, wafer, False).forward_cost()
+        return layer.weight_gradient_cost()
+    return layer.input_gradient_cost() if phase is Phase.INPUT_GRADIENT else layer.forward_cost()
+
+
+def trained_layer(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs, phase: Phase) -> TrainedRows:
+    """Return the layer that has a kernel as one of its passes, with its streams."""
+    stated, (m, k, n) = GemmAttributes.of(attrs), (dims[name] for name in "mkn")
+    tokens, inputs, outputs = {
+        Phase.WEIGHT_GRADIENT: (k, m, n), Phase.INPUT_GRADIENT: (m, n, k),
+    }.get(phase, (m, k, n))  # fmt: skip
+    count, where = stated.layers, part_of(tiling, stated.layers)
+    layer = TrainedRows(
+        tokens,
+        inputs,
+        ceil_div(outputs, count),
+        stated.finished,
+        where,
+        wafer,
+        stated.passes_on,
+        layers=count,
+    )
+    most = max(1, stated.most_bundles), max(1, stated.most_results)
+    return replace(layer, streams=Streams(*most)) if stated.has_links else layer.with_streams(*most)
 
 
 def grid_tile(dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any, Any]:

@@ -136,8 +136,6 @@ def _stage(last: Stage, loss: str, rows: int, logits: int, count: int, wafer: Wa
         ),
         flops_per_sample=0,
         replica=last.replica,
-        # A sample stays on its core while others have theirs; half of that delays each of the two passes.
-        latency_cycles=max(0.0, 1 - each) * sum(loss_cycles(loss, logits, wafer)) / 2,
     )
 
 

@@ -19,7 +19,7 @@ obeys the same equations, with every stream reversed.
 * If the busiest link of the fabric is slower than every region, a sample enters only after that link has carried
   the one before.
 * With rounds of d samples (``round_samples``, the GPipe schedule) all forward passes of a round precede its first
-  backward pass, and all its backward passes precede the next round.
+  backward pass, and all its backward passes precede the next round; only each core of a loss sends its first gradient at once.
 * A pass has room if fewer than `capacity` samples wait in each stream out of it that the reader has not
   started.  A started sample is in the reader's store of activations, which has room for ``in_flight``
   samples from the start of forward to the end of backward.
@@ -375,6 +375,11 @@ class RegionProcess:
             return True
         position = lane.step_started
         if lane is self.backward:
+            if (
+                not self.stage.kernels
+                and position % size < self.stage.region.cores // self.stage.rows_per_sample
+            ):
+                return True  # the first gradient of every core of a loss leaves at once
             last = min((position // size + 1) * size, self.pipeline.size(lane.step))
             return self.forward.step > lane.step or self.forward.step_finished >= last
         return self.backward.step_finished >= position // size * size

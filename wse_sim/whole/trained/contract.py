@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from wse_sim.compiler.plan import Stage
 from wse_sim.fabric.format.builder import Builder
@@ -68,6 +68,8 @@ class TrainedPorts:
         By operand that needs a gradient: its color, and the ports by which its outlet sends.
     own : Sequence[int]
         Colors that the region uses internally.
+    others, gradients_in, gradients_out
+        Further bundles: color and ports of the result, colors of its gradient, color and ports of gradients of operands.
     """
 
     inward: Sequence[int]
@@ -76,6 +78,24 @@ class TrainedPorts:
     gradient_in: int
     gradient_out: Mapping[str, tuple[int, str]]
     own: Sequence[int]
+    others: Sequence[tuple[int, str]] = ()
+    gradients_in: Sequence[int] = ()
+    gradients_out: Mapping[str, Sequence[tuple[int, str]]] = field(default_factory=dict)
+
+    @property
+    def results(self) -> list[tuple[int, str]]:
+        """Color and ports of every bundle of the result."""
+        return [(self.outward, self.towards), *self.others]
+
+    @property
+    def arriving(self) -> list[int]:
+        """Colors of every bundle of the gradient of the result."""
+        return [self.gradient_in, *self.gradients_in]
+
+    def leaving(self, tensor: str) -> list[tuple[int, str]]:
+        """Return color and ports of every bundle of the gradient of an operand; empty if it is not needed."""
+        first = [self.gradient_out[tensor]] if tensor in self.gradient_out else []
+        return [*first, *self.gradients_out.get(tensor, ())]
 
 
 class TrainedKind(PlacedKernel):
@@ -93,6 +113,15 @@ class TrainedKind(PlacedKernel):
         """Cell at which the gradient of the result arrives."""
 
     @property
+    def gradient_inlets(self) -> tuple[Cell, ...]:
+        """Cells at which the bundles of the gradient of the result arrive."""
+        return (self.gradient_inlet,)
+
+    def settle(self) -> None:
+        """Take the rows and columns that the chosen numbers of bundles need."""
+        self.height, self.cols = self.extent()
+
+    @property
     def gradient_order(self) -> tuple[str, ...]:
         """Operands whose gradients leave, in the order in which the gradients of one sample are sent."""
         return tuple(tensor for tensor in self.operands if tensor in self.needs)
@@ -104,14 +133,19 @@ class TrainedKind(PlacedKernel):
 
     @abstractmethod
     def gradient_senders(self, tensor: str) -> tuple[Cell, ...]:
-        """Return the cells that send the gradient of an operand in sequence, the outlet first."""
+        """Return the cells that send the gradient of an operand in sequence, the outlet first; of its first bundle."""
+
+    def bundle_gradient_senders(self, tensor: str, bundle: int) -> tuple[Cell, ...]:
+        """Return the cells that send a bundle of the gradient of an operand, the outlet first."""
+        return self.gradient_senders(tensor)
 
     @property
     def moving(self) -> frozenset[Cell]:
         """Cells next to the compute cores that have a program; kinds with stores add theirs."""
-        ends = [inlet.cell for inlet in self.inlets] + [self.gradient_inlet]
+        ends = [inlet.cell for inlet in self.inlets] + list(self.gradient_inlets)
         for tensor in self.gradient_order:
-            ends += self.gradient_senders(tensor)
+            for bundle in range(self.bundles.get(tensor, 1)):
+                ends += self.bundle_gradient_senders(tensor, bundle)
         return frozenset(ends)
 
     @abstractmethod

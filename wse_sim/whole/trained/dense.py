@@ -13,13 +13,18 @@ Compute cores are those of :mod:`.products`, the others those of :mod:`.dense_mo
 and all inlets receive all inputs, so a token needs K / 2 cycles for any number of rows. The gradient of a
 residual equals that of the outputs: a core behind the end of the last row receives a copy and forwards it. If
 an activation follows the residual, the last row sends this gradient.
+
+Inputs may come in several bundles: each goes to a group of rows, which sends the bundle of their gradients. Results may
+leave in several bundles: each from a group of columns, and the bundle of their gradients arrives below the first of
+these, at a core that deals it out to the group.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -29,9 +34,12 @@ from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.activation_slopes import ACTIVATIONS
+from wse_sim.kernels.blocks.trained_rows import Streams, TrainedRows
 from wse_sim.kernels.contract.equations import ceil_div
+from wse_sim.kernels.contract.family import Tiling
+from wse_sim.kernels.families.gemm.attributes import GemmAttributes
 from wse_sim.whole.paths import Cell
-from wse_sim.whole.regions.contract import PAIR, Inlet, links_between, refused, stream_order
+from wse_sim.whole.regions.contract import PAIR, Inlet, links_between, part_of, refused, stream_order
 from wse_sim.whole.regions.dense import Dense
 from wse_sim.whole.regions.fused_work import items_of
 from wse_sim.whole.regions.shared_color import route_senders
@@ -54,6 +62,7 @@ class TrainedDense(TrainedKind):
     def __init__(
         self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer, needs: frozenset[str]
     ) -> None:
+        self._planned_cols = stage.region.compute_cores // stage.region.rows
         super().__init__(graph, kernel, _with_room(kernel, stage), wafer, needs)
 
     @classmethod
@@ -75,8 +84,37 @@ class TrainedDense(TrainedKind):
 
     def extent(self) -> tuple[int, int]:
         """Return the rows with at least one word plus the last row, and the columns with at least one output."""
-        rows = min(self.region.rows - 1, self.inputs // PAIR) + 1
-        return rows, int(ceil_div(self.features, self._outputs))
+        cols = sum(int(ceil_div(size, self._outputs)) for size in self._bundle_sizes)
+        return sum(map(len, self._row_groups)) + 1, cols
+
+    def settle(self) -> None:
+        """Take the rows and columns that the chosen numbers of bundles need."""
+        super().settle()
+        self.__dict__.pop("products", None)
+
+    @property
+    def _heard(self) -> int:
+        """Number of bundles of the inputs."""
+        return self.bundles.get(self.kernel.inputs[0], 1)
+
+    @property
+    def _given(self) -> int:
+        """Number of bundles of the result."""
+        return self.bundles.get(self.kernel.outputs[0], 1)
+
+    @property
+    def _bundle_sizes(self) -> list[int]:
+        """Features of every bundle of the result."""
+        words = self.features // PAIR
+        return [PAIR * len(part_of(words, i, self._given)) for i in range(self._given)]
+
+    @property
+    def _row_groups(self) -> list[range]:
+        """Rows that receive the same bundle of the inputs, and send that of their gradients."""
+        rows = min(self.region.rows - 1 - (self._given > 1), self.inputs // PAIR) // self._heard
+        sizes = [len(part_of(self.inputs // PAIR, i, self._heard)) for i in range(self._heard)]
+        ends = [0, *accumulate(min(rows, size) for size in sizes)]
+        return [range(first, end) for first, end in pairwise(ends)]
 
     @property
     def inputs(self) -> int:
@@ -90,7 +128,8 @@ class TrainedDense(TrainedKind):
 
     @property
     def _outputs(self) -> int:
-        return int(PAIR * ceil_div(ceil_div(self.features, self.compute_cols), PAIR))
+        words = int(ceil_div(self.features // PAIR, self._given))
+        return int(PAIR * ceil_div(words, self.compute_cols // self._given))
 
     @property
     def items(self) -> tuple[str, ...]:
@@ -100,8 +139,10 @@ class TrainedDense(TrainedKind):
     @cached_property
     def products(self) -> StreamedProducts:
         """The compute cores."""
-        whole, rest = divmod(self.inputs // PAIR, self.height - 1)
-        inputs = [PAIR * (whole + (i < rest)) for i in range(self.height - 1)]
+        inputs = list[int]()
+        for i, group in enumerate(self._row_groups):
+            whole, rest = divmod(len(part_of(self.inputs // PAIR, i, self._heard)), len(group))
+            inputs += [PAIR * (whole + (j < rest)) for j in range(len(group))]
         return products_for(self.items)(
             self.name,
             self.wafer,
@@ -114,6 +155,7 @@ class TrainedDense(TrainedKind):
             self.tokens,
             self.items,
             self.has_dx,
+            bundles=self._bundle_sizes,
         )
 
     @property
@@ -132,7 +174,11 @@ class TrainedDense(TrainedKind):
     def inlets(self) -> tuple[Inlet, ...]:
         """One inlet next to every row but the last, all receiving the inputs; the residual arrives next to
         the last row."""
-        own = [Inlet(self.kernel.inputs[0], (self.top + i, self.left - 1)) for i in range(self.height - 1)]
+        own = [
+            Inlet(self.kernel.inputs[0], (self.top + i, self.left - 1), bundle)
+            for bundle, group in enumerate(self._row_groups)
+            for i in group
+        ]
         if self.has_residual:
             own.append(Inlet(self.kernel.inputs[1], self.gradient_inlet))
         return tuple(own)
@@ -142,10 +188,22 @@ class TrainedDense(TrainedKind):
         """The cells of the last row, from the first column."""
         return self.products.senders
 
+    def bundle_senders(self, bundle: int) -> tuple[Cell, ...]:
+        """Return the cells of the columns with features of a bundle, from the west."""
+        group = self.products.groups[bundle]
+        return self.senders[group.start : group.stop]
+
     @property
     def gradient_inlet(self) -> Cell:
         """The cell next to the last row."""
-        return self.last, self.left - 1
+        return self.gradient_inlets[0]
+
+    @property
+    def gradient_inlets(self) -> tuple[Cell, ...]:
+        """The cell next to the last row; of several bundles, those below the first column of each."""
+        if self._given == 1:
+            return ((self.last, self.left - 1),)
+        return tuple((self.last + 1, self.left + group.start) for group in self.products.groups)
 
     @property
     def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
@@ -160,9 +218,40 @@ class TrainedDense(TrainedKind):
     def gradient_senders(self, tensor: str) -> tuple[Cell, ...]:
         """Return the inlets (gradient of the inputs), or the cell behind the gradient inlet or the last row
         (residual)."""
+        return self.bundle_gradient_senders(tensor, 0)
+
+    def bundle_gradient_senders(self, tensor: str, bundle: int) -> tuple[Cell, ...]:
+        """Return the cells that send one bundle, as :meth:`gradient_senders`."""
         if tensor == self.kernel.inputs[0]:
-            return tuple((self.top + i, self.left - 1) for i in range(self.height - 1))
+            return tuple((self.top + i, self.left - 1) for i in self._row_groups[bundle])
         return ((self.last, self.left - 2),) if self.residual_is_last else self.senders
+
+    # ---- bundles ---------------------------------------------------------------------------------------------------
+
+    def splits(self, tensor: str) -> Sequence[int]:
+        """Return the numbers of bundles: up to those that the price counts, each with a row or a column."""
+        stated = GemmAttributes.of(self.kernel.attrs)
+        if tensor == self.kernel.inputs[0]:
+            most = min(stated.most_bundles, self.region.rows - 2, self.inputs // PAIR)
+        elif tensor == self.kernel.outputs[0]:
+            most = min(stated.most_results, self.compute_cols, self.features // PAIR)
+            most *= self.region.rows > 2
+        else:
+            most = 1
+        return range(1, max(1, most) + 1)
+
+    def pace(self) -> float:
+        """Return the cycles of a sample, both passes, with the chosen bundles."""
+        return float(np.asarray(self.rows_with_gradients.cycles()))
+
+    @property
+    def rows_with_gradients(self) -> TrainedRows:
+        """The layer as the plan prices it, with the chosen bundles."""
+        tiling = Tiling(self.region.rows - 1, self._planned_cols, mapping="stationary")
+        return TrainedRows(
+            self.tokens, self.inputs, self.features, ",".join(self.items), tiling, self.wafer, self.has_dx,
+            streams=Streams(self._heard, self._given),
+        )  # fmt: skip
 
     @property
     def residual_is_last(self) -> bool:
@@ -185,17 +274,26 @@ class TrainedDense(TrainedKind):
 
     def build_batch(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
         """Write all cores and routes."""
-        leaving = {tensor: color for tensor, (color, _) in ports.gradient_out.items()}
-        for tensor, (color, towards) in ports.gradient_out.items():
-            route_senders(b, color, self.gradient_senders(tensor), towards)
-        added = leaving.get(self.kernel.inputs[1]) if self.has_residual else None
+        leaving = {tensor: [color for color, _ in ports.leaving(tensor)] for tensor in ports.gradient_out}
+        for tensor in leaving:
+            for bundle, (color, towards) in enumerate(ports.leaving(tensor)):
+                route_senders(b, color, self.bundle_gradient_senders(tensor, bundle), towards)
+        added = leaving.get(self.kernel.inputs[1], [None])[0] if self.has_residual else None
         is_heard = added is not None and self.residual_is_last
         self.products.beside = None if is_heard else added
         self.products.build(b, ports, batch)
         beside = Beside(b, self.products, batch)
-        for row in range(self.height - 1):
-            beside.write_row(row, ports.inward[row], leaving.get(self.kernel.inputs[0]))
+        back = leaving.get(self.kernel.inputs[0], [])
+        for bundle, group in enumerate(self._row_groups):
+            for row in group:
+                beside.write_row(row, group, ports.inward[row], back[bundle] if back else None)
         beside.route_rows()
+        if self._given > 1:
+            for columns, cell, color in zip(
+                self.products.groups, self.gradient_inlets, ports.arriving, strict=True
+            ):
+                beside.write_bundle(columns, cell, color)
+            return
         residual = ports.inward[self.height - 1] if self.has_residual else None
         beside.write_end(ports.gradient_in, residual, is_heard=is_heard)
         if added is not None and is_heard:

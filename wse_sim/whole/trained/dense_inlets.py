@@ -38,13 +38,13 @@ class Beside:
     products: Products
     batch: Batch
 
-    def write_row(self, row: int, arriving: int, back: int | None) -> None:
-        """Write the core next to a row of inputs; `back` is the color on which their gradients leave, if they
-        are needed."""
+    def write_row(self, row: int, group: range, arriving: int, back: int | None) -> None:
+        """Write the core next to a row of inputs, one of a group with the same bundle; `back` is the color on
+        which their gradients leave, if they are needed."""
         products, batch = self.products, self.batch
         name, cell = f"{products.name} inlet {row}", (products.top + row, products.left - 1)
-        own, before = products.inputs[row], sum(products.inputs[:row])
-        after, size = sum(products.inputs) - before - own, products.tokens * own
+        own, before = products.inputs[row], sum(products.inputs[group.start : row])
+        after, size = sum(products.inputs[row + 1 : group.stop]), products.tokens * own
         core = self.b.core_class(name)
         held = self.b.buffer(f"{name} held", batch.in_flight * size, "fp16", cell)
         others = self.b.buffer(f"{name} others", max(before, after, 1), "fp16", cell)
@@ -58,7 +58,8 @@ class Beside:
             if part.length:
                 core.mov(part, fabric_in(arriving), dtype="fp16", start="none")
 
-        collect = None if back is None else self._collector(core, row, back, name, cell)
+        advance = advance_of(row - group.start, len(group))
+        collect = None if back is None else self._collector(core, row, (back, advance), name, cell)
 
         tokens = batch.in_flight * products.tokens
         # Inputs that fit in a row's queue: whole tokens, or a part. More would fill the output queue ahead of
@@ -94,18 +95,17 @@ class Beside:
         self.b.place(core, cell)
 
     def _collector(
-        self, core: CoreClass, row: int, back: int, name: str, cell: Cell
+        self, core: CoreClass, row: int, back: tuple[int, str | None], name: str, cell: Cell
     ) -> Callable[[int], None]:
         products = self.products
         own = products.inputs[row]
         sums = [self.b.buffer(f"{name} sum {turn}", own, "fp16", cell) for turn in (0, 1)]
-        advance = advance_of(row, len(products.inputs))
 
         def collect(turn: int) -> None:
             """Receive the gradient of a token's inputs; it leaves in sequence with those of the other rows."""
             core.mov(sums[turn].dsd(), fabric_in(products.along[0]), start="none")
             core.mov(
-                fabric_out(back, advance), sums[turn].dsd(),
+                fabric_out(*back), sums[turn].dsd(),
                 dtype="fp16", start="none", thread=SEND, priority="high",
             )  # fmt: skip
 
@@ -136,27 +136,43 @@ class Beside:
         """Write the core that deals out the residual, then the gradients; with `is_heard` the core behind
         gets a copy."""
         products, b, batch = self.products, self.b, self.batch
-        core = b.core_class(f"{products.name} gradients in")
-        self._zeros = (
-            b.buffer(f"{products.name}.filling", self.filling, "fp16", self.end) if self.filling else None
-        )
+        core, columns = b.core_class(f"{products.name} gradients in"), range(products.cols)
+        self._zeros = self._filled(columns, self.end)
         with core.loop(batch.rounds):
             if residual is not None:
                 self._deal_residual(core, residual)
             with core.loop(batch.in_flight * products.tokens):
-                self._deal(core, [fabric_in(gradients)] * products.cols)
+                self._deal(core, columns, [fabric_in(gradients)] * products.cols)
         b.place(core, self.end)
         route_takers(b, products.deal, self.end, products.senders, 0, "E")
         if is_heard:
             b.route(products.deal, self.end, rx="R", tx="EW", switch=KEEP)
 
-    def _deal(self, core: CoreClass, parts: list[Operand]) -> None:
-        """Deal a token to the columns."""
+    def write_bundle(self, columns: range, cell: Cell, gradients: int) -> None:
+        """Write the core below the last row that deals out one of several bundles of gradients."""
+        products, b = self.products, self.b
+        core = b.core_class(f"{products.name} gradients in {columns.start}")
+        self._zeros = self._filled(columns, cell)
+        with core.loop(self.batch.samples * products.tokens):
+            self._deal(core, columns, [fabric_in(gradients)] * len(columns))
+        b.place(core, cell)
+        takers = products.senders[columns.start : columns.stop]
+        route_takers(b, products.deal, cell, takers, 0, "E")
+
+    def _filled(self, columns: range, cell: Cell) -> Buffer | None:
+        """Return zeros that pad the features of a bundle to equal parts on its columns."""
         products = self.products
-        shares = [[(part, products.sent(col))] for col, part in enumerate(parts)]
+        count = products.outputs - products.sent(columns[-1])
+        name = f"{products.name}.filling {columns.start}"
+        return self.b.buffer(name, count, "fp16", cell) if count else None
+
+    def _deal(self, core: CoreClass, columns: range, parts: list[Operand]) -> None:
+        """Deal a token to columns."""
+        products = self.products
+        shares = [[(part, products.sent(col))] for col, part in zip(columns, parts, strict=True)]
         if self._zeros is not None:
-            shares[-1].append((self._zeros.dsd(), self.filling))
-        deal(core, products.deal, shares, products.cols)
+            shares[-1].append((self._zeros.dsd(), self._zeros.length))
+        deal(core, products.deal, shares, len(columns))
 
     def _deal_residual(self, core: CoreClass, arriving: int) -> None:
         """Deal out the residual of all samples of a round: they arrive in order during the work, as far as
@@ -188,6 +204,7 @@ class Beside:
                 with core.loop(products.tokens):
                     self._deal(
                         core,
+                        range(products.cols),
                         [
                             slots[i].dsd(col * products.outputs, products.sent(col), step=features)
                             for col in range(products.cols)

@@ -5,8 +5,12 @@ Symbols as in :mod:`wse_sim.whole.trained.products`.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
 
 from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass, Issue, Operand
@@ -14,6 +18,7 @@ from wse_sim.fabric.format.program import Fn
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.activation_slopes import Slopes
 from wse_sim.kernels.contract.equations import ceil_div
+from wse_sim.whole.regions.contract import IntArray
 from wse_sim.whole.regions.shared_color import receive_all
 from wse_sim.whole.trained.contract import Batch
 
@@ -38,7 +43,7 @@ class LastRow:
     inputs : Sequence[int]
         Inputs of every row but the last, which has none; even numbers.
     outputs, features : int
-        Outputs of a column, and of all columns.
+        Most outputs of a column, and those of all columns.
     tokens : int
         Tokens of a sample.
     items : tuple[str, ...]
@@ -49,6 +54,8 @@ class LastRow:
         Color on which the last row sends the gradient of a residual that an activation follows.
     inputs_first : bool
         Whether the backward pass computes the gradient of a sample's inputs before that of the weights.
+    bundles : Sequence[int]
+        Features of every bundle of the result, each on as few columns as it needs; by default, one has all.
     """
 
     name: str
@@ -64,6 +71,7 @@ class LastRow:
     has_dx: bool
     beside: int | None = None
     inputs_first: bool = False
+    bundles: Sequence[int] = ()
 
     @property
     def has_bias(self) -> bool:
@@ -113,9 +121,28 @@ class LastRow:
         """The cells of the last row from the west, where the first features are and gradients arrive."""
         return tuple((self.last, self.left + col) for col in range(self.cols))
 
+    @cached_property
+    def groups(self) -> tuple[range, ...]:
+        """The columns of every bundle of the result."""
+        counts = [int(ceil_div(size, self.outputs)) for size in self.bundles or (self.features,)]
+        ends = [0, *itertools.accumulate(counts)]
+        return tuple(range(first, end) for first, end in itertools.pairwise(ends))
+
+    def group_of(self, col: int) -> range:
+        """Return the columns of the bundle of a column."""
+        return next(group for group in self.groups if col in group)
+
     def sent(self, col: int) -> int:
         """Return the features of a column."""
-        return min(self.outputs, self.features - col * self.outputs)
+        group = self.group_of(col)
+        size = (self.bundles or (self.features,))[self.groups.index(group)]
+        return min(self.outputs, size - (col - group.start) * self.outputs)
+
+    @cached_property
+    def places(self) -> IntArray:
+        """Where the features are among the outputs of all columns: (features,)."""
+        parts = [np.arange(self.sent(col)) + col * self.outputs for col in range(self.cols)]
+        return np.concatenate(parts)
 
     @property
     def deal(self) -> int:

@@ -23,6 +23,7 @@ from wse_sim.fabric.format.builder import Builder
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.format.program import Program
 from wse_sim.fabric.result import FabricResult
+from wse_sim.graph import KernelGraph
 from wse_sim.modes.pipelined.loss import LOSS, loss_cores
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole.areas import FabricPlace, StreamLinks
@@ -42,7 +43,7 @@ from wse_sim.whole.network import (
     words_of,
 )
 from wse_sim.whole.paths import BACK, SHARED, Cell, Grid, direction
-from wse_sim.whole.regions.contract import PAIR, divisor, stream_order
+from wse_sim.whole.regions.contract import PAIR, divisor, part_of, stream_order, token_words
 from wse_sim.whole.stream_routes import (
     Controls,
     Cycles,
@@ -76,10 +77,11 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Back:
-    """The gradient of a tensor: what its readers send, and the core that sums them with its route, if there
-    are several."""
+    """A bundle of the gradient of a tensor: what its readers send, and the core that sums them with its route, if
+    there are several."""
 
     tensor: str
+    bundle: int
     parts: tuple[Waiting, ...]
     sum: tuple[Cell, Way] | None
 
@@ -128,7 +130,8 @@ class TrainedNetwork:
             onward = [one.sum[1]] if one.sum else []
             for part in one.parts:
                 legs = [cells_to(way, way.sinks[0]) for way in (*part.ways, *onward)]
-                back[one.tensor, makers[one.tensor], part.sent.reader] = legs_cycles(legs, wafer)
+                ends = one.tensor, makers[one.tensor], part.sent.reader
+                back[ends] = max(back.get(ends, 0.0), legs_cycles(legs, wafer))
         return tree_cycles(self.trees, inlet_cells(self.regions), wafer), back
 
     @property
@@ -142,14 +145,19 @@ class TrainedNetwork:
         graph, controls = self.plan.graph, Controls(self.program, self.batch.samples)
         yield from tree_links(graph, self.trees, self.regions, controls, self.plan.wafer.cols)
         by_name = {region.name: region for region in self.regions}
-        ways = [(self.from_loss, leaving_of(self.plan).tensor, self.loss_place.cores)]
+        output = leaving_of(self.plan).tensor
+        yield from way_links(
+            self.from_loss,
+            words_of(graph, output) + controls.of(self.from_loss.color, self.loss_place.cores),
+        )
         for back in self.backs:
+            words = _words_in(graph, self.regions, back)
             for part in back.parts:
-                senders = by_name[part.sent.reader].gradient_senders(back.tensor)
-                ways += [(way, back.tensor, senders) for way in part.ways]
-            ways += [(back.sum[1], back.tensor, ())] if back.sum else []
-        for way, tensor, senders in ways:
-            yield from way_links(way, words_of(graph, tensor) + controls.of(way.color, senders))
+                senders = by_name[part.sent.reader].bundle_gradient_senders(back.tensor, back.bundle)
+                for way in part.ways:
+                    yield from way_links(way, words + controls.of(way.color, senders))
+            if back.sum:
+                yield from way_links(back.sum[1], words + controls.of(back.sum[1].color, ()))
 
     @property
     def loss_cells(self) -> tuple[Cell, ...]:
@@ -213,17 +221,12 @@ def trained_network(
     check_trained(plan.graph)
     wafer, graph = plan.wafer, plan.graph
     config = FabricConfig.from_wafer(wafer)
-    regions = regions_of(plan, plan.stages)
-    fit = (
-        min(map(most_of, regions)) if most_in_flight is None else min(most_in_flight, *map(most_of, regions))
-    )
-    laid = _laid(plan, regions, _loss_cores(plan, regions, loss, divisor(samples, fit)))
+    regions, laid, fit = _with_routes(plan, loss, samples, most_in_flight)
     batch = _batch(laid.place, config, samples, rate, fit)
     b = Builder(wafer.rows, wafer.cols, config)
-    sizes = {name: PAIR * words_of(graph, name) for name in graph.tensors}
     _write_regions(b, plan, regions, laid, batch)
     for back in laid.backs:
-        _write_back(b, back, sizes[back.tensor], samples)
+        _write_back(b, back, PAIR * _words_in(graph, regions, back), samples)
     logits = next(tree for tree in laid.trees if tree.tensor == laid.output)
     way = laid.from_loss
     laid.place.write(b, loss, batch, logits.color, laid.feed, (way.color, way.ports(way.source)))
@@ -247,6 +250,32 @@ class _Laid:
     trees: tuple[Tree, ...]
     from_loss: Way
     backs: tuple[Back, ...]
+
+
+def _with_routes(
+    plan: PipelinedPlan, loss: str, samples: int, most_in_flight: int | None
+) -> tuple[tuple[TrainedKind, ...], _Laid, int]:
+    """Return the regions with the bundles that the pace needs, their routes, and the samples that all of them can store;
+    while a tensor has no route, all tensors have half as many bundles.
+
+    Raises
+    ------
+    ModelError
+        If one bundle of each tensor is too many.
+    """
+    most: dict[str, int] = {}
+    while True:
+        regions = regions_of(plan, plan.stages, most)
+        fit = min(most_of(region) for region in regions)
+        fit = fit if most_in_flight is None else min(fit, most_in_flight)
+        counts = _loss_cores(plan, regions, loss, divisor(samples, fit))
+        try:
+            return regions, _laid(plan, regions, counts), fit
+        except ModelError:
+            several = {name: count for one in regions for name, count in one.bundles.items() if count > 1}
+            if not several:
+                raise
+            most = {name: max(1, count // 2) for name, count in several.items()}
 
 
 def _loss_cores(plan: PipelinedPlan, regions: Sequence[TrainedKind], loss: str, in_flight: int) -> list[int]:
@@ -297,7 +326,9 @@ def _laid_beside(
     ways = _Ways(plan, grid, free, wafer.colors - HOST_COLORS, {region.name: region for region in regions})
     from_loss = ways.found(output, place.cores, last.gradient_inlet)
     backs = tuple(
-        ways.back(tensor, sent) for tensor, sent in by_tensor(gradients_of(regions, output)).items()
+        ways.back(tensor, bundle, sent)
+        for tensor, sent in by_tensor(gradients_of(regions, output)).items()
+        for bundle in range(ways.makers[tensor].bundles.get(tensor, 1))
     )
     return _Laid(output, own, place, feed, trees, from_loss, backs)
 
@@ -381,12 +412,13 @@ class _Ways:
             )
         return way
 
-    def back(self, tensor: str, sent: Sequence[SentGradient]) -> Back:
-        """Return the gradient of a tensor from what its readers send, in order of arrival."""
-        end = self.makers[tensor].gradient_inlet
+    def back(self, tensor: str, bundle: int, sent: Sequence[SentGradient]) -> Back:
+        """Return a bundle of the gradient of a tensor from what its readers send, in order of arrival."""
+        end = self.makers[tensor].gradient_inlets[bundle]
         if len(sent) == 1:
-            way = self.found(tensor, self.regions[sent[0].reader].gradient_senders(tensor), end)
-            return Back(tensor, (Waiting(sent[0], (), (way,)),), None)
+            senders = self.regions[sent[0].reader].bundle_gradient_senders(tensor, bundle)
+            way = self.found(tensor, senders, end)
+            return Back(tensor, bundle, (Waiting(sent[0], (), (way,)),), None)
         cell = self._taken_near(end)
         if cell is None:
             raise ModelError(
@@ -395,14 +427,14 @@ class _Ways:
             )
         onward = self.found(tensor, [cell], end)
         deepest = max(one.depth for one in sent)
-        parts = [self._waiting(tensor, one, cell, deepest - one.depth) for one in sent]
-        return Back(tensor, tuple(parts), (cell, onward))
+        parts = [self._waiting(tensor, bundle, one, cell, deepest - one.depth) for one in sent]
+        return Back(tensor, bundle, tuple(parts), (cell, onward))
 
-    def _waiting(self, tensor: str, sent: SentGradient, end: Cell, earlier: int) -> Waiting:
+    def _waiting(self, tensor: str, bundle: int, sent: SentGradient, end: Cell, earlier: int) -> Waiting:
         """Return stores and routes of one gradient, which arrives `earlier` by that many regions."""
         near = (self._taken_near(end) for _ in range(min(earlier, MOST_STORES)))
         stores = [cell for cell in near if cell is not None][::-1]
-        senders = self.regions[sent.reader].gradient_senders(tensor)
+        senders = self.regions[sent.reader].bundle_gradient_senders(tensor, bundle)
         ways = []
         for store in (*stores, end):
             ways.append(self.found(tensor, senders, store))
@@ -423,23 +455,47 @@ def _write_regions(
 ) -> None:
     """Write all regions with their streams."""
     trees = laid.trees
-    by_output = {(tree.tensor, tree.producer): tree for tree in trees}
-    into = {back.tensor: back.color for back in laid.backs} | {laid.output: laid.from_loss.color}
-    out = {(back.tensor, part.sent.reader): part.ways[0] for back in laid.backs for part in back.parts}
+    into: dict[str, list[int]] = {laid.output: [laid.from_loss.color]}
+    out: dict[tuple[str, str], list[tuple[int, str]]] = {}
+    for back in laid.backs:  # bundles in order
+        into.setdefault(back.tensor, []).append(back.color)
+        for part in back.parts:
+            way = part.ways[0]
+            out.setdefault((back.tensor, part.sent.reader), []).append((way.color, way.ports(way.source)))
     for region in regions:
-        leaving = by_output[region.kernel.outputs[0], region.name]
-        towards = leaving.ports(leaving.source).replace("R", "")
-        towards += off_edge(leaving, leaving.source, plan.wafer.cols)
+        result = region.kernel.outputs[0]
+        first, *others = (
+            (
+                tree.color,
+                tree.ports(tree.source).replace("R", "") + off_edge(tree, tree.source, plan.wafer.cols),
+            )
+            for tree in trees
+            if (tree.tensor, tree.producer) == (result, region.name)
+        )
         ways = {tensor: out[tensor, region.name] for tensor in region.gradient_order}
         ports = TrainedPorts(
-            inward=[tree_into(trees, region.name, inlet.tensor).color for inlet in region.inlets],
-            outward=leaving.color,
-            towards=towards,
-            gradient_in=into[region.kernel.outputs[0]],
-            gradient_out={tensor: (way.color, way.ports(way.source)) for tensor, way in ways.items()},
+            inward=[
+                tree_into(trees, region.name, inlet.tensor, inlet.bundle).color for inlet in region.inlets
+            ],
+            outward=first[0],
+            towards=first[1],
+            gradient_in=into[result][0],
+            gradient_out={tensor: found[0] for tensor, found in ways.items()},
             own=laid.own[region.name],
+            others=others,
+            gradients_in=into[result][1:],
+            gradients_out={tensor: found[1:] for tensor, found in ways.items()},
         )
         region.build_batch(b, ports, batch)
+
+
+def _words_in(graph: KernelGraph, regions: Sequence[TrainedKind], back: Back) -> int:
+    """Return the words per sample of a bundle of a gradient."""
+    words, of = words_of(graph, back.tensor), max(region.bundles.get(back.tensor, 1) for region in regions)
+    if of == 1:
+        return words
+    of_token = token_words(graph, back.tensor)
+    return words // of_token * len(part_of(of_token, back.bundle, of))
 
 
 def _write_back(b: Builder, back: Back, size: int, samples: int) -> None:
@@ -448,7 +504,7 @@ def _write_back(b: Builder, back: Back, size: int, samples: int) -> None:
         for i, (cell, (before, after)) in enumerate(
             zip(part.stores, zip(part.ways, part.ways[1:], strict=False), strict=True)
         ):
-            name = f"{back.tensor} from {part.sent.reader}, store {i}"
+            name = f"{back.tensor} {back.bundle} from {part.sent.reader}, store {i}"
             write_store(b, name, cell, before.color, after.color, size, samples)
             b.route(after.color, cell, rx="R", tx=after.ports(cell))
         for way in part.ways:
@@ -456,7 +512,7 @@ def _write_back(b: Builder, back: Back, size: int, samples: int) -> None:
     if back.sum:
         cell, onward = back.sum
         inward = [part.ways[-1].color for part in back.parts]
-        write_sum(b, f"{back.tensor} sum", cell, inward, onward.color, size, samples)
+        write_sum(b, f"{back.tensor} {back.bundle} sum", cell, inward, onward.color, size, samples)
         b.route(onward.color, cell, rx="R", tx=onward.ports(cell))
         _route_way(b, onward)
 

@@ -66,15 +66,17 @@ class Products(LastRow):
                 self._row(core, i, parity, batch, is_final=is_final)
                 for col in members:
                     b.place(core, (self.top + i, self.left + col))
-        ends: dict[tuple[int, str | None], list[int]] = {}
-        for col in range(self.cols):
-            ends.setdefault((self.sent(col), advance_of(col, self.cols)), []).append(col)
-        for (sent, advance), members in ends.items():
-            core = b.core_class(f"{self.name} last row columns {members[0]} to {members[-1]}")
-            self._last(core, ports.outward, sent, advance, batch)
-            for col in members:
-                b.place(core, (self.last, self.left + col))
-        route_senders(b, ports.outward, self.senders, ports.towards)
+        for group, (color, towards) in zip(self.groups, ports.results, strict=True):
+            ends: dict[tuple[int, str | None], list[int]] = {}
+            for col in group:
+                kind = self.sent(col), advance_of(col - group.start, len(group))
+                ends.setdefault(kind, []).append(col)
+            for (sent, advance), members in ends.items():
+                core = b.core_class(f"{self.name} last row columns {members[0]} to {members[-1]}")
+                self._last(core, color, sent, advance, batch)
+                for col in members:
+                    b.place(core, (self.last, self.left + col))
+            route_senders(b, color, self.senders[group.start : group.stop], towards)
         self._route(b)
 
     def _declare(self, b: Builder, batch: Batch) -> None:
@@ -203,14 +205,14 @@ class Products(LastRow):
         v, most, count = self.outputs, max(self.inputs), len(self.inputs)
         x = np.zeros((count, self.cols, most, v), np.float32)
         wide = np.zeros((self.cols * v, weight.shape[1]), np.float32)
-        wide[: self.features] = weight
+        wide[self.places] = weight
         for i, part in enumerate(self._parts()):
             x[i, :, : self.inputs[i]] = wide[:, part].reshape(self.cols, v, -1).swapaxes(1, 2)
         tiles = x.reshape(count, self.cols, -1)
         out = {f"{self.name}.x": tiles, f"{self.name}.master": tiles}
         if bias is not None:
             each = np.zeros((1, self.cols, v), np.float32)
-            each.reshape(-1)[: self.features] = bias
+            each.reshape(-1)[self.places] = bias
             out[f"{self.name}.bias"] = each
             out[f"{self.name}.one"] = np.ones((1, self.cols, 1), np.float32)
         return out
@@ -245,11 +247,11 @@ class Products(LastRow):
         wide = np.zeros((self.cols * v, sum(self.inputs)), np.float32)
         for i, part in enumerate(self._parts()):
             wide[:, part] = x[i, :, : self.inputs[i]].swapaxes(1, 2).reshape(self.cols * v, -1)
-        return wide[: self.features]
+        return wide[self.places]
 
     def bias_of(self, held: Floats) -> Floats:
         """Return the bias (N,) from the first row."""
-        return held.reshape(-1)[: self.features]
+        return held.reshape(-1)[self.places]
 
     def held_bytes(self, in_flight: int) -> float:
         """Return the bytes of samples in flight on a core of the last row."""

@@ -7,15 +7,21 @@ alternate them (1F1B).  A round fills and drains the pipeline, so a plan that is
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil
+from types import MappingProxyType
 
 from wse_sim.compiler.plan import Stage
 from wse_sim.compiler.streams import plain_name
 from wse_sim.errors import ModelError
 from wse_sim.fabric.format.config import FabricConfig
+from wse_sim.graph import Kernel
+from wse_sim.graph.kernel_graph import frozen
 from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.modes.pipelined.repricing import reprice
+from wse_sim.whole.bundles import split
 from wse_sim.whole.coverage import forward_kernel
+from wse_sim.whole.lower import BACKWARD
 from wse_sim.whole.network import leaving_of
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import divisor
@@ -28,12 +34,22 @@ from wse_sim.whole.trained.loss import LossPlace
 def in_rounds(plan: PipelinedPlan, samples: int, regions: Sequence[TrainedKind]) -> PipelinedPlan:
     """Return the plan with the forward passes of `samples` samples before their backward passes.
 
-    A skip is as deep as the stores of the region that reads it.
+    A skip is as deep as the stores of the region that reads it. More samples are on their way between regions than in
+    a plan whose passes alternate, since those of one pass follow each other faster.
     """
+    forward, backward = (
+        max(cycles) for cycles in zip(*((s.forward_cycles, s.backward_cycles) for s in plan.stages))
+    )
+    faster = max(stage.cycles_per_sample for stage in plan.stages) / max(1.0, min(forward, backward))
     readers = {region.name: region for region in regions}
     streams = []
     for stream in plan.streams:
         reader = readers.get(plain_name(stream.consumer))
+        on_way = ceil(stream.on_way_samples * max(1.0, faster))
+        more = on_way - stream.on_way_samples
+        stream = dataclasses.replace(
+            stream, on_way_samples=on_way, capacity_samples=stream.capacity_samples + more
+        )
         held = reader.held_samples(stream.tensor) if reader is not None else None
         if held is not None:
             stream = dataclasses.replace(stream, capacity_samples=held + stream.on_way_samples)
@@ -57,6 +73,7 @@ def in_program_rounds(plan: PipelinedPlan) -> PipelinedPlan:
     samples = ceil(plan.batch / plan.replicas)
     stages = [stage for stage in plan.stages if stage.replica == 0]
     regions = regions_of(plan, stages)
+    plan = with_bundles(plan, regions)
     fits = [most_of(region) for region in regions]
     for stage in stages:
         if (
@@ -81,9 +98,16 @@ def shortest_ways(plan: PipelinedPlan, regions: Sequence[TrainedKind]) -> tuple[
         if maker is None or reader is None:
             continue
         ends = stream.tensor, stream.producer, stream.consumer
-        inlets = [inlet.cell for inlet in reader.inlets if inlet.tensor == stream.tensor]
-        there[ends] = max(_travel(plan, maker.senders[0], cell) for cell in inlets)
-        back[ends] = _travel(plan, reader.gradient_senders(stream.tensor)[0], maker.gradient_inlet)
+        bundles = range(maker.bundles.get(stream.tensor, 1))
+        there[ends] = max(
+            _travel(plan, maker.bundle_senders(inlet.bundle)[0], inlet.cell)
+            for inlet in reader.inlets
+            if inlet.tensor == stream.tensor
+        )
+        sources = [reader.bundle_gradient_senders(stream.tensor, bundle)[0] for bundle in bundles]
+        back[ends] = max(
+            _travel(plan, source, cell) for source, cell in zip(sources, maker.gradient_inlets, strict=True)
+        )
     return there, back
 
 
@@ -95,15 +119,41 @@ def _travel(plan: PipelinedPlan, start: Cell, end: Cell) -> float:
     return plan.wafer.travel_cycles([*along, end])
 
 
-def regions_of(plan: PipelinedPlan, stages: Sequence[Stage]) -> tuple[TrainedKind, ...]:
-    """Return the regions of the stages whose kernels have a program; operands that another kernel makes need gradients."""
+def with_bundles(plan: PipelinedPlan, regions: Sequence[TrainedKind]) -> PipelinedPlan:
+    """Return the plan with as many links of every stream as its tensor has bundles, and prices that count these."""
+    bundles = {tensor: count for region in regions for tensor, count in region.bundles.items()}
+
+    def changed(kernel: Kernel) -> Kernel:
+        if not kernel.attrs.get("trained_rows", False):
+            return kernel
+        layer = plan.graph.kernel(kernel.forward) if kernel.phase in BACKWARD else kernel
+        heard, given = (bundles.get(name, 1) for name in (layer.inputs[0], layer.outputs[0]))
+        links = {"most_bundles": heard, "most_results": given, "has_links": True}
+        return dataclasses.replace(kernel, attrs=frozen({**kernel.attrs, **links}))
+
+    streams = tuple(
+        dataclasses.replace(stream, width=bundles.get(stream.tensor, stream.width)) for stream in plan.streams
+    )
+    graph = dataclasses.replace(plan.graph, kernels=tuple(map(changed, plan.graph.kernels)))
+    return reprice(dataclasses.replace(plan, graph=graph, streams=streams), plan.wafer, plan.cluster)
+
+
+def regions_of(
+    plan: PipelinedPlan, stages: Sequence[Stage], most: Mapping[str, int] = MappingProxyType({})
+) -> tuple[TrainedKind, ...]:
+    """Return the regions of the stages whose kernels have a program, with the bundles that the pace of the plan needs,
+    at most `most` by tensor; operands that another kernel makes need gradients."""
     kernels = [(stage, forward_kernel(plan, stage.name)) for stage in stages if stage.kernels]
     made = {name for _, kernel in kernels for name in kernel.outputs}
-    return tuple(
+    regions = tuple(
         trained_region_of(plan.graph, kernel, stage, plan.wafer, frozenset(made.intersection(kernel.inputs)))
         for stage, kernel in kernels
         if kernel.family in TRAINED
     )
+    split(plan, regions, most)
+    for region in regions:
+        region.settle()
+    return regions
 
 
 def most_of(region: TrainedKind) -> int:
