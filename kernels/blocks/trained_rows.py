@@ -70,7 +70,7 @@ FEED_QUEUE = 0
 """Input queue of a row, in which inputs wait."""
 GROUP = 8
 """Least number of elements in a group of tokens on the last row."""
-MOST_STREAMS = 16
+MOST_STREAMS = 64
 """Most parallel streams of a tensor that are tried."""
 
 

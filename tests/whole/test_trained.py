@@ -277,6 +277,14 @@ def test_two_steps_equal_those_of_pytorch(name: str, loss: str) -> None:
     assert found.turned_on_fabric <= 1
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["skip", "block", "encoder of PyTorch"])
+def test_a_skip_with_room_for_one_sample_stops_no_batch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All samples of the batch are in flight, and the core that buffers a residual holds one of them."""
+    monkeypatch.setattr("wse_sim.whole.trained.dense.RECEIVERS", 1)
+    test_two_steps_equal_those_of_pytorch(name, "cross entropy")
+
+
 def test_the_command_trains_a_network(wse: Any, tmp_path: Path) -> None:
     """It uses the same entry point as a chain: step and busy cycles of every region and of the loss."""
     counts = {"rows": 32, "cols": 32, "program_rows": 32, "program_cols": 32, "io_channels_per_edge": 8}

@@ -186,7 +186,7 @@ def with_programs(graph: KernelGraph) -> KernelGraph:
     """Return the graph without the kernels that have no program.
 
     Their outputs become inputs of the graph; readers of a dropout read its input. Dropout of scores in attention has no
-    program either.
+    program either. The update of a table stays if a layer has its weight too.
     """
     aside = without_program(graph)
     if not (aside or any(kernel.attrs.get("dropout", 0.0) for kernel in graph.kernels)):
@@ -202,7 +202,14 @@ def with_programs(graph: KernelGraph) -> KernelGraph:
         attrs = frozen({**kernel.attrs, "dropout": 0.0}) if "dropout" in kernel.attrs else kernel.attrs
         return dataclasses.replace(kernel, inputs=tuple(map(source, kernel.inputs)), attrs=attrs)
 
-    kernels = tuple(kept(kernel) for kernel in graph.kernels if not {kernel.name, kernel.forward} & aside)
+    rest = [kernel for kernel in graph.kernels if not {kernel.name, kernel.forward} & aside]
+    shared = {name for kernel in rest if kernel.phase is Phase.FORWARD for name in kernel.parameters}
+    rest += [
+        kernel
+        for kernel in graph.kernels
+        if kernel.forward in aside and kernel.phase is Phase.UPDATE and shared.intersection(kernel.parameters)
+    ]
+    kernels = tuple(map(kept, rest))
     tensors = dict(graph.tensors)
     for kernel in graph.kernels:
         if kernel.name in aside and kernel.family != "dropout":

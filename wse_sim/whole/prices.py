@@ -6,7 +6,7 @@
     auto       composed if the fabric can step the wafer, all kernels are supported and the plan fits; plain otherwise
 
 Table look-ups, dropout, a loss inside the model and updates by optimizers other than sgd have no program. They
-keep their plain price in a composed plan. A note of the plan states which prices it has, and why they are plain.
+keep their plain price in a composed plan; so does the sum of gradients of a table that is also the weight of a layer. A note of the plan states which prices it has, and why they are plain.
 
 The wafer decides, not the model: on one wafer, a larger model must not become faster because its prices change.
 """
@@ -26,7 +26,6 @@ from wse_sim.modes.base import expect
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole.bundles import settled
 from wse_sim.whole.coverage import check_wafer
-from wse_sim.whole.host_part import check_tables, looked_up
 from wse_sim.whole.lower import is_laid, priced_graph, with_programs, without_program
 from wse_sim.whole.trained.coverage import check_any
 from wse_sim.whole.trained.rounds import in_program_rounds
@@ -37,10 +36,12 @@ AUTO, COMPOSED, PLAIN = "auto", "composed", "plain"
 
 @dataclass(frozen=True)
 class ComposedGraph:
-    """A graph with the layouts of the fabric programs; `plain` names the forward kernels without a program."""
+    """A graph with the layouts of the fabric programs; `plain` names the forward kernels without a program, `shared` the
+    weights that layers with a program share with them."""
 
     graph: KernelGraph
     plain: tuple[str, ...]
+    shared: tuple[str, ...] = ()
 
     @property
     def note(self) -> str:
@@ -52,6 +53,7 @@ class ComposedGraph:
         without = [f"'{name}'" for name in self.plain[:3]] + [
             f"updates by {name}" for name in sorted(updates - {"sgd"})
         ]
+        without += [f"the sum of the gradients of table '{name}'" for name in self.shared]
         if len(self.plain) > 3:
             without.insert(3, f"{len(self.plain) - 3} more")
         return f"{text}, except for {', '.join(without)}, which have no program" if without else text
@@ -74,13 +76,14 @@ def composed_graph(graph: KernelGraph) -> ComposedGraph:
     laid = priced_graph(graph)
     aside = without_program(laid)
     _check_equal(graph, laid)
-    if laid.training:
-        front = looked_up(laid)
-        forward = [one for one in laid.kernels if one.phase is Phase.FORWARD and one not in front]
-        check_tables(laid, front, forward)
     check_any(with_programs(_by_sgd(laid)))
-    plain = tuple(one.name for one in laid.kernels if one.phase is Phase.FORWARD and one.name in aside)
-    return ComposedGraph(laid, plain)
+    forward = [one for one in laid.kernels if one.phase is Phase.FORWARD]
+    weights = [
+        {name for one in forward if (one.name in aside) is is_aside for name in one.parameters}
+        for is_aside in (True, False)
+    ]
+    shared = tuple(sorted(weights[0] & weights[1])) if laid.training else ()
+    return ComposedGraph(laid, tuple(one.name for one in forward if one.name in aside), shared)
 
 
 def plan_with(

@@ -261,16 +261,29 @@ class TrainedDense(TrainedKind):
     # ---- program ---------------------------------------------------------------------------------------------------
 
     def most_in_flight(self) -> int:
-        """Return the samples in flight: limited by the memory of inlets, last row, and the core that buffers
-        the residual."""
-        usable = HELD_FRACTION * FabricConfig.from_wafer(self.wafer).sram_usable_bytes
-        most = usable // (FP16_BYTES * self.tokens * max(self.products.inputs))
+        """Return the samples in flight: limited by the memory of inlets and last row; 0 if the core that buffers the
+        residual has no room for one."""
+        most = self._usable // (FP16_BYTES * self.tokens * max(self.products.inputs))
         if of_last := self.products.held_bytes(1):
-            most = min(most, usable // of_last)
-        if self.has_residual:
-            held = usable // (FP16_BYTES * self.tokens * self.features)
-            most = most if held >= RECEIVERS else min(most, held)
-        return int(most)
+            most = min(most, self._usable // of_last)
+        return int(most) if self._slots or not self.has_residual else 0
+
+    @property
+    def _usable(self) -> float:
+        return HELD_FRACTION * FabricConfig.from_wafer(self.wafer).sram_usable_bytes
+
+    @property
+    def _slots(self) -> int:
+        """Samples of the residual that the core next to the last row can buffer.
+
+        One is enough for any number in flight: what deals it out waits for no later sample.
+        """
+        return int(min(RECEIVERS, self._usable // (FP16_BYTES * self.tokens * self.features)))
+
+    def held_samples(self, tensor: str) -> int | None:
+        """Return the samples of a residual that wait: those of the buffer, and one on the last row."""
+        is_residual = self.has_residual and tensor == self.kernel.inputs[1]
+        return self._slots + 1 if is_residual else None
 
     def build_batch(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
         """Write all cores and routes."""
@@ -282,7 +295,7 @@ class TrainedDense(TrainedKind):
         is_heard = added is not None and self.residual_is_last
         self.products.beside = None if is_heard else added
         self.products.build(b, ports, batch)
-        beside = Beside(b, self.products, batch)
+        beside = Beside(b, self.products, batch, self._slots)
         back = leaving.get(self.kernel.inputs[0], [])
         for bundle, group in enumerate(self._row_groups):
             for row in group:

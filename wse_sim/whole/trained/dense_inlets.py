@@ -37,6 +37,7 @@ class Beside:
     b: Builder
     products: Products
     batch: Batch
+    slots: int  # samples of a residual that fit at the end of the last row
 
     def write_row(self, row: int, group: range, arriving: int, back: int | None) -> None:
         """Write the core next to a row of inputs, one of a group with the same bundle; `back` is the color on
@@ -182,7 +183,7 @@ class Beside:
         later sample at the next lower priority; after the lowest priority, all start again.
         """
         products, d = self.products, self.batch.in_flight
-        features, count = products.features, min(d, RECEIVERS)
+        features, count = products.features, min(d, self.slots)
         slots: list[Buffer] = [
             self.b.buffer(f"{products.name}.residual {i}", products.tokens * features, "fp16", self.end)
             for i in range(count)
