@@ -91,9 +91,10 @@ PLAIN = Access()
 class Derived:
     """How a parameter follows from parameters of the module.
 
-    `rule` is "rows" (rows `first` to `end` of one parameter), "transposed", or "scale" or "shift" of a batch norm with running
-    statistics: ``a x + b`` with ``a = weight / sqrt(running_var + epsilon)`` and ``b = bias - a running_mean``.  `source` is the
-    parameter, itself derived or the name of one of the module; of a batch norm it is the name of the module.
+    `rule` is "rows" (rows `first` to `end` of one parameter), "transposed", "flat" (filters as rows of a matrix), or "scale" or
+    "shift" of a batch norm with running statistics: ``a x + b`` with ``a = weight / sqrt(running_var + epsilon)`` and ``b = bias -
+    a running_mean``.  `source` is the parameter, itself derived or the name of one of the module; of a batch norm it is the name
+    of the module.
     """
 
     rule: str
@@ -109,7 +110,10 @@ class Derived:
         whole = self.source.value(weights) if isinstance(self.source, Derived) else weights.get(self.source)
         if whole is None:
             return None
-        return np.asarray(whole).T if self.rule == "transposed" else np.asarray(whole)[self.first : self.end]
+        found = np.asarray(whole)
+        if self.rule == "flat":
+            return found.reshape(len(found), -1)
+        return found.T if self.rule == "transposed" else found[self.first : self.end]
 
     def _affine(self, weights: Mapping[str, NDArray[np.float32]]) -> NDArray[np.float32] | None:
         parts = ("weight", "bias", "running_mean", "running_var")

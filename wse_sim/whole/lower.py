@@ -16,6 +16,7 @@ from wse_sim.whole.host_part import (
     behind_host,
     forward_graph,
     looked_up,
+    with_patches,
     with_rows_of_host,
     with_tokens_first,
     without_dropout,
@@ -28,11 +29,13 @@ from wse_sim.whole.regions.norm import affine_parts
 from wse_sim.whole.residual_sums import summed_apart
 from wse_sim.whole.side_by_side import PACKED, WITHOUT_PROGRAM, link_attributes, packed_tensors
 from wse_sim.whole.split_products import transposed, unpacked
-from wse_sim.whole.tokens import with_pooled_tokens
+from wse_sim.whole.tokens import with_first_tokens, with_pooled_tokens
 
 Pass = Callable[[KernelGraph], KernelGraph]
 REWRITES: tuple[Pass, ...] = (
+    with_patches,
     with_pooled_tokens,
+    with_first_tokens,
     with_affine,
     with_scales,
     with_steps,
@@ -41,7 +44,9 @@ REWRITES: tuple[Pass, ...] = (
     summed_apart,
 )
 """Passes that keep all work on the wafer, in order; a pass that changes nothing returns the same graph."""
-TRAINING_REWRITES = tuple(one for one in REWRITES if one is not with_affine)
+OF_INFERENCE = (with_patches, with_first_tokens, with_affine)
+"""Those of an inference graph alone."""
+TRAINING_REWRITES = tuple(one for one in REWRITES if one not in OF_INFERENCE)
 """The same for the forward part of a training graph."""
 PASSES: tuple[Pass, ...] = (with_tokens_first, behind_host, with_rows_of_host, *REWRITES)
 """Passes over an inference graph that is simulated, in order."""
@@ -149,6 +154,8 @@ def laid_graph(graph: KernelGraph, *, streamed: bool = False) -> KernelGraph:
         # extends.
         passed = kernel if kernel.name in forward else forward.get(kernel.name.rpartition(".")[0], kernel)
         lays = LAYS.get(kernel.family, {}) | (affine_parts(passed) if passed.family == kernel.family else {})
+        if in_regions and "inputs" in kernel.attrs and kernel.family in POINTWISE:
+            lays = lays | {"inputs": max(1, len(kernel.inputs))}  # parameters rest on the cores
         owner = forward.get(kernel.forward) if kernel.family == "activation" else None
         if is_network and owner is not None and owner.family in MEETS:
             lays = lays | {"met": True}

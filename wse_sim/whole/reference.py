@@ -32,6 +32,7 @@ from wse_sim.kernels.families.pool2d import Pool2dAttributes
 from wse_sim.whole.covered import is_chain
 from wse_sim.whole.regions.convolution import statistics_of
 from wse_sim.whole.regions.fused import items_of
+from wse_sim.whole.regions.joined import FIRST, rows_of
 from wse_sim.whole.regions.pointwise import met_by, operators_of, taken_by
 from wse_sim.whole.tokens import tokens_pooled
 
@@ -216,8 +217,11 @@ class Reference:
     def _joined(
         self, kernel: Kernel, operands: Sequence[torch.Tensor], weights: Mapping[str, torch.Tensor]
     ) -> torch.Tensor:
-        front = self._copy(weights[kernel.parameters[0]])
-        rows = front.reshape(1, -1, front.shape[-1]).expand(len(operands[0]), -1, -1)
+        if kernel.attrs.get("op") == FIRST:
+            return operands[0].reshape(len(operands[0]), rows_of(self.graph, kernel.inputs[0]), -1)[:, :1]
+        front = [self._copy(weights[name]) for name in kernel.parameters]
+        rows = torch.cat([one.reshape(1, -1, one.shape[-1]) for one in front], 1)
+        rows = rows.expand(len(operands[0]), -1, -1)
         return torch.cat([rows, operands[0].reshape(len(rows), -1, rows.shape[-1])], 1)
 
     def _attention(
