@@ -394,3 +394,22 @@ def host_rows(graph: KernelGraph, module: torch.nn.Module, args: tuple[object, .
             f"the graph takes {listed}, which is not the one tensor of this module; give the graph of the module"
         )
     return found[names[0]]
+
+
+def constants_of(
+    graph: KernelGraph, module: torch.nn.Module, args: tuple[object, ...]
+) -> dict[str, NDArray[np.float32]]:
+    """Return the tables of the module that the programs of `graph` hold next to its weights: cosines and sines of rotations,
+    (tokens, features that turn), by name."""
+    names = [
+        name
+        for kernel in graph.kernels
+        for name in kernel.parameters
+        if graph.tensors[name].kind is TensorKind.CONSTANT
+    ]
+    if not names:
+        return {}
+    from wse_sim.frontend.values import values_of
+
+    found = values_of(module, args, names)
+    return {name: value.reshape(-1, value.shape[-1]) for name, value in found.items()}

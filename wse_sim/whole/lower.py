@@ -22,11 +22,13 @@ from wse_sim.whole.host_part import (
     without_dropout,
     without_logarithm,
 )
-from wse_sim.whole.regions.contract import POINTWISE
+from wse_sim.whole.regions.contract import PAIR, POINTWISE
 from wse_sim.whole.regions.depthwise import Depthwise
 from wse_sim.whole.regions.fused import items_of
 from wse_sim.whole.regions.norm import affine_parts
+from wse_sim.whole.regions.rotated import is_rotation
 from wse_sim.whole.residual_sums import summed_apart
+from wse_sim.whole.rotations import with_rotations
 from wse_sim.whole.side_by_side import PACKED, WITHOUT_PROGRAM, link_attributes, packed_tensors
 from wse_sim.whole.split_products import transposed, unpacked
 from wse_sim.whole.tokens import with_first_tokens, with_pooled_tokens
@@ -41,10 +43,11 @@ REWRITES: tuple[Pass, ...] = (
     with_steps,
     transposed,
     unpacked,
+    with_rotations,
     summed_apart,
 )
 """Passes that keep all work on the wafer, in order; a pass that changes nothing returns the same graph."""
-OF_INFERENCE = (with_patches, with_first_tokens, with_affine)
+OF_INFERENCE = (with_patches, with_first_tokens, with_affine, with_rotations)
 """Those of an inference graph alone."""
 TRAINING_REWRITES = tuple(one for one in REWRITES if one not in OF_INFERENCE)
 """The same for the forward part of a training graph."""
@@ -156,6 +159,8 @@ def laid_graph(graph: KernelGraph, *, streamed: bool = False) -> KernelGraph:
         lays = LAYS.get(kernel.family, {}) | (affine_parts(passed) if passed.family == kernel.family else {})
         if in_regions and "inputs" in kernel.attrs and kernel.family in POINTWISE:
             lays = lays | {"inputs": max(1, len(kernel.inputs))}  # parameters rest on the cores
+        if in_regions and is_rotation(kernel):
+            lays = lays | {"unit_words": kernel.dims["cols"] // PAIR}
         owner = forward.get(kernel.forward) if kernel.family == "activation" else None
         if is_network and owner is not None and owner.family in MEETS:
             lays = lays | {"met": True}

@@ -18,6 +18,7 @@ from wse_sim.kernels.blocks.word_rows import is_light
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.regions.contract import PAIR, POINTWISE, stream_order, token_words
 from wse_sim.whole.regions.fused import items_of
+from wse_sim.whole.regions.rotated import is_rotation
 
 WITHOUT_PROGRAM = ("embedding", "dropout", "cross_entropy")
 """Families without a fabric program: the host does their work, or the loss that a training run adds."""
@@ -108,15 +109,17 @@ def _tied_least(graph: KernelGraph, least: Mapping[str, int]) -> dict[str, int]:
 
 
 def bands_of(graph: KernelGraph, kernel: Kernel) -> int:
-    """Return the bands of heads of attention: 1 unless dense layers make all its operands and read its
-    result."""
-    heads, width = int(kernel.dims["heads"]), int(kernel.dims["d"])
+    """Return the bands of heads of attention: 1 unless dense layers or rotations make all its operands, and dense layers
+    read its result."""
+    heads, width = int(kernel.dims.get("kv_heads", kernel.dims["heads"])), int(kernel.dims["d"])
     names = {*kernel.inputs, *kernel.outputs}
     others = [one for one in graph.kernels if one is not kernel]
     made = {name for one in others for name in one.outputs}
     ends = [(one, name) for one in others for name in names.intersection((*one.inputs, *one.outputs))]
-    is_split = all(one.family == "gemm" and _splits(graph, one, name) for one, name in ends)
-    is_split &= names <= made | set(kernel.outputs) and heads == kernel.dims.get("kv_heads", heads)
+    is_split = all(
+        (one.family == "gemm" or is_rotation(one)) and _splits(graph, one, name) for one, name in ends
+    )
+    is_split &= names <= made | set(kernel.outputs)
     return _most(heads, MOST_BANDS) if is_split and width % PAIR == 0 else 1
 
 

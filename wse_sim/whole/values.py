@@ -29,7 +29,7 @@ from wse_sim.errors import ModelError
 from wse_sim.graph import KernelGraph
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
-from wse_sim.whole.host_part import LOGARITHM, patches_of
+from wse_sim.whole.host_part import LOGARITHM, constants_of, patches_of
 from wse_sim.whole.learn import TrainedRun, train_whole
 from wse_sim.whole.reference import Reference
 from wse_sim.whole.run import WholeRun, run_whole
@@ -168,6 +168,7 @@ def check_values(
     truth.eval()  # the whole fabric trains without dropout, and covers nothing else that differs in training
     start = {name: value.detach().clone().numpy() for name, value in truth.state_dict().items()}
     x = torch.tensor(np.asarray(values, np.float32))
+    start |= constants_of(plan.graph, truth, (x[:1],))
     patches = patches_of(plan.graph, start, np.asarray(values, np.float32))
     sent = x if patches is None else torch.tensor(patches)
     if not plan.graph.training:
