@@ -241,7 +241,7 @@ def pointwise(
 
     T = n (issue + special e + scalar) + instructions o + fill,  n = ceil(elements / cores)
 
-    `bundles`, if not None: n is rounded up to whole words, which a core receives operand by operand, and
+    `bundles`, if not None: n is rounded up to whole words (or units), which a core receives operand by operand, and
     sends. In a region all operands share the links of its cores. The rows form up to `bundles.most` bands with
     one bundle of the words of every token each, and the fastest number is counted. Cores of a column send in
     sequence, so a region of the wafer's full height leaves its last row to other streams.
@@ -260,7 +260,8 @@ def pointwise(
         size = largest_of(elements, count, bundles)
         n = ceil_div(size, rows * tiling.cols) if bundles is not None else per_core(elements, tiling)
         if bundles is not None:
-            n = ceil_div(n, 4 // bytes_of(dtype)) * (4 // bytes_of(dtype))
+            unit = bundles.unit * 4 // bytes_of(dtype)
+            n = ceil_div(n, unit) * unit
         compute = n * (issue + scalar)
         odd = n * special * wafer.special_element_cycles
         startup = instructions * wafer.vector_start_cycles + 0.0 * n
@@ -279,6 +280,8 @@ def pointwise(
         )
 
     def is_possible(count: int) -> Size:
+        if bundles is not None and bundles.unit > 1 and bundles.of_token // bundles.unit % count:
+            return np.zeros(np.shape(high), bool)
         return (count == 1 or high >= count * inputs) & (bundles is None or count >= bundles.least)
 
     found = band(1)

@@ -185,11 +185,12 @@ class Attributes:
 
 class Bundles(NamedTuple):
     """Parallel streams of a tensor: `least` to `most`, of tokens of `of_token` words; each has a part of every
-    token."""
+    token. `unit` words stay together in a stream and on a core."""
 
     most: int
     of_token: int
     least: int = 1
+    unit: int = 1
 
 
 def spaced(counts: Sequence[int], dense: int = 16, step: float = 1.125) -> list[int]:
@@ -212,13 +213,15 @@ class WordAttributes(Attributes):
 
     in_words: bool = attribute(False, "each core receives and sends whole words")
     token_words: int = attribute(0, "words of a token, divided among its parallel streams; 0: not given")
+    unit_words: int = attribute(1, "words of a token that stay together on a core")
 
     @property
     def bundles(self) -> Bundles | None:
         """Parallel streams of whole words; None if elements have no fixed layout."""
         if not self.in_words:
             return None
-        return Bundles(self.most_bundles if self.token_words else 1, self.token_words, self.least_bundles)
+        most = self.most_bundles if self.token_words else 1
+        return Bundles(most, self.token_words, self.least_bundles, self.unit_words)
 
 
 _DECLARED: dict[type[Attributes], Mapping[str, Parameter]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from torch import nn
 from tests.whole.test_dense_chain import plan_of
 from wse_sim import api
 from wse_sim.errors import ModelError
-from wse_sim.graph import KernelGraph
+from wse_sim.graph import KernelGraph, frozen
+from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole import (
     check_graph,
     compare_with_engine,
@@ -21,6 +23,9 @@ from wse_sim.whole import (
     run_whole,
     train_whole,
 )
+from wse_sim.whole.host_part import patches_of
+from wse_sim.whole.parallel_links import link_attributes
+from wse_sim.whole.regions.leading_rows import JoinedRows
 from wse_sim.whole.values import check_values
 
 T, INPUTS, E, CLASSES = 6, 16, 12, 10
@@ -175,3 +180,77 @@ def test_a_row_behind_the_tokens_is_refused() -> None:
     """It is not taken for one in front."""
     with pytest.raises(ModelError, match="kernel 'cat' moves elements"):
         check_graph(inputs_over_rows(api.lower(Behind(), (torch.zeros(1, 2, 8, 8),))))
+
+
+class Convolved(Patches):
+    """Patches by a convolution, two rows before them, and the first row of the norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = nn.Conv2d(2, E, 4, 4)  # type: ignore[assignment]
+        self.second = nn.Parameter(torch.randn(1, 1, E))
+        self.places = nn.Parameter(torch.randn(1, 6, E) / 4)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        """(batch, 2, 8, 8) to (batch, classes)."""
+        x = self.patch(image).flatten(2).transpose(1, 2)
+        front = [one.expand(len(x), -1, -1) for one in (self.first, self.second)]
+        return self.head(self.norm(torch.cat([*front, x], 1) + self.places)[:, 0])
+
+
+def convolved(least: int = 0) -> tuple[nn.Module, PipelinedPlan]:
+    """Return such a model, and its plan with at least `least` bundles of the rows, if given."""
+    torch.manual_seed(0)
+    model = Convolved().eval()
+    graph = inputs_over_rows(api.lower(model, (torch.zeros(1, 2, 8, 8),)))
+    if least:
+        links = link_attributes(graph, {}, {"cat.out": least})
+        kernels = tuple(
+            dataclasses.replace(one, attrs=frozen({**one.attrs, **links.get(one.name, {})}))
+            for one in graph.kernels
+        )
+        graph = dataclasses.replace(graph, kernels=kernels)
+    return model, plan_of(graph, 32)
+
+
+def test_a_convolution_of_patches_is_a_dense_layer() -> None:
+    """Its 32 inputs are the elements of a patch; rows of two parameters come first, and the head reads a row of 3 words of 4."""
+    model, plan = convolved()
+    assert {kernel.family for kernel in plan.graph.kernels} == {"gemm", "layout", "elementwise", "norm"}
+    first = plan.graph.kernel("patch")
+    assert (first.dims["m"], first.dims["k"]) == (4, 2 * 4 * 4)
+    images = np.random.default_rng(0).standard_normal((4, 2, 8, 8)).astype(np.float16).astype(np.float32)
+    checked = check_values(model, plan, images)
+    assert checked.largest("outputs")[0] <= 5 * ROUNDING
+    assert np.array_equal(
+        patches_of(plan.graph, {"patch.weight": np.zeros((E, 2, 4, 4), np.float32)}, images),
+        nn.functional.unfold(torch.tensor(images), 4, stride=4).transpose(1, 2).numpy(),
+    )
+    assert abs(compare_with_engine(plan).difference) < 0.05
+
+
+@pytest.mark.slow
+def test_rows_before_the_tokens_in_several_bundles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six words of a row in three bundles: two in each, so a core sends six rows of two words."""
+    monkeypatch.setattr(JoinedRows, "splits", lambda region, tensor: (3,))
+    model, plan = convolved(3)
+    assert next(one for one in plan.stages if one.name == "cat").cycles_per_sample == 6 * 2
+    images = np.random.default_rng(0).standard_normal((4, 2, 8, 8)).astype(np.float16).astype(np.float32)
+    assert check_values(model, plan, images).largest("outputs")[0] <= 5 * ROUNDING
+    joined = next(one for one in compare_with_engine(plan).regions if one.name == "cat")
+    assert joined.busiest == joined.engine == 6 * 2
+
+
+class Overlapping(Convolved):
+    """Patches that overlap."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = nn.Conv2d(2, E, 4, 3, 1)  # type: ignore[assignment]
+        self.places = nn.Parameter(torch.zeros(1, 11, E))
+
+
+def test_patches_that_overlap_are_refused() -> None:
+    """The host would have to send their elements twice."""
+    with pytest.raises(ModelError, match="kernel 'cat' moves elements"):
+        check_graph(inputs_over_rows(api.lower(Overlapping(), (torch.zeros(1, 2, 8, 8),))))

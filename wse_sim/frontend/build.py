@@ -27,6 +27,7 @@ from wse_sim.frontend.pairs import COMPLEX, as_pairs, is_complex, pair_shape
 from wse_sim.frontend.precision import Precision
 from wse_sim.frontend.repeats import find_repeats
 from wse_sim.frontend.rewrites import Applied, fuse, rewrite
+from wse_sim.frontend.rotations import ATTENTION, ROTARY, Taken, features_turned, heads_taken
 from wse_sim.frontend.samples import in_doubt, settled
 from wse_sim.frontend.steps import says_more, steps_of
 from wse_sim.frontend.trace import VIEWS, Argument, Node, NodeRef, Trace
@@ -218,8 +219,22 @@ class _Builder:
             transposed=transposed_weight(self.trace, nodes[0], self.tensor_of) if names else "",
             factor=self._factor(nodes) if "scale" in fused_items(kernel) else 1.0,
             steps=self._steps(kernel, nodes),
+            heads=self._heads(kernel, nodes[0]),
+            pairs=str(nodes[0].kwargs.get("pairs", "")) if nodes[0].op == ROTARY else "",
+            turned=features_turned(self.trace, nodes[0]),
         )
         return dataclasses.replace(kernel, access=access)
+
+    def _heads(self, kernel: Kernel, node: Node) -> tuple[Taken, ...]:
+        """Return what a rotation, or attention that reads one or has fewer heads of keys, takes head by head."""
+        if node.op == ROTARY:
+            return heads_taken(self.trace, node, self.tensor_of)
+        if node.op not in ATTENTION:
+            return ()
+        bases = [self.trace.base(ref) for ref in node.args[:3]]
+        is_turned = any(base is not None and base.op == ROTARY for base in bases)
+        is_grouped = kernel.dims.get("kv_heads") != kernel.dims.get("heads")
+        return heads_taken(self.trace, node, self.tensor_of) if is_turned or is_grouped else ()
 
     def _steps(self, kernel: Kernel, nodes: tuple[Node, ...]) -> tuple[Step, ...]:
         """Return the elementwise steps of a kernel, or of the epilogue of a product.

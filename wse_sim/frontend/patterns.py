@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wse_sim.frontend.classify import HIDDEN, distinct_heads, kind_of_mask, mask_kind
+from wse_sim.frontend.rotations import ROTARY, pairs_of, whole_head
 from wse_sim.frontend.trace import PARTIAL_VIEWS, VIEWS, Argument, Node, NodeRef, Trace
 
 
@@ -242,7 +243,8 @@ class Rotary:
             turned = _base(trace, crossed.args[0], "cat", "stack")
             source = trace.base(straight.args[0])
             if turned is not None and source is not None and self._is_rotation(turned, source, trace):
-                return made_from(node, "wse.rotary", (straight.args[0], straight.args[1], crossed.args[1]))
+                taken = straight.args[0], straight.args[1], crossed.args[1]
+                return made_from(node, ROTARY, taken, pairs=pairs_of(trace, taken[0], turned, taken[1:]))
         return None
 
     @staticmethod
@@ -262,7 +264,9 @@ class Rotary:
         source = trace.base(refs[1])
         if source is None or trace.base(turned.args[0]) is not source:
             return None
-        return made_from(node, "wse.rotary", (NodeRef(source.name), *turned.args[1:]))
+        whole = whole_head(trace, turned, rest)
+        pairs = turned.kwargs.get("pairs", "") if whole is not None else ""
+        return made_from(node, ROTARY, (whole or NodeRef(source.name), *turned.args[1:]), pairs=pairs)
 
 
 def _filled(step: Node, trace: Trace) -> str:

@@ -12,6 +12,7 @@ from wse_sim.frontend.build import lower_trace
 from wse_sim.frontend.capture import export, trace_exported
 from wse_sim.frontend.orders import ROWS
 from wse_sim.frontend.precision import precision_of
+from wse_sim.frontend.rotations import TABLES
 
 
 class _Recorder(torch.fx.Interpreter):
@@ -43,7 +44,7 @@ def values_of(
     """Return the values of the tensors in `names` of the module's inference graph, as fp32 arrays.
 
     The name of a kernel with the suffix :data:`ROWS` is the operand that the kernel reads through its view of
-    an input. Names without a value are left out.
+    an input; that of a rotation of positions with those of :data:`TABLES` its cosines or sines. Names without a value are left out.
     """
     was_training = module.training
     module.eval()
@@ -62,12 +63,24 @@ def values_of(
     recorder = _Recorder(program.graph_module)
     with torch.no_grad():
         recorder.run(*inputs)
+    recorder.values |= {
+        spec.target: value
+        for spec, value in zip(program.graph_signature.input_specs, inputs, strict=True)
+        if spec.target is not None
+    }
     of_node = {lowered.tensor_of[name]: name for name in lowered.tensor_of if name in recorder.values}
     for kernel in (one for one in lowered.graph.kernels if one.access.view):
         for ref in lowered.nodes_of[kernel.name][0].refs():
             base = lowered.trace.base(ref)
             if base is not None and base.kind == "input" and ref.name in recorder.values:
                 of_node[kernel.name + ROWS] = ref.name
+    for kernel in (one for one in lowered.graph.kernels if one.access.pairs):
+        tables = lowered.nodes_of[kernel.name][0].args[1:3]
+        of_node |= {
+            kernel.name + end: ref.name
+            for end, ref in zip(TABLES, tables, strict=True)
+            if ref.name in recorder.values
+        }
     found = {name: recorder.values[of_node[name]] for name in names if name in of_node}
     return {
         name: value.detach().float().numpy()

@@ -42,6 +42,14 @@ class Access:
         The weight that a product takes as (K, N) and not as (N, K).
     factor:
         The number by which a product multiplies its results (item "scale"), 0 where it is not one number.
+    heads:
+        Of attention behind rotations of positions or with fewer heads of keys, and of such rotations: the operands in order, each
+        with the first and the end of the features of a token that it takes head by head; empty where one is taken otherwise.
+    pairs:
+        Features of a head that a rotation of positions turns together: "halves" (i and i + d / 2), "neighbours" (2 i and 2 i +
+        1), or "" if that is not known.
+    turned:
+        The number of features of a head, the first, that the rotation turns.
     steps:
         Elementwise operators with their operands where some operand is a number.  The first step is ("", first value); of a
         product, whose steps follow its bias, the first value is its own result: ("", "").
@@ -60,6 +68,9 @@ class Access:
     transposed: str = ""
     factor: float = 1.0
     steps: tuple[Step, ...] = ()
+    heads: tuple[tuple[str, int, int], ...] = ()
+    pairs: str = ""
+    turned: int = 0
 
     def renamed(self, name_of: Callable[[str], str | None]) -> Access:
         """The same access to tensors with other names; `name_of` returns None for a name that stays."""
@@ -72,6 +83,7 @@ class Access:
             reordered=tuple(map(new, self.reordered)),
             order=tuple(map(new, self.order)),
             transposed=new(self.transposed),
+            heads=tuple((new(name), first, end) for name, first, end in self.heads),
             steps=tuple(
                 (op, new(operand) if isinstance(operand, str) else operand) for op, operand in self.steps
             ),
@@ -91,9 +103,10 @@ PLAIN = Access()
 class Derived:
     """How a parameter follows from parameters of the module.
 
-    `rule` is "rows" (rows `first` to `end` of one parameter), "transposed", or "scale" or "shift" of a batch norm with running
-    statistics: ``a x + b`` with ``a = weight / sqrt(running_var + epsilon)`` and ``b = bias - a running_mean``.  `source` is the
-    parameter, itself derived or the name of one of the module; of a batch norm it is the name of the module.
+    `rule` is "rows" (rows `first` to `end` of one parameter), "transposed", "flat" (filters as rows of a matrix), or "scale" or
+    "shift" of a batch norm with running statistics: ``a x + b`` with ``a = weight / sqrt(running_var + epsilon)`` and ``b = bias -
+    a running_mean``.  `source` is the parameter, itself derived or the name of one of the module; of a batch norm it is the name
+    of the module.
     """
 
     rule: str
@@ -109,7 +122,10 @@ class Derived:
         whole = self.source.value(weights) if isinstance(self.source, Derived) else weights.get(self.source)
         if whole is None:
             return None
-        return np.asarray(whole).T if self.rule == "transposed" else np.asarray(whole)[self.first : self.end]
+        found = np.asarray(whole)
+        if self.rule == "flat":
+            return found.reshape(len(found), -1)
+        return found.T if self.rule == "transposed" else found[self.first : self.end]
 
     def _affine(self, weights: Mapping[str, NDArray[np.float32]]) -> NDArray[np.float32] | None:
         parts = ("weight", "bias", "running_mean", "running_var")

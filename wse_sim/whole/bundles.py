@@ -28,6 +28,7 @@ from wse_sim.whole.parallel_links import link_attributes
 from wse_sim.whole.regions import KINDS, RegionKind, region_of
 from wse_sim.whole.regions.contract import PlacedKernel, token_words
 from wse_sim.whole.regions.dense import Dense
+from wse_sim.whole.regions.leading_rows import JoinedRows
 from wse_sim.whole.regions.norm import NormRegion
 from wse_sim.whole.regions.pointwise import Pointwise
 
@@ -227,10 +228,10 @@ def _unmet(plan: PipelinedPlan, regions: Sequence[RegionKind]) -> tuple[dict[str
 
 
 def _can_grow(region: RegionKind, tensor: str) -> bool:
-    """Return whether a larger region could have more bundles of a tensor: norms and elementwise work of all tensors,
-    layers of their results."""
+    """Return whether a larger region could have more bundles of a tensor: norms, elementwise work and rows before the
+    tokens of all tensors, layers of their results."""
     is_result = isinstance(region, Dense) and tensor == region.kernel.outputs[0]
-    return is_result or isinstance(region, NormRegion | Pointwise)
+    return is_result or isinstance(region, NormRegion | Pointwise | JoinedRows)
 
 
 def _needed(region: RegionKind, tensor: str, pace: float, least: int = 1) -> int | None:

@@ -15,6 +15,7 @@ from wse_sim.whole.host_part import (
     behind_host,
     forward_graph,
     looked_up,
+    with_patches,
     with_rows_of_host,
     with_tokens_first,
     without_dropout,
@@ -27,26 +28,33 @@ from wse_sim.whole.parallel_links import (
     packed_tensors,
     trained_bundles,
 )
-from wse_sim.whole.regions.contract import POINTWISE
+from wse_sim.whole.regions.contract import PAIR, POINTWISE
 from wse_sim.whole.regions.depthwise import Depthwise
 from wse_sim.whole.regions.fused_work import items_of
 from wse_sim.whole.regions.norm import affine_parts
+from wse_sim.whole.regions.rotation_tables import is_rotation
 from wse_sim.whole.residual_sums import summed_apart
+from wse_sim.whole.rotations import with_rotations
 from wse_sim.whole.split_products import transposed, unpacked
-from wse_sim.whole.tokens import with_pooled_tokens
+from wse_sim.whole.tokens import with_first_tokens, with_pooled_tokens
 
 Pass = Callable[[KernelGraph], KernelGraph]
 REWRITES: tuple[Pass, ...] = (
+    with_patches,
     with_pooled_tokens,
+    with_first_tokens,
     with_affine,
     with_scales,
     with_steps,
     transposed,
     unpacked,
+    with_rotations,
     summed_apart,
 )
 """Passes that keep all work on the wafer, in order; a pass that changes nothing returns the same graph."""
-TRAINING_REWRITES = tuple(one for one in REWRITES if one is not with_affine)
+OF_INFERENCE = (with_patches, with_first_tokens, with_affine, with_rotations)
+"""Those of an inference graph alone."""
+TRAINING_REWRITES = tuple(one for one in REWRITES if one not in OF_INFERENCE)
 """The same for the forward part of a training graph."""
 PASSES: tuple[Pass, ...] = (with_tokens_first, behind_host, with_rows_of_host, *REWRITES)
 """Passes over an inference graph that is simulated, in order."""
@@ -152,6 +160,10 @@ def laid_graph(graph: KernelGraph, *, streamed: bool = False) -> KernelGraph:
         # extends.
         passed = kernel if kernel.name in forward else forward.get(kernel.name.rpartition(".")[0], kernel)
         lays = LAYS.get(kernel.family, {}) | (affine_parts(passed) if passed.family == kernel.family else {})
+        if in_regions and "inputs" in kernel.attrs and kernel.family in POINTWISE:
+            lays = lays | {"inputs": max(1, len(kernel.inputs))}  # parameters rest on the cores
+        if in_regions and is_rotation(kernel):
+            lays = lays | {"unit_words": kernel.dims["cols"] // PAIR}
         owner = forward.get(kernel.forward) if kernel.family == "activation" else None
         if is_network and owner is not None and owner.family in MEETS:
             lays = lays | {"met": True}

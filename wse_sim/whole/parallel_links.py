@@ -2,8 +2,8 @@
 
 A tensor travels in bundles whose words per token differ by at most one, and all regions at its ends use the
 same number. Attention has one per band of heads (attribute `bands`) if dense layers are at its other ends.
-Dense layers, norms and elementwise work take as many as the pace needs, up to one per word of a token; the
-operands and the result of a norm or of elementwise work have the same number, which divides the words of a
+Dense layers, norms, elementwise work and rows before the tokens take as many as the pace needs, up to one per word of a
+token; the operands and the result of all but dense layers have the same number, which divides the words of a
 token that a norm reads. The plan prices regions accordingly (attributes `link_words`, `most_bundles`,
 `token_words`): a link takes `wavelet_cycles` per word.
 """
@@ -18,10 +18,13 @@ from wse_sim.kernels.blocks.word_rows import is_light
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.regions.contract import PAIR, POINTWISE, stream_order, token_words
 from wse_sim.whole.regions.fused_work import items_of
+from wse_sim.whole.regions.rotation_tables import is_rotation
 
 WITHOUT_PROGRAM = ("embedding", "dropout", "cross_entropy")
 """Families without a fabric program: the host does their work, or the loss that a training run adds."""
 PACKED = 3  # queries, keys and values
+AS_ONE = (*POINTWISE, "norm", "layout")
+"""Families whose operands and result have the same number of bundles."""
 MOST_BANDS = 16  # bands of attention; each has four streams
 
 
@@ -34,6 +37,7 @@ def link_attributes(
     bundles of its operands: at most that of `limits`, by tensor; and for norms, elementwise work and results of
     layers the smallest one, `least` by tensor."""
     most = {name: min(count, limits.get(name, count)) for name, count in most_bundles(graph).items()}
+    least = _tied_least(graph, least)
     out: dict[str, dict[str, object]] = {}
     for kernel in graph.kernels:
         first = next(iter(kernel.inputs), None)
@@ -41,13 +45,13 @@ def link_attributes(
             continue
         tensors = [name for name in (*kernel.inputs, *kernel.outputs) if name in most]
         words = max(graph.tensors[name].elements / graph.samples / PAIR / most[name] for name in tensors)
-        # The cost of elementwise work includes the links that its operands share, that of a norm its links.
-        own = 0 if kernel.family in (*POINTWISE, "norm") else round(words)
+        # The cost of elementwise work includes the links that its operands share, that of a norm or of joined rows its links.
+        own = 0 if kernel.family in AS_ONE else round(words)
         out[kernel.name] = {"link_words": own, "most_bundles": most[first]}
-        if kernel.family in POINTWISE:
+        if kernel.family in (*POINTWISE, "layout"):
             out[kernel.name]["token_words"] = token_words(graph, kernel.outputs[0])
         needed = kernel.outputs if kernel.family == "gemm" else tensors
-        is_wide = kernel.family in (*POINTWISE, "norm", "gemm")
+        is_wide = kernel.family in (*AS_ONE, "gemm")
         if is_wide and (fewest := max((least.get(name, 0) for name in needed), default=0)):
             out[kernel.name]["least_bundles"] = fewest
         if kernel.family == "attention":
@@ -80,7 +84,7 @@ def most_bundles(graph: KernelGraph) -> dict[str, int]:
             bands, parts = bands_of(graph, kernel), PACKED if len(kernel.inputs) == 1 else 1
             found |= dict.fromkeys(set(kernel.inputs) & set(found), bands * parts)
             found |= dict.fromkeys(set(kernel.outputs) & set(found), bands)
-    tied = [kernel for kernel in graph.kernels if kernel.family in (*POINTWISE, "norm")]
+    tied = [kernel for kernel in graph.kernels if kernel.family in AS_ONE]
     tied = [kernel for kernel in tied if kernel.inputs and kernel.outputs[0] in found]
     for _ in tied:  # one tie may follow from another
         for kernel in tied:
@@ -115,16 +119,30 @@ def _splits_in_training(kernel: Kernel, tensor: str) -> bool:
     return tensor not in kernel.inputs[1:] and not is_result_of_sum
 
 
+def _tied_least(graph: KernelGraph, least: Mapping[str, int]) -> dict[str, int]:
+    """Return the smallest numbers of bundles with those of the tensors that must have as many."""
+    found = dict(least)
+    tied = [kernel for kernel in graph.kernels if found and kernel.family in AS_ONE]
+    for _ in tied:  # one tie may follow from another
+        for kernel in tied:
+            names = (*kernel.inputs, *kernel.outputs)
+            if most := max(found.get(name, 0) for name in names):
+                found |= dict.fromkeys(names, most)
+    return found
+
+
 def bands_of(graph: KernelGraph, kernel: Kernel) -> int:
-    """Return the bands of heads of attention: 1 unless dense layers make all its operands and read its
-    result."""
-    heads, width = int(kernel.dims["heads"]), int(kernel.dims["d"])
+    """Return the bands of heads of attention: 1 unless dense layers or rotations make all its operands, and dense layers
+    read its result."""
+    heads, width = int(kernel.dims.get("kv_heads", kernel.dims["heads"])), int(kernel.dims["d"])
     names = {*kernel.inputs, *kernel.outputs}
     others = [one for one in graph.kernels if one is not kernel]
     made = {name for one in others for name in one.outputs}
     ends = [(one, name) for one in others for name in names.intersection((*one.inputs, *one.outputs))]
-    is_split = all(one.family == "gemm" and _splits(graph, one, name) for one, name in ends)
-    is_split &= names <= made | set(kernel.outputs) and heads == kernel.dims.get("kv_heads", heads)
+    is_split = all(
+        (one.family == "gemm" or is_rotation(one)) and _splits(graph, one, name) for one, name in ends
+    )
+    is_split &= names <= made | set(kernel.outputs)
     return _most(heads, MOST_BANDS) if is_split and width % PAIR == 0 else 1
 
 
@@ -133,7 +151,7 @@ def _splits(graph: KernelGraph, kernel: Kernel, tensor: str) -> bool:
     if kernel.family == "gemm":
         is_residual = tensor in kernel.inputs[1:]
         return kernel.inputs.count(tensor) < 2 and (not is_residual or is_light(items_of(kernel)))
-    return kernel.family in ("norm", *WITHOUT_PROGRAM) or (
+    return kernel.family in ("norm", "layout", *WITHOUT_PROGRAM) or (
         kernel.family in POINTWISE and graph.tensors[tensor].shape[-1] % PAIR == 0
     )
 

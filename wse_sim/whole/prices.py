@@ -111,11 +111,18 @@ def plan_with(
         if prices == AUTO:
             check_wafer(wafer)
         composed = composed_graph(graph)
+    except WseError as told:
+        if prices == COMPOSED:
+            raise ModelError(
+                f"{_reason(told)}, so the model has no composed prices; use prices=plain"
+            ) from told
+        return _noted(compiler(graph), _plain_note(_reason(told)))
+    try:
         found = scheduled(settled(composed.graph, compiler), schedule)
     except WseError as told:
         if prices == COMPOSED:
             raise
-        return _noted(compiler(graph), _plain_note(str(told).rpartition("; ")[0] or str(told)))
+        return _noted(compiler(graph), _plain_note(_reason(told)))
     if prices == COMPOSED:
         return _noted(found, composed.note)
     if isinstance(found, Infeasible):
@@ -123,6 +130,11 @@ def plan_with(
             compiler(graph), _plain_note(f"the programs of the fabric do not fit ({found.message})")
         )
     return _noted(found, composed.note)
+
+
+def _reason(told: WseError) -> str:
+    """Return a refusal without its remedy, which is one for programs."""
+    return str(told).rpartition("; ")[0] or str(told)
 
 
 def scheduled(found: Plan | Infeasible, schedule: str | None) -> Plan | Infeasible:

@@ -31,7 +31,9 @@ from wse_sim.kernels.families.norm import NormAttributes, affine_of
 from wse_sim.kernels.families.pool2d import Pool2dAttributes
 from wse_sim.whole.regions.convolution import statistics_of
 from wse_sim.whole.regions.fused_work import items_of
+from wse_sim.whole.regions.leading_rows import FIRST, rows_of
 from wse_sim.whole.regions.pointwise import met_by, operators_of, taken_by
+from wse_sim.whole.regions.rotation_tables import is_rotation, partner, table
 from wse_sim.whole.tokens import tokens_pooled
 
 Values = dict[str, torch.Tensor]
@@ -215,16 +217,19 @@ class Reference:
     def _joined(
         self, kernel: Kernel, operands: Sequence[torch.Tensor], weights: Mapping[str, torch.Tensor]
     ) -> torch.Tensor:
-        front = self._copy(weights[kernel.parameters[0]])
-        rows = front.reshape(1, -1, front.shape[-1]).expand(len(operands[0]), -1, -1)
+        if kernel.attrs.get("op") == FIRST:
+            return operands[0].reshape(len(operands[0]), rows_of(self.graph, kernel.inputs[0]), -1)[:, :1]
+        front = [self._copy(weights[name]) for name in kernel.parameters]
+        rows = torch.cat([one.reshape(1, -1, one.shape[-1]) for one in front], 1)
+        rows = rows.expand(len(operands[0]), -1, -1)
         return torch.cat([rows, operands[0].reshape(len(rows), -1, rows.shape[-1])], 1)
 
     def _attention(
         self, kernel: Kernel, operands: Sequence[torch.Tensor], _weights: Mapping[str, torch.Tensor]
     ) -> torch.Tensor:
         heads, width = int(kernel.dims["heads"]), int(kernel.dims["d"])
-        split = (len(operands[0]), -1, heads, width)
-        q, k, v = (x.reshape(split).transpose(1, 2) for x in operands)
+        q, k, v = (x.reshape(len(x), int(kernel.dims["q"]), -1, width).transpose(1, 2) for x in operands)
+        k, v = (x.repeat_interleave(heads // x.shape[1], 1) for x in (k, v))
         scores = q @ k.transpose(-1, -2) * (float(kernel.attrs.get("scale", 0.0)) or width**-0.5)
         if kernel.attrs.get("causal", False):
             later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
@@ -250,6 +255,8 @@ class Reference:
     def _pointwise(
         self, kernel: Kernel, operands: Sequence[torch.Tensor], weights: Mapping[str, torch.Tensor]
     ) -> torch.Tensor:
+        if is_rotation(kernel):
+            return self._rotation(kernel, operands[0], weights)
         held = dict(zip(kernel.inputs, operands, strict=True))
         held |= {name: self._copy(weights[name]) for name in kernel.parameters}
         value = held[taken_by(kernel)[0]]
@@ -265,6 +272,28 @@ class Reference:
             else:
                 value = self._function(op, value)
         return value
+
+    def _rotation(self, kernel: Kernel, x: torch.Tensor, weights: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        access, width = kernel.access, int(kernel.dims["cols"])
+        rows = self.graph.tensors[kernel.parameters[0]].shape[0]
+        x = x.reshape(len(x), rows, -1)
+        cosines, sines = (
+            self._copy(
+                torch.tensor(
+                    table(
+                        weights[name].detach().numpy(),
+                        width,
+                        x.shape[-1] // width,
+                        access.pairs,
+                        is_sine=i == 1,
+                    )
+                )
+            )
+            for i, name in enumerate(kernel.parameters)
+        )
+        other = torch.tensor(partner(width, access.turned, access.pairs))
+        met = x.reshape(len(x), rows, -1, width)[..., other].reshape(x.shape)
+        return self._words(x * cosines) + met * sines
 
 
 def _turned(found: torch.Tensor, z: torch.Tensor, elements: Sequence[int]) -> torch.Tensor:

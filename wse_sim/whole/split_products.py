@@ -45,7 +45,11 @@ def unpacked(graph: KernelGraph) -> KernelGraph:
         if product is None or not _comes_apart(graph, product):
             continue
         lie = names if reader.family == "attention" else sorted(names)
-        parts = {name: _part(product, name, (i, len(names)), tensors) for i, name in enumerate(lie)}
+        each = int(product.dims["n"]) // len(names)
+        parts = {
+            name: part_of_product(product, name, (i * each, (i + 1) * each), tensors)
+            for i, name in enumerate(lie)
+        }
         place = kernels.index(product)
         kernels[place : place + 1] = parts.values()
         inputs = tuple(parts[name].outputs[0] for name in names)
@@ -116,39 +120,45 @@ def transposed(graph: KernelGraph) -> KernelGraph:
 
 
 def _comes_apart(graph: KernelGraph, product: Kernel) -> bool:
-    """Return whether a product has one weight (N, K), at most a bias, and exactly one reader."""
+    """Return whether a product that can be split has exactly one reader."""
     readers = [kernel for kernel in graph.kernels if product.outputs[0] in kernel.inputs]
-    if product.family != "gemm" or len(readers) > 1 or not set(items_of(product)) <= {"bias"}:
+    return len(readers) == 1 and product_splits(graph, product)
+
+
+def product_splits(graph: KernelGraph, product: Kernel) -> bool:
+    """Return whether a product has one weight (N, K) and at most a bias, so that its results can be made in parts."""
+    if product.family != "gemm" or not set(items_of(product)) <= {"bias"}:
         return False
     shape = (int(product.dims["n"]), int(product.dims["k"]))
     is_output = graph.tensors[product.outputs[0]].kind is TensorKind.OUTPUT
     return not is_output and bool(product.parameters) and graph.tensors[product.parameters[0]].shape == shape
 
 
-def _part(product: Kernel, name: str, place_of: tuple[int, int], tensors: dict[str, Tensor]) -> Kernel:
-    """Return part `place` of `count` equal parts of a product, and add its tensors to `tensors`."""
-    place, count = place_of
-    features = int(product.dims["n"]) // count
+def part_of_product(
+    product: Kernel, name: str, features: tuple[int, int], tensors: dict[str, Tensor]
+) -> Kernel:
+    """Return the part of a product that makes the results from the first of `features` to the end; add its tensors to
+    `tensors`."""
+    first, end = features
     parameters = []
     for whole in product.parameters:
-        first, end = place * features, (place + 1) * features
         sliced = f"{whole}[{first}:{end}]"
         tensors[sliced] = dataclasses.replace(
             tensors[whole],
             name=sliced,
-            shape=(features, *tensors[whole].shape[1:]),
+            shape=(end - first, *tensors[whole].shape[1:]),
             derived=Derived("rows", tensors[whole].derived or whole, first, end),
         )
         parameters.append(sliced)
     out, before = f"{product.name}.{name}.out", tensors[product.outputs[0]]
-    tensors[out] = dataclasses.replace(before, name=out, shape=(*before.shape[:-1], features))
+    tensors[out] = dataclasses.replace(before, name=out, shape=(*before.shape[:-1], end - first))
     return dataclasses.replace(
         product,
         name=f"{product.name}.{name}",
-        dims=frozen({**product.dims, "n": features}),
+        dims=frozen({**product.dims, "n": end - first}),
         outputs=(out,),
         parameters=tuple(parameters),
-        flops=product.flops // count,
+        flops=product.flops * (end - first) // int(product.dims["n"]),
     )
 
 

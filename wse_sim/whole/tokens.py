@@ -14,6 +14,7 @@ import dataclasses
 from wse_sim.graph import PLAIN, Kernel, KernelGraph, Phase, Tensor, TensorKind
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.whole.host_part import with_kernels
+from wse_sim.whole.regions.leading_rows import FIRST, rows_of
 
 TOKEN_AXES = 3  # samples, tokens, features
 POOLED = "first token"
@@ -58,6 +59,24 @@ def with_pooled_tokens(graph: KernelGraph) -> KernelGraph:
     return with_kernels(graph, kernels, tensors, *notes) if notes else graph
 
 
+def with_first_tokens(graph: KernelGraph) -> KernelGraph:
+    """Return the inference graph in which the first token of a sample is taken as its words pass by, instead of by
+    pooling, which would store all of them."""
+    kernels = []
+    for kernel in graph.kernels:
+        tokens = tokens_pooled(graph, kernel)
+        if tokens < 2 or kernel.dims["r"] * kernel.dims["s"] > 1:
+            kernels.append(kernel)
+            continue
+        moved = frozen({"elements": graph.tensors[kernel.inputs[0]].elements})
+        kernels.append(
+            dataclasses.replace(
+                kernel, family="layout", dims=moved, sample_dim="elements", attrs=frozen({"op": FIRST})
+            )
+        )
+    return graph if kernels == list(graph.kernels) else with_kernels(graph, kernels, dict(graph.tensors))
+
+
 def tokens_pooled(graph: KernelGraph, kernel: Kernel) -> int:
     """Return the tokens per sample that a pooling reduces to one row; 0 for any other kernel."""
     if kernel.family != "pool2d" or len(graph.tensors[kernel.inputs[0]].shape) != TOKEN_AXES:
@@ -93,7 +112,7 @@ def _without_nothing(graph: KernelGraph) -> KernelGraph:
 def rows_read(graph: KernelGraph, kernel: Kernel) -> int:
     """Return the rows per sample that a kernel reads if it writes another number; else 0."""
     if kernel.family == "layout":
-        return int(graph.tensors[kernel.inputs[0]].shape[-2])
+        return rows_of(graph, kernel.inputs[0])
     return tokens_pooled(graph, kernel)
 
 

@@ -29,7 +29,7 @@ from wse_sim.errors import ModelError
 from wse_sim.graph import KernelGraph
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
-from wse_sim.whole.host_part import LOGARITHM
+from wse_sim.whole.host_part import LOGARITHM, constants_of, patches_of
 from wse_sim.whole.reference import Reference
 from wse_sim.whole.run import WholeRun, run_whole
 from wse_sim.whole.split_products import with_derived, without_derived
@@ -168,21 +168,24 @@ def check_values(
     truth.eval()  # the whole fabric trains without dropout, and covers nothing else that differs in training
     start = {name: value.detach().clone().numpy() for name, value in truth.state_dict().items()}
     x = torch.tensor(np.asarray(values, np.float32))
+    start |= constants_of(plan.graph, truth, (x[:1],))
+    patches = patches_of(plan.graph, start, np.asarray(values, np.float32))
+    sent = x if patches is None else torch.tensor(patches)
     if not plan.graph.training:
         labels = None
     wanted = None if labels is None else torch.tensor(np.asarray(labels).reshape(-1))
     taught = _Taught(loss, wanted, rate)
-    fabric = _Fabric(plan, np.asarray(values, np.float32), labels, rate, loss, in_flight)
+    fabric = _Fabric(plan, sent.numpy(), labels, rate, loss, in_flight)
     exact, rounding = (Reference(plan.graph, rounds=rounds) for rounds in (False, True))
     held = [start, start]  # weights of the rounded reference, and on the fabric
     found: list[CheckedValue] = []
     turned = selected = differing = 0
     for number in range(1, (steps if plan.graph.training else 1) + 1):
         if number == 1:
-            _check_same(truth, x, exact, with_derived(plan.graph, start))
+            _check_same((truth, x), exact, sent, with_derived(plan.graph, start))
         true = taught.in_pytorch(truth, x)
         here = fabric.step(held[1])
-        alike, units = taught.nearest(rounding, held[0], x, here.gradients)
+        alike, units = taught.nearest(rounding, held[0], sent, here.gradients)
         differing += units
         if number == 1:
             turned, selected = _turned(exact.selected, rounding.selected)
@@ -352,15 +355,17 @@ def _check_whole(graph: KernelGraph) -> None:
         )
 
 
-def _check_same(model: nn.Module, x: torch.Tensor, exact: Reference, weights: Mapping[str, Floats]) -> None:
-    """Check that the plan's graph computes the same outputs as the model."""
+def _check_same(
+    model: tuple[nn.Module, torch.Tensor], exact: Reference, x: torch.Tensor, weights: Mapping[str, Floats]
+) -> None:
+    """Check that the plan's graph computes of `x` the outputs that the model computes of its values."""
     held = {name: torch.tensor(np.asarray(value, np.float32)) for name, value in weights.items()}
     if missing := [name for kernel in exact.kernels for name in kernel.parameters if name not in held]:
         raise ModelError(
             f"the model has no parameter '{missing[0]}' that the plan reads; give the model that the plan was made from"
         )
     with torch.no_grad():
-        found, wanted = exact(held, x), model(x)
+        found, wanted = exact(held, x), model[0](model[1])
     is_same = found.numel() == wanted.numel()
     if not is_same or float((found.reshape(wanted.shape) - wanted).abs().max()) > SAME * float(
         wanted.abs().max()

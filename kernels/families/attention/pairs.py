@@ -1,6 +1,6 @@
 """Attention by pairs: queries over the rows, keys and values over the columns; a core has the scores of its pairs.
 
-Symbols: T tokens, H heads of d features; t = ceil(T / R) queries and n = ceil(T / C) keys of the fullest core on R rows and C
+Symbols: T tokens, H heads of d features, of keys and values H' of them (H' = H, or a divisor: groups of queries share them); t = ceil(T / R) queries and n = ceil(T / C) keys of the fullest core on R rows and C
 columns; S = H t n scores and N = t H d results of it; o = vector_start_cycles, e = special_element_cycles,
 w multiply-accumulates per cycle, p = ceil(T / n) columns in use::
 
@@ -8,8 +8,8 @@ w multiply-accumulates per cycle, p = ceil(T / n) columns in use::
     softmax   e S, or its instructions if these take longer; maximum and sum: 4 (o + H t), and two row collectives of
               (p - 1) (relay + hop) + handover cycles each
     values    2 o + S / mov + S ceil(d / w); o + N words along the row (one column: a move)
-    words     N / 2 queries, n H d keys and values received, N / 2 results sent
-    late      min(n H d, excess of the T H d words over the time of the scores and their maximum)
+    words     N / 2 queries, n H' d keys and values received, N / 2 results sent
+    late      min(n H' d, excess of the T H' d words over the time of the scores and their maximum)
 
 In inference the heads may be split into `bands` of rows, each with H / bands heads on R / bands rows and with
 separate links. A band has at least two rows; otherwise there are no bands.
@@ -59,6 +59,11 @@ def pair_tile(tokens: int, tiling: Tiling, attrs: Attrs) -> tuple[Size, Size]:
     return ceil_div(tokens, np.maximum(tiling.rows - spare, 1)), ceil_div(tokens, tiling.cols)
 
 
+def heads_of_keys(dims: Dims) -> Size:
+    """Return the heads of keys and values: fewer than those of queries if groups of queries share them."""
+    return dims.get("kv_heads", dims["heads"])
+
+
 def in_band(dims: Dims, tiling: Tiling, attrs: Attrs) -> tuple[Dims, Tiling]:
     """Return the sizes and the cores of one band of rows, or of the whole region if there are no bands."""
     bands = AttentionAttributes.of(attrs).bands
@@ -68,7 +73,8 @@ def in_band(dims: Dims, tiling: Tiling, attrs: Attrs) -> tuple[Dims, Tiling]:
     for part in range(2, bands + 1):
         if bands % part == 0:
             count = np.where(tiling.rows >= LEAST_ROWS * part, np.int64(part), count)
-    return {**dims, "heads": dims["heads"] // count}, replace(tiling, rows=tiling.rows // count)
+    heads = {"heads": dims["heads"] // count, "kv_heads": heads_of_keys(dims) // count}
+    return {**dims, **heads}, replace(tiling, rows=tiling.rows // count)
 
 
 def pair_footprint(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs) -> Footprint:
@@ -78,7 +84,7 @@ def pair_footprint(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs) -> Fo
     t, n = pair_tile(int(dims["q"]), tiling, attrs)
     width, scores = dims["heads"] * dims["d"], dims["heads"] * t * n
     return Footprint(
-        activations_bytes=2.0 * width * (2 * t + 4 * n),
+        activations_bytes=2.0 * (2 * t * width + 4 * n * heads_of_keys(dims) * dims["d"]),
         buffers_bytes=10 * scores + 8.0 * t * width,
         code_bytes=wafer.kernel_code_bytes,
     )
@@ -107,8 +113,8 @@ def _late(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Attrs) -> Size:
     moves = ceil_rate(scores, wafer.mov_fp32_per_cycle) + ceil_rate(scores, wafer.mul_fp32_per_cycle)
     masked = o + ceil_rate(scores, wafer.add_fp32_memory_per_cycle) if is_causal else 0.0
     maximum = 5 * o + scores * d + moves + masked + rest
-    words = 1.0 * n * heads * d
-    return np.clip(dims["q"] * heads * d - maximum, 0.0, words)
+    words = 1.0 * n * heads_of_keys(dims) * d
+    return np.clip(dims["q"] * heads_of_keys(dims) * d - maximum, 0.0, words)
 
 
 def pair_busy(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Attrs) -> Cost:
@@ -129,7 +135,7 @@ def pair_busy(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Attrs) -> Cost:
         compute=1.0 * (moves + masked + products + moved),
         special=1.0 * special,
         fabric=several * 4.0 * heads * t + np.maximum(several, collected) * results,
-        ramp=results / 2 * (2 - collected) + n * heads * d,
+        ramp=results / 2 * (2 - collected) + n * heads_of_keys(dims) * d,
         startup=o * (6 + is_causal + 4 * several),
     )
 

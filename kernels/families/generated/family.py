@@ -128,6 +128,8 @@ class Generated(OnElements):
         check_tiling(self.name, tiling, self.mappings)
         ops = [op for op in GeneratedAttributes.of(attrs).ops.split(",") if op]
         issue, special, instructions = chain_work(ops, phase, dtype, wafer)
+        if GeneratedAttributes.of(attrs).in_words:  # a rotation in words turns both sides of its pairs apart
+            instructions += 2 * ops.count("rotary")
         cost = pointwise(
             dims["elements"],
             tiling,

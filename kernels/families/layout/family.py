@@ -12,7 +12,8 @@ receiving share the issue slot.  An exchange sends half of each row's words over
 direction, then half of each column's.  Source: link width; the same bound as the transpose of a published
 FFT.
 
-joined (an attribute): one core sends the whole result of E elements and stores a part of it: T = words(E).
+joined (an attribute): S cores in a column send a part of every row; some rows rest on them, or they pass only the first on;
+rows of w words, S up to most_bundles: T = words(E) / w ceil(w / S).
 
 Program: a copy sends to the east neighbour, receives from the west and stores the received elements; an
 exchange transposes a matrix tiled on a square (:mod:`wse_sim.kernels.families.layout.exchange`).  Band: 3 %
@@ -39,6 +40,7 @@ from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
     bytes_of,
+    ceil_div,
     check_tiling,
     mov_rate,
     per_core,
@@ -52,6 +54,7 @@ from wse_sim.kernels.contract.family import (
     Case,
     Cost,
     Dims,
+    Footprint,
     How,
     Kept,
     Lay,
@@ -61,7 +64,7 @@ from wse_sim.kernels.contract.family import (
     asked,
 )
 from wse_sim.kernels.contract.parameters import (
-    Attributes,
+    WordAttributes,
     attribute,
     sizes,
 )
@@ -77,11 +80,13 @@ PROBE_ELEMENTS = 2048  # per core; larger sizes are measured by the difference o
 
 
 @dataclass(frozen=True)
-class LayoutAttributes(Attributes):
+class LayoutAttributes(WordAttributes):
     """Attributes of a movement."""
 
-    op: str = attribute("copy", "how the elements move: copy, fill, transpose, gather, scatter, ...")
-    joined: bool = attribute(False, "cat: one core sends what rests on it, then what comes")
+    op: str = attribute(
+        "copy", "how the elements move: copy, fill, transpose, gather, scatter, first (of the tokens), ..."
+    )
+    joined: bool = attribute(False, "cat: a core per stream sends what rests on it, then what comes")
 
 
 class Layout(OnElements):
@@ -95,8 +100,15 @@ class Layout(OnElements):
     attributes = LayoutAttributes
 
     def lay(self, dims: Dims, attrs: Attrs = NONE) -> Lay:
-        """Data that one core joins enters and leaves over one link."""
-        return Lay(most_links=1) if LayoutAttributes.of(attrs).joined else Lay()
+        """Data that cores join enters and leaves over a link per core."""
+        said = LayoutAttributes.of(attrs)
+        return Lay("rows", "rows", most_links=max(1, said.most_bundles)) if said.joined else Lay()
+
+    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
+        """Return the bytes of stage buffers and of code; cores that join pass words on and have no buffers."""
+        if LayoutAttributes.of(asked(how).attrs).joined:
+            return Footprint(code_bytes=wafer.kernel_code_bytes)
+        return super().footprint(dims, tiling, wafer, **how)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost: zero, local work, a copy, or an exchange over the middle links."""
@@ -106,7 +118,7 @@ class Layout(OnElements):
         n = per_core(dims["elements"], tiling)
         zero = 0.0 * n
         if LayoutAttributes.of(attrs).joined:
-            return Cost(ramp=words(dims["elements"], dtype) * wafer.wavelet_cycles + zero)
+            return _joined_cost(dims, tiling, wafer, dtype, LayoutAttributes.of(attrs)) + Cost(ramp=zero)
         if op in FREE:
             return Cost(compute=zero)
         start, placed = wafer.vector_start_cycles, n / mov_rate(dtype, wafer)
@@ -204,6 +216,17 @@ class Layout(OnElements):
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
         """Emit the same kernel with the gradient as its operand."""
         pointwise_gradient(kernel, gradient, tape, moves=True)
+
+
+def _joined_cost(dims: Dims, tiling: Tiling, wafer: Wafer, dtype: str, said: LayoutAttributes) -> Cost:
+    """Return the cost of rows that cores join: the words of the largest stream; at least the streams that others need."""
+    whole, row = words(dims["elements"], dtype), said.token_words
+    if not (row and said.most_bundles):
+        return Cost(ramp=whole * wafer.wavelet_cycles)
+    high = tiling.rows - ((tiling.rows == wafer.rows) & (wafer.rows > 1))
+    count = np.clip(high, 1, min(said.most_bundles, row))
+    sent = np.where(count >= said.least_bundles, whole / row * ceil_div(row, count), np.inf)
+    return Cost(ramp=sent * wafer.wavelet_cycles)
 
 
 def copy_program(n: int, rows: int, cols: int, wafer: Wafer, dtype: str, seed: int, *, moves: bool) -> Case:

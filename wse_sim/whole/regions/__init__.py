@@ -1,20 +1,21 @@
 """Regions of a complete model on the fabric, one kind per kernel family.
 
-contract.py         the interface of a kind of region: inlets, an outlet, core programs, issue cycles
-shared_color.py            cells that receive words in sequence, cells that send in sequence
-dense.py            products with weights, and the operations fused to them
-dense_shared.py     dense layers whose rows share the work on the outputs
-norm.py             layer and RMS norm
-softmax.py          softmax of every token
-leading_rows.py           rows of a parameter in front of the tokens
-attention.py        softmax attention
-attention_bands.py  attention with its heads in bands of rows
-pointwise.py        elementwise work and activations
-dense_streaming.py          dense layers that stream their results out as they are summed
-windows.py          the elements that the windows of a convolution read from a stored image
-convolution.py      convolutions: a dense layer on unfolded pixels
-pooling.py          maximum or mean of windows
-depthwise.py        convolutions with one filter per channel
+contract.py          the interface of a kind of region: inlets, an outlet, core programs, issue cycles
+shared_color.py      cells that receive words in sequence, cells that send in sequence
+dense.py             products with weights, and the operations fused to them
+dense_shared.py      dense layers whose rows share the work on the outputs
+norm.py              layer and RMS norm
+softmax.py           softmax of every token
+leading_rows.py      rows of a parameter in front of the tokens
+attention.py         softmax attention
+attention_bands.py   attention with its heads in bands of rows
+pointwise.py         elementwise work and activations
+rotation.py          rotations of queries and keys by their positions
+dense_streaming.py   dense layers that stream their results out as they are summed
+windows.py           the elements that the windows of a convolution read from a stored image
+convolution.py       convolutions: a dense layer on unfolded pixels
+pooling.py           maximum or mean of windows
+depthwise.py         convolutions with one filter per channel
 """
 
 from wse_sim.compiler.plan import Stage
@@ -33,6 +34,7 @@ from wse_sim.whole.regions.leading_rows import JoinedRows
 from wse_sim.whole.regions.norm import NormRegion
 from wse_sim.whole.regions.pointwise import Pointwise
 from wse_sim.whole.regions.pooling import Pooling
+from wse_sim.whole.regions.rotation import Rotation
 from wse_sim.whole.regions.softmax import SoftmaxRegion
 
 KINDS: dict[str, type[RegionKind]] = {
@@ -53,6 +55,8 @@ def region_of(graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) ->
     """Return the region of a stage, in the program variant with the fewest cycles."""
     if Depthwise.is_for(kernel):
         return Depthwise(graph, kernel, stage, wafer)
+    if Rotation.is_for(kernel):
+        return Rotation(graph, kernel, stage, wafer)
     if kernel.family == "attention" and AttentionAttributes.of(kernel.attrs).bands > 1:
         return BandedAttention(graph, kernel, stage, wafer)
     found = KINDS[kernel.family](graph, kernel, stage, wafer)

@@ -123,7 +123,7 @@ class Attention(AttentionByPairs, RegionKind):
         return links_between(along | {(row, self.left) for row in range(self.top, self.last + 1)})
 
     def _place(self, keys: int, key: int, first: int) -> int:
-        return (first * keys + key) * self.features if self.is_apart else super()._place(keys, key, first)
+        return (first * keys + key) * self.key_features if self.is_apart else super()._place(keys, key, first)
 
     # ---- program ---------------------------------------------------------------------------------------------------
 
@@ -153,7 +153,7 @@ class Attention(AttentionByPairs, RegionKind):
         def pair(name: str, size: int, where: Place, bank: int) -> list[Buffer]:
             return [b.buffer(f"{self.name}.{name}{i}", size, "fp16", where, bank=bank) for i in (0, 1)]
 
-        self.q, self.kv = pair("q", t * width, cells, 0), pair("kv", 2 * n * width, cells, 2)
+        self.q, self.kv = pair("q", t * width, cells, 0), pair("kv", 2 * n * self.key_features, cells, 2)
         self.scores = b.buffer(f"{self.name}.scores", self.heads * t * n, "fp32", cells, bank=0)
         self.mask = b.buffer(f"{self.name}.mask", self.heads * t * n, "fp32", cells, bank=2)
         self.statistic = b.buffer(f"{self.name}.statistic", self.heads * t, "fp32", cells, bank=2)
@@ -182,8 +182,9 @@ class Attention(AttentionByPairs, RegionKind):
     ) -> None:
         """Write a core that deals the operands of each token to the `takers` round-robin."""
         inward, outward = colors
+        features = self.features if what == "queries" else self.key_features
         core = b.core_class(f"{self.name} {what}")
-        share = [(fabric_in(color), self.features) for color in inward]
+        share = [(fabric_in(color), features) for color in inward]
         full, left = divmod(self.tokens, takers)
         with core.loop(samples):
             with core.loop(full):
@@ -196,7 +197,7 @@ class Attention(AttentionByPairs, RegionKind):
         self, core: CoreClass, sharing: Sharing, col: int, size: tuple[int, int], ports: Ports, samples: int, sends: Sends | None
     ) -> None:  # fmt: skip
         t, n = size
-        count, half = self.heads * t, n * self.features
+        count, half = self.heads * t, n * self.key_features
         q, kv = (
             [part_of(one, length) for one in pair]
             for pair, length in ((self.q, t * self.features), (self.kv, 2 * half))

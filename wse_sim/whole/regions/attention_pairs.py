@@ -108,11 +108,24 @@ class AttentionByPairs(PlacedKernel):
             raise refused(
                 kernel, what, "use torch.nn.functional.scaled_dot_product_attention on (B, T, H, d)"
             )
-        tokens, features = int(dims["q"]), int(dims["heads"] * dims["d"])
-        same = dims["q"] == dims["kv"] and dims["heads"] == dims.get("kv_heads", dims["heads"])
+        heads, tokens = int(dims["heads"]), int(dims["q"])
+        shared = int(dims.get("kv_heads", heads))
+        is_grouped = shared != heads
+        if is_grouped and (graph.training or not kernel.access.heads):
+            raise refused(
+                kernel,
+                f"shares {shared} heads of keys among {heads} of queries"
+                + (
+                    ", and the whole fabric trains equal numbers"
+                    if graph.training
+                    else " in an order that is not known"
+                ),
+                "give queries, keys and values equal numbers of heads",
+            )
+        features = int(heads * dims["d"])
+        sizes = [int(dims["b"]) * tokens * count * int(dims["d"]) for count in (heads, shared, shared)]
         shapes = [graph.tensors[name].shape for name in kernel.inputs]
-        size = int(dims["b"]) * tokens * features
-        if not same or any(prod(shape) != size for shape in shapes):
+        if dims["q"] != dims["kv"] or heads % shared or [prod(shape) for shape in shapes] != sizes:
             raise refused(
                 kernel,
                 f"has operands of shapes {', '.join(map(str, shapes))}, attention on the fabric three of {tokens} tokens of "
@@ -150,6 +163,16 @@ class AttentionByPairs(PlacedKernel):
     def features(self) -> int:
         """Features of a token, H d."""
         return self.heads * self.width
+
+    @property
+    def group(self) -> int:
+        """Heads of queries that share a head of keys and values."""
+        return self.heads // int(self.kernel.dims.get("kv_heads", self.heads))
+
+    @property
+    def key_features(self) -> int:
+        """Features of a key or a value."""
+        return self.features // self.group
 
     @property
     def queries(self) -> int:
@@ -209,18 +232,18 @@ class AttentionByPairs(PlacedKernel):
 
     def _place(self, keys: int, key: int, first: int) -> int:
         """Return the offset of a key (`first`: 0) or a value (1) among `keys` of them, stored pair by pair."""
-        return (2 * key + first) * self.features
+        return (2 * key + first) * self.key_features
 
     def _products(self, core: CoreClass, held: Held, rows: Vectors, first: int = 0) -> None:
         """Multiply every query row with every key (`first`: 0) or every value (1)."""
         t, n, d = held.queries, held.keys, self.width
         core.mov(held.scores.dsd(), scalar(0.0))
         core.busy(round(self.wafer.vector_start_cycles))
-        for a, key in np.ndindex(t, n):
-            with core.loop(self.heads):
+        for a, key, one in np.ndindex(t, n, self.group):
+            with core.loop(self.heads // self.group):
                 core.mac(
-                    held.scores.dsd(a * n + key, 1, 0, step=t * n),
-                    rows.dsd(a * self.features, d, step=d),
+                    held.scores.dsd(one * t * n + a * n + key, 1, 0, step=self.group * t * n),
+                    rows.dsd(a * self.features + one * d, d, step=self.group * d),
                     held.kv.dsd(self._place(n, key, first), d, step=d),
                     length=d, dtype="mixed", start="none",
                 )  # fmt: skip
@@ -233,11 +256,11 @@ class AttentionByPairs(PlacedKernel):
         """Sum keys (`first`: 0) or values (1) for every query, weighted by `weights`."""
         t, n, d = held.queries, held.keys, self.width
         core.busy(round(self.wafer.vector_start_cycles))
-        for a, key in np.ndindex(t, n):
-            with core.loop(self.heads):
-                out = held.out.dsd(a * self.features, d, step=d)
+        for a, key, one in np.ndindex(t, n, self.group):
+            with core.loop(self.heads // self.group):
+                out = held.out.dsd(a * self.features + one * d, d, step=self.group * d)
                 token = held.kv.dsd(self._place(n, key, first), d, step=d)
-                weight = weights.dsd(a * n + key, 1, 0, step=t * n)
+                weight = weights.dsd(one * t * n + a * n + key, 1, 0, step=self.group * t * n)
                 weighted(core, out, token, weight, d, is_first=key == 0)
 
     # ---- values ----------------------------------------------------------------------------------------------------

@@ -50,6 +50,7 @@ from wse_sim.whole.regions.contract import (
     stream_order,
     token_words,
 )
+from wse_sim.whole.regions.rotation_tables import check_rotation, is_rotation
 from wse_sim.whole.regions.shared_color import (
     RELAY_SLOTS,
     advance_of,
@@ -101,6 +102,9 @@ class PointwisePlace(PlacedKernel):
     @classmethod
     def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
         """Check that all operators have programs, and that each has its operand, in the shape of the result."""
+        if is_rotation(kernel):
+            check_rotation(graph, kernel)
+            return
         ops = operators_of(kernel)
         for op in ops:
             if op not in (*BINARY, *MAPPED, *FUNCTIONS):
@@ -185,7 +189,12 @@ class PointwisePlace(PlacedKernel):
     def each(self) -> int:
         """Elements of every core but the last."""
         cores = rows_in_turn(self.region, self.wafer) * self.compute_cols
-        return PAIR * ceil_div(self.elements, PAIR * cores)
+        return self.unit * ceil_div(self.elements, self.unit * cores)
+
+    @property
+    def unit(self) -> int:
+        """Elements that stay together on a core."""
+        return PAIR
 
     @property
     def rest(self) -> int:
@@ -360,9 +369,13 @@ class PointwisePlace(PlacedKernel):
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
         """Return every core's part of the parameters, broadcast to the elements of a sample."""
         return {
-            f"{self.name}.parameter{i}": self.parts(weights[name])
+            f"{self.name}.parameter{i}": self.parts(self.held_values(i, weights[name]))
             for i, name in enumerate(self.kernel.parameters)
         }
+
+    def held_values(self, number: int, parameter: Floats) -> Floats:
+        """Return parameter `number` as the cores hold it: as it is."""
+        return parameter
 
     def parts(self, parameter: Floats) -> Floats:
         """Return a parameter as (rows, columns, e) of the cores, in stream order."""
@@ -581,13 +594,23 @@ class Pointwise(PointwisePlace, RegionKind):
                 for kind, taken in self.others
             ]
             result = self.results[turn].dsd(0, count)
-            emit_operators(core, self.operators, result, value, others, self.wafer)
+            self.emit(core, result, value, others, count)
             core.mov(
                 fabric_out(outward, advance), result,
                 dtype="fp16", start="none", thread=len(feeds) + 1, priority="high",
             )  # fmt: skip
 
         alternate(core, samples, receive, work, threads)
+
+    def emit(
+        self, core: CoreClass, result: Operand, value: Operand, others: Sequence[Operand], count: int
+    ) -> None:
+        """Write the work on the `count` elements of a core."""
+        emit_operators(core, self.operators, result, value, others, self.wafer)
+
+    def work_cycles(self, count: int) -> float:
+        """Return the issue cycles of the work on `count` elements."""
+        return operators_cycles(self.operators, count, self.wafer)
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
         """Return every core's part of the parameters."""
@@ -599,7 +622,7 @@ class Pointwise(PointwisePlace, RegionKind):
         """Return the issue cycles per sample, by the formulas of the module."""
         each = max(band.each for band in self.bands)
         words = each / PAIR * (len(self.kernel.inputs) + 1)
-        return words + operators_cycles(self.operators, each, self.wafer)
+        return words + self.work_cycles(each)
 
 
 def operators_of(kernel: Kernel) -> tuple[str, ...]:

@@ -37,9 +37,8 @@ def in_rounds(plan: PipelinedPlan, samples: int, regions: Sequence[TrainedKind])
     A skip is as deep as the stores of the region that reads it. More samples are on their way between regions than in
     a plan whose passes alternate, since those of one pass follow each other faster.
     """
-    forward, backward = (
-        max(cycles) for cycles in zip(*((s.forward_cycles, s.backward_cycles) for s in plan.stages))
-    )
+    forward = max(stage.forward_cycles for stage in plan.stages)
+    backward = max(stage.backward_cycles for stage in plan.stages)
     faster = max(stage.cycles_per_sample for stage in plan.stages) / max(1.0, min(forward, backward))
     readers = {region.name: region for region in regions}
     streams = []

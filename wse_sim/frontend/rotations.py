@@ -1,0 +1,165 @@
+"""How rotations of positions pair the features of a head, and which features attention and rotations take head by head.
+
+With T tokens of W features, a value (B, H, T, d) or (B, T, H, d) takes features ``first`` to ``first + H d`` head by head if::
+
+    element (b, h, t, i) = (b T + t) W + first + h d + i
+
+The views are applied to arrays whose memory is never touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from wse_sim.frontend.attention_layout import Elements, viewed
+from wse_sim.frontend.trace import Argument, Node, NodeRef, Trace
+
+ROTARY = "wse.rotary"
+ATTENTION = ("scaled_dot_product_attention", "wse.attention")
+HEAD_AXES = 4  # samples, heads and tokens in either order, features of a head
+HALVES, NEIGHBOURS = "halves", "neighbours"
+TABLES = (".cos", ".sin")
+"""Suffixes of the name of a rotation: its cosines and sines."""
+Taken = tuple[str, int, int]
+
+
+def pairs_of(trace: Trace, value: Argument, turned: Node, tables: tuple[Argument, ...]) -> str:
+    """Return how ``turned``, a concatenation or a stack, pairs the features of `value`: (-x2, x1) of its "halves" or of
+    "neighbours"; "" if it does something else, or if the `tables` depend on inputs."""
+    parts = turned.args[0] if turned.args else ()
+    if not isinstance(parts, tuple) or len(parts) != 2 or any(_is_dynamic(trace, one) for one in tables):
+        return ""
+    first, base = trace.node(parts[0]), trace.base(value)
+    rank = len(turned.shape)
+    if first is None or first.op != "neg" or base is None or turned.arg(1, "dim", 0) not in (-1, rank - 1):
+        return ""
+    whole: Elements = np.empty(base.elements, np.int8)
+    x, negated, plain = (viewed(trace, one, whole) for one in (value, first.args[0], parts[1]))
+    if x is None or negated is None or plain is None or x.shape[-1] % 2:
+        return ""
+    half = x.shape[-1] // 2
+    if turned.op == "cat" and _is(negated, x[..., half:]) and _is(plain, x[..., :half]):
+        return HALVES
+    if turned.op == "stack" and _is(negated, x[..., 1::2]) and _is(plain, x[..., ::2]):
+        return NEIGHBOURS
+    return ""
+
+
+def heads_taken(trace: Trace, node: Node, tensor_of: Mapping[str, str]) -> tuple[Taken, ...]:
+    """Return the operands of attention or of a rotation, in order: the tensor, the first and the end of the features that
+    are taken head by head; () if one is taken otherwise."""
+    out: list[Taken] = []
+    for place, operand in enumerate(node.args[: 1 if node.op == ROTARY else 3]):
+        ref = _before_repeats(trace, operand)
+        base = trace.base(ref)
+        turned = node.op == ATTENTION[1] and place == 1  # its keys are transposed, as a right factor
+        found = _lies(trace, ref, (1, 2) if node.op == ROTARY else (2,), turned=turned)
+        if found is None or base is None or base.name not in tensor_of:
+            return ()
+        out.append((tensor_of[base.name], *found[1:]))
+    return tuple(out)
+
+
+def features_turned(trace: Trace, node: Node) -> int:
+    """Return the features of a head for which a rotation with known pairs has cosines; else 0."""
+    cosines = trace.node(node.args[1]) if node.op == ROTARY and node.kwargs.get("pairs") else None
+    return cosines.shape[-1] if cosines is not None and cosines.shape else 0
+
+
+def whole_head(trace: Trace, turned: Node, rest: Node) -> Argument:
+    """Return the value whose first features a rotation turns and whose other features are `rest`; None for other slices."""
+    first = trace.node(turned.args[0])
+    if first is None or first.op != "slice" or rest.op != "slice" or first.args[0] != rest.args[0]:
+        return None
+    whole = trace.node(first.args[0])
+    width = first.shape[-1]
+    if whole is None or whole.shape[-1] != width + rest.shape[-1] or first.arg(2, "start") not in (None, 0):
+        return None
+    return NodeRef(whole.name) if rest.arg(2, "start") == width else None
+
+
+def _is_dynamic(trace: Trace, ref: Argument) -> bool:
+    node = trace.node(ref)
+    return node is None or node.dynamic
+
+
+def _is(one: Elements, other: Elements) -> bool:
+    """Return whether two views have the same elements of one array in the same order."""
+    starts = [view.__array_interface__["data"][0] for view in (one, other)]
+    strides = zip(one.strides, other.strides, one.shape, strict=False)
+    return (
+        one.shape == other.shape
+        and starts[0] == starts[1]
+        and all(a == b for a, b, size in strides if size > 1)
+    )
+
+
+def _before_repeats(trace: Trace, ref: Argument) -> Argument:
+    """Return keys or values before every head is repeated for a group of queries; `ref` without such a repetition."""
+    node = trace.node(ref)
+    while node is not None and node.op in ("clone", "contiguous", "reshape", "view", "_unsafe_view"):
+        below = trace.node(node.args[0])
+        if below is not None and below.op == "expand" and len(below.shape) == HEAD_AXES + 1:
+            b, heads, group, *rest = below.shape
+            source = trace.node(below.args[0])
+            if (
+                source is not None
+                and source.shape == (b, heads, 1, *rest)
+                and node.shape == (b, heads * group, *rest)
+            ):
+                within = trace.node(source.args[0]) if source.op == "unsqueeze" else None
+                return (
+                    NodeRef(within.name) if within is not None and within.shape == (b, heads, *rest) else ref
+                )
+        if below is None or below.elements != node.elements:
+            break
+        node = below
+    return ref
+
+
+def _lies(
+    trace: Trace, ref: Argument, axes: tuple[int, ...], *, turned: bool = False
+) -> tuple[int, int, int] | None:
+    """Return the axis of the tokens, one of `axes`, and the first and the end of the features that a value takes head by
+    head; None if it does not."""
+    base = trace.base(ref)
+    if base is None or not base.elements:
+        return None
+    whole: Elements = np.empty(base.elements, np.int8)
+    seen = viewed(trace, ref, whole)
+    if seen is None or seen.ndim != HEAD_AXES or not np.may_share_memory(seen, whole):
+        return None
+    seen = seen.swapaxes(-1, -2) if turned else seen
+    rows = _rows(trace, base)
+    if rows is None:
+        return None
+    tokens, strides, width = rows
+    first = seen.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+    for axis in axes:
+        by_token = seen.swapaxes(1, 2) if axis == 2 else seen
+        heads, d = by_token.shape[2:]
+        wanted = (*strides[:2], strides[2] or d, 1)
+        sizes = zip(by_token.strides, wanted, by_token.shape, strict=True)
+        if by_token.shape[1] == tokens and all(a == b for a, b, size in sizes if size > 1):
+            return (axis, first, first + heads * d) if first + heads * d <= width else None
+    return None
+
+
+def _rows(trace: Trace, base: Node) -> tuple[int, tuple[int, int, int], int] | None:
+    """Return the tokens of a tensor, the elements from sample to sample, token to token and head to head (0: as wide as a
+    head), and the features of a token."""
+    if base.op == ROTARY and len(base.shape) == HEAD_AXES:
+        found = _lies(trace, base.args[0], (1, 2))
+        if found is None:
+            return None
+        if found[0] == 1:
+            _, tokens, heads, d = base.shape
+            return tokens, (tokens * heads * d, heads * d, d), heads * d
+        _, heads, tokens, d = base.shape
+        return tokens, (tokens * heads * d, d, tokens * d), heads * d
+    if len(base.shape) != HEAD_AXES - 1:
+        return None
+    _, tokens, width = base.shape
+    return tokens, (tokens * width, width, 0), width
