@@ -176,6 +176,7 @@ READ_BY_PLANS = {
     "layers",
     "passes_on",
     "token_words",
+    "unit_words",
     "eps",
 }
 

@@ -64,7 +64,6 @@ class Tied(Residual):
 
 MODELS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "dense": (network((16, 8, 4)), (1, 16)),
-    "odd rows": (nn.Sequential(nn.Linear(16, 7)), (1, 5, 16)),
     "norm": (nn.Sequential(nn.Linear(16, 8), nn.LayerNorm(8), nn.Linear(8, 4)), (1, 16)),
     "convolution": (nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 4)), (1, 1, 8, 8)),
     "resampled": (nn.Sequential(nn.Conv2d(1, 4, 3), nn.Upsample(scale_factor=2)), (1, 1, 8, 8)),
@@ -120,7 +119,6 @@ NOT_COMPILED = [
     ("attention", INFERENCE, "reads 1 tensors, attention on the fabric queries, keys and values"),
     ("softmax", TRAINING, "is of family softmax, a whole model on the fabric trains"),
     ("tap", TRAINING, "returns 'a.out' in addition to its last layer's output; return only that one"),
-    ("odd rows", TRAINING, "has 5 rows per sample, limit 1 in training; give samples of one row, or in a pipeline"),
     ("heads", INFERENCE, "returns 2 tensors ('a.out', 'b.out'), a whole model on the fabric one"),
     ("tap", INFERENCE, "returns 2 tensors ('a.out', 'b.out'), a whole model on the fabric one"),
     ("odd", INFERENCE, "tensor '0.out' has 7 features, but each word contains 2; use an even number of features"),

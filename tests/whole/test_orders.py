@@ -90,3 +90,28 @@ def test_views_that_keep_the_order_are_free(name: str) -> None:
     graph = lowered(STRAIGHT[name])
     assert not any(kernel.access.reordered for kernel in graph.kernels)
     check_graph(graph)
+
+
+class Wide(nn.Module):
+    """More than 2^18 elements: a convolution of patches of one pixel, a class token, and one token for the last layer."""
+
+    def __init__(self, token: int, pixels: bool = True) -> None:
+        super().__init__()
+        self.patch, self.first = nn.Conv2d(2, 1280, 1), nn.Parameter(torch.zeros(1, 1, 1280))
+        self.norm, self.head, self.token, self.pixels = nn.LayerNorm(1280), nn.Linear(1280, 2), token, pixels
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        """(batch, 2, 16, 16) to (batch, 2)."""
+        x = self.patch(image)
+        x = x.flatten(2).transpose(1, 2) if self.pixels else x.transpose(2, 3).flatten(2).transpose(1, 2)
+        return self.head(self.norm(torch.cat([self.first, x], 1))[:, self.token])
+
+
+def test_views_of_large_tensors_are_told_by_their_strides() -> None:
+    """Pixels in order and the first token are recognised; columns before lines, and another token, are not."""
+    image = (torch.zeros(1, 2, 16, 16),)
+    check_graph(inputs_over_rows(api.lower(Wide(0), image)))
+    with pytest.raises(ModelError, match=r"kernel 'head' reads 'norm\.out' in another order"):
+        check_graph(inputs_over_rows(api.lower(Wide(3), image)))
+    with pytest.raises(ModelError, match="kernel 'cat' moves elements"):
+        check_graph(inputs_over_rows(api.lower(Wide(0, pixels=False), image)))

@@ -9,6 +9,7 @@ from torch import nn
 
 from wse_sim import api
 from wse_sim.compiler.pricing import Prices
+from wse_sim.graph import Phase
 from wse_sim.hardware import load_wafer
 from wse_sim.whole import inputs_over_rows
 from wse_sim.whole.lower import laid_graph
@@ -83,8 +84,8 @@ def test_queries_keys_and_values_of_one_product_are_priced_as_the_three_layers_t
         assert one == other > 0
 
 
-def test_a_chain_with_a_loss_of_its_own_is_priced_as_the_chain_that_it_becomes():
-    """Its layers lie as those of a model that leaves the loss to the one who trains: a row apart, links of the host for each inlet."""
+def test_layers_before_a_loss_of_the_model_are_priced_as_a_network_that_trains():
+    """They have the layout of a model that leaves the loss to the training step: a row apart that finishes outputs."""
     layers = [
         kernel
         for kernel in laid_graph(api.load_model("fc-mnist", training=True)).kernels
@@ -92,7 +93,7 @@ def test_a_chain_with_a_loss_of_its_own_is_priced_as_the_chain_that_it_becomes()
     ]
     assert len(layers) == 3 * 11 - 1  # forward, and both gradients but that of the inputs of the model
     assert {one.attrs["orientation"] for one in layers} == {"kn", "nk"}
-    assert not any(one.attrs.get("trained_rows") for one in layers)
+    assert all(one.attrs.get("trained_rows") for one in layers if one.phase is Phase.FORWARD)
 
 
 def test_streamed_products_are_priced_as_they_are_stepped(graph):

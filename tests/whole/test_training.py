@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from tests.whole.test_dense_chain import graph_of, network, plan_of
+from wse_sim import api
 from wse_sim.errors import ModelError
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole import compare_training, compare_with_engine, inputs_over_rows, train_whole
@@ -64,6 +65,25 @@ def test_loss_gradients_and_update_equal_those_of_pytorch(
         moved = np.abs(parameter.detach().numpy() - weights[name]).max()
         assert np.abs(run.weights[name] - parameter.detach().numpy()).max() < bound * moved, name
     assert run.fabric.words_left == 0
+
+
+def test_rows_of_an_odd_number_of_features_train_in_whole_words() -> None:
+    """Five rows a sample, seven features between the layers, nine logits: a zero fills the last word of each."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(16, 7), nn.ReLU(), nn.Linear(7, 9))
+    graph = api.lower(model, (torch.zeros(1, 5, 16),), training=True, optimizer="sgd")
+    plan = plan_of(inputs_over_rows(graph), 24, phase="training", optimizer="sgd", batch=6)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.half().float()
+    weights = {name: value.detach().clone().numpy() for name, value in model.state_dict().items()}
+    x, labels = torch.randn(6, 5, 16).half().float(), torch.randint(0, 9, (30,))
+    run = train_whole(plan, weights, x.numpy(), labels.numpy(), rate=RATE)
+    wanted = nn.functional.cross_entropy(model(x).reshape(30, 9), labels)
+    wanted.backward()
+    assert run.loss == pytest.approx(wanted.item(), rel=2.0**-8)
+    for name, parameter in model.named_parameters():
+        gradient = parameter.grad.numpy()
+        assert np.abs(run.gradients[name] - gradient).max() < 2.0**-8 * np.abs(gradient).max(), name
 
 
 @pytest.mark.slow

@@ -112,6 +112,8 @@ def view_taken(
     ref, base = views[0]
     if sum(other is base for _, other in bases) > 1 or base.op in ATTENTION:
         return "", None
+    if base.elements > MOST_ELEMENTS:
+        return _view_of_large(trace, ref, base)
     seen = elements_of(trace, ref) if base.elements <= MOST_ELEMENTS else None
     if seen is None or not seen.size or len(base.shape) not in (3, 4):
         return "rows", None
@@ -122,6 +124,35 @@ def view_taken(
     token = int(seen.flat[0]) // base.shape[-1]
     is_token = token < base.shape[1] and np.array_equal(seen.reshape(-1), numbers[:, token].reshape(-1))
     return "rows", token if is_token else None
+
+
+def _view_of_large(trace: Trace, ref: Argument, base: Node) -> tuple[str, int | None]:
+    """Return the same of a tensor whose elements are not compared one by one, by the strides of the view.
+
+    The views are applied to an array whose memory is never touched.
+    """
+    whole: Elements = np.empty(base.elements, np.int8)
+    seen = viewed(trace, ref, whole)
+    if seen is None or not seen.size or not np.may_share_memory(seen, whole):
+        return "rows", None
+    first = seen.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+    if len(base.shape) == 4 and seen.size == whole.size:
+        samples, channels, lines, columns = base.shape
+        pixels = (samples, lines * columns, channels), (channels * lines * columns, 1, lines * columns)
+        return ("pixels" if first == 0 and _has_strides(seen, whole, *pixels) else "rows"), None
+    if len(base.shape) == 3 and seen.size == base.shape[0] * base.shape[2]:
+        samples, tokens, features = base.shape
+        token = (samples, features), (tokens * features, 1)
+        is_token = first % features == 0 and _has_strides(seen, whole, *token)
+        return "rows", first // features if is_token else None
+    return "rows", None
+
+
+def _has_strides(seen: Elements, whole: Elements, shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Return whether a view of `whole`, reshaped without a copy, has these strides where there are several elements."""
+    found = seen.reshape(shape)
+    pairs = zip(found.strides, strides, shape, strict=True)
+    return np.may_share_memory(found, whole) and all(a == b for a, b, size in pairs if size > 1)
 
 
 def rows_joined(trace: Trace, node: Node, tensor_of: Mapping[str, str]) -> tuple[str, ...]:

@@ -64,7 +64,7 @@ from wse_sim.kernels.contract.family import (
     asked,
 )
 from wse_sim.kernels.contract.parameters import (
-    WordAttributes,
+    Attributes,
     attribute,
     sizes,
 )
@@ -80,13 +80,16 @@ PROBE_ELEMENTS = 2048  # per core; larger sizes are measured by the difference o
 
 
 @dataclass(frozen=True)
-class LayoutAttributes(WordAttributes):
+class LayoutAttributes(Attributes):
     """Attributes of a movement."""
 
     op: str = attribute(
         "copy", "how the elements move: copy, fill, transpose, gather, scatter, first (of the tokens), ..."
     )
     joined: bool = attribute(False, "cat: a core per stream sends what rests on it, then what comes")
+    token_words: int = attribute(
+        0, "joined: words of a row, divided among its parallel streams; 0: not given"
+    )
 
 
 class Layout(OnElements):
