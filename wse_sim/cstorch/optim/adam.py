@@ -13,59 +13,30 @@ Sources: Kingma and Ba 2014 (Adam, Adamax), Loshchilov and Hutter 2017 (AdamW), 
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
+from torch import Tensor
 
-from wse_sim.cstorch.optim.gradient import PerParameter
 from wse_sim.cstorch.optim.optimizer import (
+    MOMENTS,
     Number,
+    Options,
     ParamsT,
-    check_execution,
-    check_range,
+    PerParameter,
     decayed,
     descend,
     descend_quotient,
     shrink,
 )
 
-INFINITY = float("inf")
-
 
 class _Moments(PerParameter):
     """Common base of the family: checks, moments, and decay before the update of a parameter."""
 
     decoupled = False
-    second_moment = "exp_avg_sq"
+    at_least_zero: tuple[str, ...] = ("lr", "eps", "weight_decay")
+    tensors: tuple[str, ...] = MOMENTS
 
-    def __init__(self, params: ParamsT, defaults: dict[str, Any], execution: dict[str, Any]) -> None:
-        name = type(self).__name__
-        check_execution(name, execution)
-        betas = defaults["betas"]
-        check_range(
-            name,
-            lr=(defaults["lr"], 0.0, INFINITY),
-            eps=(defaults["eps"], 0.0, INFINITY),
-            beta1=(betas[0], 0.0, 1.0),
-            beta2=(betas[1], 0.0, 1.0),
-            weight_decay=(defaults["weight_decay"], 0.0, INFINITY),
-        )
-        super().__init__(params, defaults, enable_global_step=True)
-
-    def preinitialize(self) -> None:
-        for group in self.param_groups:
-            for p in group["params"]:
-                self._keep(p, "exp_avg")
-                self._keep(p, self.second_moment)
-                if group.get("amsgrad"):
-                    self._keep(p, "max_exp_avg_sq")
-
-    def state_names_to_sparsify(self) -> list[str]:
-        return ["exp_avg", self.second_moment]
-
-    def update(
-        self, p: torch.Tensor, grad: torch.Tensor, state: dict[str, Any], group: dict[str, Any]
-    ) -> None:
+    def update(self, p: Tensor, grad: Tensor, state: Options, group: Options) -> None:
         count = self.increment_global_step(p)
         if group.get("decoupled_weight_decay", self.decoupled):
             shrink(p, group["lr"], group["weight_decay"])
@@ -73,18 +44,11 @@ class _Moments(PerParameter):
             grad = decayed(grad, p, group["weight_decay"])
         self.move(p, grad, state, group, count)
 
-    def move(
-        self,
-        p: torch.Tensor,
-        grad: torch.Tensor,
-        state: dict[str, Any],
-        group: dict[str, Any],
-        count: torch.Tensor,
-    ) -> None:
+    def move(self, p: Tensor, grad: Tensor, state: Options, group: Options, count: Tensor) -> None:
         raise RuntimeError(f"{type(self).__name__} defines no move")
 
     @staticmethod
-    def advance(grad: torch.Tensor, state: dict[str, Any], betas: tuple[float, float]) -> None:
+    def advance(grad: Tensor, state: Options, betas: tuple[float, float]) -> None:
         state["exp_avg"].lerp_(grad, 1 - betas[0])
         state["exp_avg_sq"].mul_(betas[1]).addcmul_(grad, grad, value=1 - betas[1])
 
@@ -105,25 +69,12 @@ class AdamBase(_Moments):
         maximize: bool = False,
         **execution: object,
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": tuple(betas),
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "amsgrad": amsgrad,
-            "correct_bias": correct_bias,
-            "maximize": maximize,
-        }
-        super().__init__(params, defaults, execution)
+        super().__init__(locals(), enable_global_step=True)
 
-    def move(
-        self,
-        p: torch.Tensor,
-        grad: torch.Tensor,
-        state: dict[str, Any],
-        group: dict[str, Any],
-        count: torch.Tensor,
-    ) -> None:
+    def kept(self, group: Options) -> tuple[str, ...]:
+        return (*self.tensors, "max_exp_avg_sq") if group["amsgrad"] else self.tensors
+
+    def move(self, p: Tensor, grad: Tensor, state: Options, group: Options, count: Tensor) -> None:
         self.advance(grad, state, group["betas"])
         second = state["exp_avg_sq"]
         if group["amsgrad"]:
@@ -159,23 +110,13 @@ class AdamW(AdamBase):
         maximize: bool = False,
         **execution: object,
     ) -> None:
-        super().__init__(
-            params,
-            lr,
-            betas,
-            eps,
-            weight_decay,
-            amsgrad,
-            correct_bias=correct_bias,
-            maximize=maximize,
-            **execution,
-        )
+        PerParameter.__init__(self, locals(), enable_global_step=True)
 
 
 class Adamax(_Moments):
     """Adamax, a variant of Adam with the decayed maximum of the gradient's magnitude instead of the second moment."""
 
-    second_moment = "exp_inf"
+    tensors = ("exp_avg", "exp_inf")
 
     def __init__(
         self,
@@ -187,23 +128,9 @@ class Adamax(_Moments):
         maximize: bool = False,
         **execution: object,
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": tuple(betas),
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "maximize": maximize,
-        }
-        super().__init__(params, defaults, execution)
+        super().__init__(locals(), enable_global_step=True)
 
-    def move(
-        self,
-        p: torch.Tensor,
-        grad: torch.Tensor,
-        state: dict[str, Any],
-        group: dict[str, Any],
-        count: torch.Tensor,
-    ) -> None:
+    def move(self, p: Tensor, grad: Tensor, state: Options, group: Options, count: Tensor) -> None:
         state["exp_avg"].lerp_(grad, 1 - group["betas"][0])
         largest = state["exp_inf"]
         largest.copy_(torch.maximum(largest.mul(group["betas"][1]), grad.abs().add_(group["eps"])))
@@ -214,6 +141,8 @@ class Adamax(_Moments):
 
 class NAdam(_Moments):
     """NAdam, Adam with Nesterov momentum."""
+
+    at_least_zero = (*_Moments.at_least_zero, "momentum_decay")
 
     def __init__(
         self,
@@ -227,33 +156,16 @@ class NAdam(_Moments):
         maximize: bool = False,
         **execution: object,
     ) -> None:
-        check_range("NAdam", momentum_decay=(momentum_decay, 0.0, INFINITY))
-        defaults = {
-            "lr": lr,
-            "betas": tuple(betas),
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "momentum_decay": momentum_decay,
-            "decoupled_weight_decay": decoupled_weight_decay,
-            "maximize": maximize,
-        }
-        super().__init__(params, defaults, execution)
+        super().__init__(locals(), enable_global_step=True)
 
     def preinitialize(self) -> None:
         super().preinitialize()
-        for group in self.param_groups:
-            for p in group["params"]:
-                if "mu_product" not in self.state[p]:
-                    self.state[p]["mu_product"] = torch.ones_like(self.state[p]["step"])
+        for p, _group in self.places():
+            state = self.state[p]
+            if "mu_product" not in state:
+                state["mu_product"] = torch.ones_like(state["step"])
 
-    def move(
-        self,
-        p: torch.Tensor,
-        grad: torch.Tensor,
-        state: dict[str, Any],
-        group: dict[str, Any],
-        count: torch.Tensor,
-    ) -> None:
+    def move(self, p: Tensor, grad: Tensor, state: Options, group: Options, count: Tensor) -> None:
         lr, beta1, t = group["lr"], group["betas"][0], count.double()
         mu = beta1 * (1.0 - 0.5 * 0.96 ** (t * group["momentum_decay"]))
         mu_next = beta1 * (1.0 - 0.5 * 0.96 ** ((t + 1) * group["momentum_decay"]))
@@ -279,24 +191,9 @@ class RAdam(_Moments):
         maximize: bool = False,
         **execution: object,
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": tuple(betas),
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "decoupled_weight_decay": decoupled_weight_decay,
-            "maximize": maximize,
-        }
-        super().__init__(params, defaults, execution)
+        super().__init__(locals(), enable_global_step=True)
 
-    def move(
-        self,
-        p: torch.Tensor,
-        grad: torch.Tensor,
-        state: dict[str, Any],
-        group: dict[str, Any],
-        count: torch.Tensor,
-    ) -> None:
+    def move(self, p: Tensor, grad: Tensor, state: Options, group: Options, count: Tensor) -> None:
         self.advance(grad, state, group["betas"])
         beta1, beta2 = group["betas"]
         power2 = self._power(beta2, count)

@@ -10,52 +10,27 @@ Sources: Polyak and Juditsky 1992 (ASGD), Riedmiller and Braun 1993 (Rprop), Che
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
+from torch import Tensor
 
 from wse_sim.cstorch.faults import program_error
-from wse_sim.cstorch.kinds import T
 from wse_sim.cstorch.optim.optimizer import (
     Number,
-    Optimizer,
+    Options,
     ParamsT,
-    check_execution,
-    check_range,
+    PerParameter,
     decayed,
     descend,
     is_zero,
     shrink,
 )
 
-INFINITY = float("inf")
-
-
-class PerParameter(Optimizer):
-    """An optimizer whose step is one rule for each parameter."""
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], T] | None = None) -> T | None:  # type: ignore[override]
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is not None:
-                    grad = -p.grad if group.get("maximize") else p.grad
-                    self.update(p, grad, self.state[p], group)
-        return loss
-
-    def update(
-        self, p: torch.Tensor, grad: torch.Tensor, state: dict[str, Any], group: dict[str, Any]
-    ) -> None:
-        raise RuntimeError(f"{type(self).__name__} defines no update")
-
 
 class SGD(PerParameter):
     """Stochastic gradient descent with momentum."""
+
+    at_least_zero = ("lr", "momentum", "weight_decay")
+    tensors = ("momentum_buffer",)
 
     def __init__(
         self,
@@ -68,41 +43,18 @@ class SGD(PerParameter):
         maximize: bool = False,
         **execution: object,
     ) -> None:
-        check_execution("SGD", execution)
-        check_range(
-            "SGD",
-            lr=(lr, 0, INFINITY),
-            momentum=(momentum, 0, INFINITY),
-            weight_decay=(weight_decay, 0, INFINITY),
-        )
         if nesterov and (momentum <= 0 or dampening != 0):
             raise program_error(
                 f"SGD: nesterov needs momentum > 0 and dampening = 0 and got {momentum} and {dampening}; "
                 "give a momentum or leave nesterov out"
             )
-        defaults = {
-            "lr": lr,
-            "momentum": momentum,
-            "dampening": dampening,
-            "weight_decay": weight_decay,
-            "nesterov": nesterov,
-            "maximize": maximize,
-        }
         # The first step differs from the later ones only where the gradient is dampened.
-        super().__init__(params, defaults, enable_global_step=dampening != 0)
+        super().__init__(locals(), enable_global_step=dampening != 0)
 
-    def preinitialize(self) -> None:
-        for group in self.param_groups:
-            for p in group["params"]:
-                if not is_zero(group["momentum"]):
-                    self._keep(p, "momentum_buffer")
+    def kept(self, group: Options) -> tuple[str, ...]:
+        return () if is_zero(group["momentum"]) else self.tensors
 
-    def state_names_to_sparsify(self) -> list[str]:
-        return ["momentum_buffer"]
-
-    def update(
-        self, p: torch.Tensor, grad: torch.Tensor, state: dict[str, Any], group: dict[str, Any]
-    ) -> None:
+    def update(self, p: Tensor, grad: Tensor, state: Options, group: Options) -> None:
         grad = decayed(grad, p, group["weight_decay"])
         if not is_zero(group["momentum"]):
             buffer = state["momentum_buffer"]
@@ -119,6 +71,8 @@ class SGD(PerParameter):
 class ASGD(PerParameter):
     """Averaged stochastic gradient descent; ``state[p]["ax"]`` is the average."""
 
+    tensors = ("ax",)
+
     def __init__(
         self,
         params: ParamsT,
@@ -130,33 +84,17 @@ class ASGD(PerParameter):
         maximize: bool = False,
         **execution: object,
     ) -> None:
-        check_execution("ASGD", execution)
-        check_range("ASGD", lr=(lr, 0, INFINITY), weight_decay=(weight_decay, 0, INFINITY))
-        defaults = {
-            "lr": lr,
-            "lambd": lambd,
-            "alpha": alpha,
-            "t0": t0,
-            "weight_decay": weight_decay,
-            "maximize": maximize,
-        }
-        super().__init__(params, defaults, enable_global_step=True)
+        super().__init__(locals(), enable_global_step=True)
 
     def preinitialize(self) -> None:
-        for group in self.param_groups:
-            for p in group["params"]:
-                state = self.state[p]
-                self._keep(p, "ax")
-                if "mu" not in state:
-                    state["mu"] = torch.ones_like(state["step"])
-                    state["eta"] = torch.ones_like(state["step"]) * group["lr"]
+        super().preinitialize()
+        for p, group in self.places():
+            state = self.state[p]
+            if "mu" not in state:
+                state["mu"] = torch.ones_like(state["step"])
+                state["eta"] = torch.ones_like(state["step"]) * group["lr"]
 
-    def state_names_to_sparsify(self) -> list[str]:
-        return ["ax"]
-
-    def update(
-        self, p: torch.Tensor, grad: torch.Tensor, state: dict[str, Any], group: dict[str, Any]
-    ) -> None:
+    def update(self, p: Tensor, grad: Tensor, state: Options, group: Options) -> None:
         count, eta, lr, lambd = self.increment_global_step(p), state["eta"], group["lr"], group["lambd"]
         grad = decayed(grad, p, group["weight_decay"])
         p.mul_(1 - lambd * eta.double())
@@ -170,6 +108,9 @@ class ASGD(PerParameter):
 class Rprop(PerParameter):
     """Resilient propagation: the sign of the gradient and a step per weight."""
 
+    at_least_zero = ("lr",)
+    tensors = ("prev", "step_size")
+
     def __init__(
         self,
         params: ParamsT,
@@ -179,27 +120,19 @@ class Rprop(PerParameter):
         maximize: bool = False,
         **execution: object,
     ) -> None:
-        check_execution("Rprop", execution)
-        check_range("Rprop", lr=(lr, 0, INFINITY))
         if not 0.0 < etas[0] < 1.0 < etas[1]:
             raise program_error(f"Rprop: etas={tuple(etas)} must hold 0 < first < 1 < second")
-        defaults = {"lr": lr, "etas": tuple(etas), "step_sizes": tuple(step_sizes), "maximize": maximize}
-        super().__init__(params, defaults)
+        super().__init__(locals())
 
     def preinitialize(self) -> None:
-        for group in self.param_groups:
-            for p in group["params"]:
+        for p, group in self.places():
+            state = self.state[p]
+            if "step_size" not in state:
                 self._keep(p, "prev")
-                if "step_size" not in self.state[p]:
-                    self._keep(p, "step_size", 1.0)
-                    self.state[p]["step_size"].mul_(group["lr"])
+                self._keep(p, "step_size", 1.0)
+                state["step_size"].mul_(group["lr"])
 
-    def state_names_to_sparsify(self) -> list[str]:
-        return ["prev", "step_size"]
-
-    def update(
-        self, p: torch.Tensor, grad: torch.Tensor, state: dict[str, Any], group: dict[str, Any]
-    ) -> None:
+    def update(self, p: Tensor, grad: Tensor, state: Options, group: Options) -> None:
         down, up = group["etas"]
         sign = grad.mul(state["prev"]).sign()
         factor = torch.where(sign > 0, up, torch.where(sign < 0, down, 1.0)).to(p.dtype)
@@ -212,6 +145,8 @@ class Rprop(PerParameter):
 class Lion(PerParameter):
     """Evolved sign momentum."""
 
+    tensors = ("exp_avg",)
+
     def __init__(
         self,
         params: ParamsT,
@@ -221,28 +156,9 @@ class Lion(PerParameter):
         maximize: bool = False,
         **execution: object,
     ) -> None:
-        check_execution("Lion", execution)
-        check_range(
-            "Lion",
-            lr=(lr, 0, INFINITY),
-            beta1=(betas[0], 0, 1),
-            beta2=(betas[1], 0, 1),
-            weight_decay=(weight_decay, 0, INFINITY),
-        )
-        defaults = {"lr": lr, "betas": tuple(betas), "weight_decay": weight_decay, "maximize": maximize}
-        super().__init__(params, defaults)
+        super().__init__(locals())
 
-    def preinitialize(self) -> None:
-        for group in self.param_groups:
-            for p in group["params"]:
-                self._keep(p, "exp_avg")
-
-    def state_names_to_sparsify(self) -> list[str]:
-        return ["exp_avg"]
-
-    def update(
-        self, p: torch.Tensor, grad: torch.Tensor, state: dict[str, Any], group: dict[str, Any]
-    ) -> None:
+    def update(self, p: Tensor, grad: Tensor, state: Options, group: Options) -> None:
         beta1, beta2 = group["betas"]
         shrink(p, group["lr"], group["weight_decay"])
         mean = state["exp_avg"]

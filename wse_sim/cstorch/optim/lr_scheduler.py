@@ -6,23 +6,46 @@ expression of ``self.last_epoch``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Unpack
+from collections.abc import Callable
+from types import FunctionType
+from typing import TYPE_CHECKING, Unpack
 
 import torch
 
 from wse_sim.cstorch.faults import program_error
 from wse_sim.cstorch.optim import scheduler as forms
-from wse_sim.cstorch.optim.schedule import EndOptions, Lambdas, ScheduleOptions, SequenceOptions, Values
+from wse_sim.cstorch.optim.schedule import EndOptions, Lambdas, Values
 from wse_sim.cstorch.optim.scheduler import Scheduler, Value
 
 Optimizer = torch.optim.Optimizer
+
+# What a form calls a value is here a rate: each schedule of this module takes its form's arguments under these names.
+RATES = {
+    "val": "learning_rate",
+    "vals": "learning_rates",
+    "initial_val": "initial_learning_rate",
+    "end_val": "end_learning_rate",
+    "base_val": "base_lr",
+    "max_val": "max_lr",
+    "lambdas": "lr_lambda",
+}
 
 
 class LRScheduler(Scheduler):
     """Base of all schedules of the learning rate: ``LRScheduler(optimizer, total_iters=None, last_epoch=-1)``."""
 
     param_group_key = "lr"
+
+    if TYPE_CHECKING:  # a checker cannot see renamed arguments, so it takes any
+
+        def __init__(self, optimizer: object, *arguments: object, **keywords: object) -> None: ...
+
+    def __init_subclass__(cls) -> None:
+        """Give a schedule that inherits its constructor from a form the form's arguments as rates."""
+        super().__init_subclass__()
+        source = next(base for base in cls.__mro__ if "__init__" in vars(base))
+        if source is not Scheduler and not issubclass(source, LRScheduler):
+            cls.__init__ = renamed(vars(source)["__init__"], cls.__name__)  # type: ignore[method-assign]
 
     def _get_closed_form(self) -> Values:
         value = self._get_closed_form_lr()
@@ -44,163 +67,64 @@ class LRScheduler(Scheduler):
         return self.get_last_value()
 
 
+def renamed(constructor: FunctionType, schedule: str) -> FunctionType:
+    """Return a copy of a form's constructor for a schedule whose arguments have the names of :data:`RATES`."""
+    code = constructor.__code__
+    rates = code.replace(
+        co_varnames=tuple(RATES.get(name, name) for name in code.co_varnames),
+        co_cellvars=tuple(RATES.get(name, name) for name in code.co_cellvars),
+    )
+    copy = FunctionType(
+        rates, constructor.__globals__, "__init__", constructor.__defaults__, constructor.__closure__
+    )
+    copy.__annotations__ = {RATES.get(k, k): v for k, v in constructor.__annotations__.items()}
+    copy.__qualname__ = f"{schedule}.__init__"
+    copy.__kwdefaults__ = constructor.__kwdefaults__
+    return copy
+
+
 class ConstantLR(LRScheduler, forms.ConstantScheduler):
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        learning_rate: float,
-        total_iters: int | None = None,
-        **keywords: Unpack[ScheduleOptions],
-    ) -> None:
-        forms.ConstantScheduler.__init__(self, optimizer, learning_rate, total_iters, **keywords)
+    pass
 
 
 class PolynomialLR(LRScheduler, forms.PolynomialScheduler):
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        initial_learning_rate: float,
-        end_learning_rate: float,
-        total_iters: int,
-        power: float = 1.0,
-        cycle: bool = False,
-        **keywords: Unpack[ScheduleOptions],
-    ) -> None:
-        forms.PolynomialScheduler.__init__(
-            self, optimizer, initial_learning_rate, end_learning_rate, total_iters, power, cycle, **keywords
-        )
+    pass
 
 
 class LinearLR(LRScheduler, forms.LinearScheduler):
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        initial_learning_rate: float,
-        end_learning_rate: float,
-        total_iters: int,
-        cycle: bool = False,
-        **keywords: Unpack[ScheduleOptions],
-    ) -> None:
-        forms.LinearScheduler.__init__(
-            self, optimizer, initial_learning_rate, end_learning_rate, total_iters, cycle, **keywords
-        )
+    pass
 
 
 class ExponentialLR(LRScheduler, forms.ExponentialScheduler):
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        initial_learning_rate: float,
-        total_iters: int,
-        decay_rate: float,
-        staircase: bool = False,
-        **keywords: Unpack[ScheduleOptions],
-    ) -> None:
-        forms.ExponentialScheduler.__init__(
-            self, optimizer, initial_learning_rate, total_iters, decay_rate, staircase, **keywords
-        )
+    pass
 
 
 class InverseExponentialTimeDecayLR(LRScheduler, forms.InverseExponentialTimeDecayScheduler):
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        initial_learning_rate: float,
-        step_exponent: float,
-        total_iters: int,
-        decay_rate: float,
-        staircase: bool = False,
-        **keywords: Unpack[ScheduleOptions],
-    ) -> None:
-        forms.InverseExponentialTimeDecayScheduler.__init__(
-            self,
-            optimizer,
-            initial_learning_rate,
-            step_exponent,
-            total_iters,
-            decay_rate,
-            staircase,
-            **keywords,
-        )
+    pass
 
 
 class InverseSquareRootDecayLR(LRScheduler, forms.InverseSquareRootDecayScheduler):
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        initial_learning_rate: float = 1.0,
-        scale: float = 1.0,
-        warmup_steps: float = 1.0,
-        **keywords: Unpack[EndOptions],
-    ) -> None:
-        forms.InverseSquareRootDecayScheduler.__init__(
-            self, optimizer, initial_learning_rate, scale, warmup_steps, **keywords
-        )
+    pass
 
 
 class CosineDecayLR(LRScheduler, forms.CosineDecayScheduler):
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        initial_learning_rate: float,
-        end_learning_rate: float,
-        total_iters: int,
-        **keywords: Unpack[ScheduleOptions],
-    ) -> None:
-        forms.CosineDecayScheduler.__init__(
-            self, optimizer, initial_learning_rate, end_learning_rate, total_iters, **keywords
-        )
+    pass
 
 
 class PiecewiseConstantLR(LRScheduler, forms.PiecewiseConstantScheduler):
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        learning_rates: Sequence[float],
-        milestones: Sequence[int],
-        **keywords: Unpack[EndOptions],
-    ) -> None:
-        forms.PiecewiseConstantScheduler.__init__(self, optimizer, learning_rates, milestones, **keywords)
+    pass
 
 
 class MultiStepLR(LRScheduler, forms.MultiStepScheduler):
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        initial_learning_rate: float,
-        gamma: float,
-        milestones: Sequence[int],
-        **keywords: Unpack[EndOptions],
-    ) -> None:
-        forms.MultiStepScheduler.__init__(
-            self, optimizer, initial_learning_rate, gamma, milestones, **keywords
-        )
+    pass
 
 
 class StepLR(LRScheduler, forms.StepScheduler):
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        initial_learning_rate: float,
-        step_size: int,
-        gamma: float,
-        **keywords: Unpack[EndOptions],
-    ) -> None:
-        forms.StepScheduler.__init__(self, optimizer, initial_learning_rate, step_size, gamma, **keywords)
+    pass
 
 
 class CosineAnnealingLR(LRScheduler, forms.CosineAnnealingScheduler):
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        initial_learning_rate: float,
-        T_max: int,
-        eta_min: float = 0.0,
-        **keywords: Unpack[EndOptions],
-    ) -> None:
-        forms.CosineAnnealingScheduler.__init__(
-            self, optimizer, initial_learning_rate, T_max, eta_min, **keywords
-        )
+    pass
 
 
 class CosineAnnealingWarmRestarts(LRScheduler, forms.CosineAnnealingWarmRestartsScheduler):
@@ -222,15 +146,6 @@ class CosineAnnealingWarmRestarts(LRScheduler, forms.CosineAnnealingWarmRestarts
 class LambdaLR(LRScheduler, forms.LambdaScheduler):
     """The rate times a function of the count of steps, from ``set_lr_lambda`` (or ``set_value_lambda``) of a subclass, or given."""
 
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        initial_learning_rate: float = 1.0,
-        lr_lambda: Lambdas | None = None,
-        **keywords: Unpack[EndOptions],
-    ) -> None:
-        forms.LambdaScheduler.__init__(self, optimizer, initial_learning_rate, lr_lambda, **keywords)
-
     def set_lr_lambda(self) -> Lambdas:
         return forms.LambdaScheduler.set_value_lambda(self)
 
@@ -239,16 +154,7 @@ class LambdaLR(LRScheduler, forms.LambdaScheduler):
 
 
 class MultiplicativeLR(LRScheduler, forms.MultiplicativeScheduler):
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        initial_learning_rate: float,
-        coefficient: float,
-        **keywords: Unpack[EndOptions],
-    ) -> None:
-        forms.MultiplicativeScheduler.__init__(
-            self, optimizer, initial_learning_rate, coefficient, **keywords
-        )
+    pass
 
 
 class OneCycleLR(LRScheduler, forms.OneCycleScheduler):
@@ -311,25 +217,11 @@ class CyclicLR(LRScheduler, forms.CyclicScheduler):
 
 
 class SequentialLR(LRScheduler, forms.SequentialScheduler):
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        schedulers: Sequence[Scheduler],
-        milestones: Sequence[int],
-        last_epoch: int = -1,
-        **keywords: Unpack[SequenceOptions],
-    ) -> None:
-        forms.SequentialScheduler.__init__(self, optimizer, schedulers, milestones, last_epoch, **keywords)
+    pass
 
 
 class ChainedScheduler(LRScheduler, forms.ChainedScheduler):
-    def __init__(
-        self,
-        schedulers: Sequence[Scheduler],
-        optimizer: Optimizer | None = None,
-        **keywords: Unpack[EndOptions],
-    ) -> None:
-        forms.ChainedScheduler.__init__(self, schedulers, optimizer, **keywords)
+    pass
 
 
 class ChainedLR(ChainedScheduler):
@@ -340,6 +232,3 @@ class ScalePerParamLR(LRScheduler, forms.ScalePerParamScheduler):
     """A schedule times the ``adjust_learning_rate`` of each group."""
 
     factor_key = "adjust_learning_rate"
-
-    def __init__(self, optimizer: Optimizer, scheduler: Scheduler, **keywords: Unpack[EndOptions]) -> None:
-        forms.ScalePerParamScheduler.__init__(self, optimizer, scheduler, **keywords)

@@ -8,7 +8,7 @@ The learning rate of a group is a number until a scheduler takes the group; then
 from __future__ import annotations
 
 from abc import ABCMeta, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -18,10 +18,15 @@ from wse_sim.cstorch.faults import program_error
 from wse_sim.cstorch.kinds import T
 
 Number = float | torch.Tensor
+Options = dict[str, Any]
 ParamsT = Iterable[torch.Tensor] | Iterable[dict[str, Any]]
 
 # How torch executes its own optimizers; here every step is recorded, so they change nothing.
 EXECUTION_ARGUMENTS = frozenset({"foreach", "capturable", "differentiable", "fused"})
+
+INFINITY = float("inf")
+NO_OPTIONS = frozenset({"self", "params", "execution", "__class__"})  # of a constructor's local names
+MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class _Prepared(ABCMeta):
@@ -250,3 +255,66 @@ def shrink(p: torch.Tensor, lr: Number, weight_decay: Number) -> None:
     """Decoupled decay: ``p *= 1 - lr * weight_decay``."""
     if not is_zero(weight_decay):
         p.mul_(1 - lr * weight_decay)
+
+
+# -- one rule for each parameter ----------------------------------------------------------------------
+
+
+class PerParameter(Optimizer):
+    """An optimizer whose step is one rule for each parameter.
+
+    A subclass declares its hyperparameters in the signature of its constructor, and passes its ``locals()``:
+    they are checked, and are the options of groups. ``betas`` must be in ``[0, 1)``.
+
+    Attributes:
+        at_least_zero: hyperparameters that may not be negative.
+        tensors: names of the states of the shape of the parameter, zero at first, which take its mask.
+    """
+
+    at_least_zero: tuple[str, ...] = ("lr", "weight_decay")
+    tensors: tuple[str, ...] = ()
+
+    def __init__(self, arguments: dict[str, Any], enable_global_step: bool = False) -> None:
+        name = type(self).__name__
+        check_execution(name, arguments["execution"])
+        options: Options = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in arguments.items() if k not in NO_OPTIONS
+        }
+        bounds = [(key, options[key], INFINITY) for key in self.at_least_zero]
+        bounds += [(f"beta{i}", beta, 1.0) for i, beta in enumerate(options.get("betas", ()), start=1)]
+        check_range(name, **{key: (value, 0, high) for key, value, high in bounds})
+        super().__init__(arguments["params"], options, enable_global_step)
+
+    def places(self) -> Iterator[tuple[torch.Tensor, Options]]:
+        """Return every parameter with its group."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                yield p, group
+
+    def kept(self, group: Options) -> tuple[str, ...]:
+        """Return the names of the states that parameters of a group need."""
+        return self.tensors
+
+    def preinitialize(self) -> None:
+        for p, group in self.places():
+            for name in self.kept(group):
+                self._keep(p, name)
+
+    def state_names_to_sparsify(self) -> list[str]:
+        return list(self.tensors)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], T] | None = None) -> T | None:  # type: ignore[override]
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for p, group in self.places():
+            if p.grad is not None:
+                grad = -p.grad if group.get("maximize") else p.grad
+                self.update(p, grad, self.state[p], group)
+        return loss
+
+    def update(self, p: torch.Tensor, grad: torch.Tensor, state: Options, group: Options) -> None:
+        """Update a parameter and its state in place."""
+        raise RuntimeError(f"{type(self).__name__} defines no update")

@@ -11,16 +11,16 @@ Sources: Duchi et al. 2011, Zeiler 2012, Tieleman and Hinton 2012, Shazeer and S
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
+from torch import Tensor
 
 from wse_sim.cstorch.faults import program_error
-from wse_sim.cstorch.optim.gradient import INFINITY, PerParameter
 from wse_sim.cstorch.optim.optimizer import (
+    MOMENTS,
     Number,
+    Options,
     ParamsT,
-    check_execution,
+    PerParameter,
     check_range,
     decayed,
     descend,
@@ -31,6 +31,9 @@ from wse_sim.cstorch.optim.optimizer import (
 
 class Adagrad(PerParameter):
     """Adagrad: the rate of each weight falls with the sum of its squared gradients."""
+
+    at_least_zero = ("lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps")
+    tensors = ("sum",)
 
     def __init__(
         self,
@@ -43,36 +46,13 @@ class Adagrad(PerParameter):
         maximize: bool = False,
         **execution: object,
     ) -> None:
-        check_execution("Adagrad", execution)
-        check_range(
-            "Adagrad",
-            lr=(lr, 0, INFINITY),
-            lr_decay=(lr_decay, 0, INFINITY),
-            weight_decay=(weight_decay, 0, INFINITY),
-            initial_accumulator_value=(initial_accumulator_value, 0, INFINITY),
-            eps=(eps, 0, INFINITY),
-        )
-        defaults = {
-            "lr": lr,
-            "lr_decay": lr_decay,
-            "weight_decay": weight_decay,
-            "initial_accumulator_value": initial_accumulator_value,
-            "eps": eps,
-            "maximize": maximize,
-        }
-        super().__init__(params, defaults, enable_global_step=True)
+        super().__init__(locals(), enable_global_step=True)
 
     def preinitialize(self) -> None:
-        for group in self.param_groups:
-            for p in group["params"]:
-                self._keep(p, "sum", group["initial_accumulator_value"])
+        for p, group in self.places():
+            self._keep(p, "sum", group["initial_accumulator_value"])
 
-    def state_names_to_sparsify(self) -> list[str]:
-        return ["sum"]
-
-    def update(
-        self, p: torch.Tensor, grad: torch.Tensor, state: dict[str, Any], group: dict[str, Any]
-    ) -> None:
+    def update(self, p: Tensor, grad: Tensor, state: Options, group: Options) -> None:
         count = self.increment_global_step(p)
         grad = decayed(grad, p, group["weight_decay"])
         lr = group["lr"]
@@ -85,6 +65,9 @@ class Adagrad(PerParameter):
 class Adadelta(PerParameter):
     """Adadelta: the step is the gradient times the running size of updates over that of gradients."""
 
+    at_least_zero = ("lr", "eps")
+    tensors = ("square_avg", "acc_delta")
+
     def __init__(
         self,
         params: ParamsT,
@@ -95,23 +78,10 @@ class Adadelta(PerParameter):
         maximize: bool = False,
         **execution: object,
     ) -> None:
-        check_execution("Adadelta", execution)
-        check_range("Adadelta", lr=(lr, 0, INFINITY), rho=(rho, 0, 1 + 1e-12), eps=(eps, 0, INFINITY))
-        defaults = {"lr": lr, "rho": rho, "eps": eps, "weight_decay": weight_decay, "maximize": maximize}
-        super().__init__(params, defaults)
+        check_range("Adadelta", rho=(rho, 0, 1 + 1e-12))
+        super().__init__(locals())
 
-    def preinitialize(self) -> None:
-        for group in self.param_groups:
-            for p in group["params"]:
-                self._keep(p, "square_avg")
-                self._keep(p, "acc_delta")
-
-    def state_names_to_sparsify(self) -> list[str]:
-        return ["square_avg", "acc_delta"]
-
-    def update(
-        self, p: torch.Tensor, grad: torch.Tensor, state: dict[str, Any], group: dict[str, Any]
-    ) -> None:
+    def update(self, p: Tensor, grad: Tensor, state: Options, group: Options) -> None:
         rho, eps = group["rho"], group["eps"]
         grad = decayed(grad, p, group["weight_decay"])
         state["square_avg"].mul_(rho).addcmul_(grad, grad, value=1 - rho)
@@ -123,6 +93,9 @@ class Adadelta(PerParameter):
 
 class RMSprop(PerParameter):
     """RMSprop: divides gradients by the root of their running mean square."""
+
+    at_least_zero = ("lr", "eps", "momentum", "alpha")
+    tensors = ("square_avg", "momentum_buffer", "grad_avg")
 
     def __init__(
         self,
@@ -136,40 +109,13 @@ class RMSprop(PerParameter):
         maximize: bool = False,
         **execution: object,
     ) -> None:
-        check_execution("RMSprop", execution)
-        check_range(
-            "RMSprop",
-            lr=(lr, 0, INFINITY),
-            eps=(eps, 0, INFINITY),
-            momentum=(momentum, 0, INFINITY),
-            alpha=(alpha, 0, INFINITY),
-        )
-        defaults = {
-            "lr": lr,
-            "alpha": alpha,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "momentum": momentum,
-            "centered": centered,
-            "maximize": maximize,
-        }
-        super().__init__(params, defaults)
+        super().__init__(locals())
 
-    def preinitialize(self) -> None:
-        for group in self.param_groups:
-            for p in group["params"]:
-                self._keep(p, "square_avg")
-                if not is_zero(group["momentum"]):
-                    self._keep(p, "momentum_buffer")
-                if group["centered"]:
-                    self._keep(p, "grad_avg")
+    def kept(self, group: Options) -> tuple[str, ...]:
+        needed = (True, not is_zero(group["momentum"]), group["centered"])
+        return tuple(name for name, wanted in zip(self.tensors, needed, strict=True) if wanted)
 
-    def state_names_to_sparsify(self) -> list[str]:
-        return ["square_avg", "momentum_buffer", "grad_avg"]
-
-    def update(
-        self, p: torch.Tensor, grad: torch.Tensor, state: dict[str, Any], group: dict[str, Any]
-    ) -> None:
+    def update(self, p: Tensor, grad: Tensor, state: Options, group: Options) -> None:
         alpha = group["alpha"]
         grad = decayed(grad, p, group["weight_decay"])
         square = state["square_avg"].mul_(alpha).addcmul_(grad, grad, value=1 - alpha)
@@ -194,6 +140,9 @@ class Adafactor(PerParameter):
     ``scale_parameter`` times the root mean square of the weights.
     """
 
+    at_least_zero = ()
+    tensors = ("exp_avg",)
+
     def __init__(
         self,
         params: ParamsT,
@@ -208,7 +157,6 @@ class Adafactor(PerParameter):
         warmup_init: bool = False,
         **execution: object,
     ) -> None:
-        check_execution("Adafactor", execution)
         if lr is not None and relative_step:
             raise program_error(
                 f"Adafactor: lr={lr} and relative_step=True exclude each other; give one of them"
@@ -219,39 +167,20 @@ class Adafactor(PerParameter):
             raise program_error(
                 "Adafactor: warmup_init=True acts on the relative step; give relative_step=True"
             )
-        defaults = {
-            "lr": lr,
-            "eps": tuple(eps),
-            "clip_threshold": clip_threshold,
-            "decay_rate": decay_rate,
-            "beta1": beta1,
-            "weight_decay": weight_decay,
-            "scale_parameter": scale_parameter,
-            "relative_step": relative_step,
-            "warmup_init": warmup_init,
-        }
-        super().__init__(params, defaults, enable_global_step=True)
+        super().__init__(locals(), enable_global_step=True)
 
     def preinitialize(self) -> None:
-        for group in self.param_groups:
-            for p in group["params"]:
-                state = self.state[p]
-                if p.ndim >= 2:
-                    if "exp_avg_sq_row" not in state:
-                        zeros = torch.zeros_like(p, requires_grad=False)
-                        state["exp_avg_sq_row"] = zeros.mean(dim=-1)
-                        state["exp_avg_sq_col"] = zeros.mean(dim=-2)
-                else:
-                    self._keep(p, "exp_avg_sq")
-                if group["beta1"] is not None:
-                    self._keep(p, "exp_avg")
+        for p, group in self.places():
+            state = self.state[p]
+            if p.ndim < 2:
+                self._keep(p, "exp_avg_sq")
+            elif "exp_avg_sq_row" not in state:
+                zeros = torch.zeros_like(p, requires_grad=False)
+                state["exp_avg_sq_row"], state["exp_avg_sq_col"] = zeros.mean(dim=-1), zeros.mean(dim=-2)
+            if group["beta1"] is not None:
+                self._keep(p, "exp_avg")
 
-    def state_names_to_sparsify(self) -> list[str]:
-        return ["exp_avg"]
-
-    def update(
-        self, p: torch.Tensor, grad: torch.Tensor, state: dict[str, Any], group: dict[str, Any]
-    ) -> None:
+    def update(self, p: Tensor, grad: Tensor, state: Options, group: Options) -> None:
         count = self.increment_global_step(p)
         lr = self._rate(p, group, count)
         beta2 = (1.0 - count.double() ** group["decay_rate"]).to(p.dtype)
@@ -271,7 +200,7 @@ class Adafactor(PerParameter):
         p.sub_(update)
 
     @staticmethod
-    def _rate(p: torch.Tensor, group: dict[str, Any], count: torch.Tensor) -> Number:
+    def _rate(p: Tensor, group: Options, count: Tensor) -> Number:
         lr: Number = group["lr"]
         # A scheduler that took the group decides, whatever the constructor said.
         if group["relative_step"] and lr is None:
@@ -282,12 +211,15 @@ class Adafactor(PerParameter):
         return lr
 
 
-def _rms(t: torch.Tensor) -> torch.Tensor:
+def _rms(t: Tensor) -> Tensor:
     return t.norm(2) / t.numel() ** 0.5
 
 
 class Lamb(PerParameter):
     """Adam's direction, scaled layer by layer to the norm of the weights."""
+
+    at_least_zero = ("lr", "eps", "weight_decay")
+    tensors = MOMENTS
 
     def __init__(
         self,
@@ -300,37 +232,9 @@ class Lamb(PerParameter):
         maximize: bool = False,
         **execution: object,
     ) -> None:
-        check_execution("Lamb", execution)
-        check_range(
-            "Lamb",
-            lr=(lr, 0, INFINITY),
-            eps=(eps, 0, INFINITY),
-            beta1=(betas[0], 0, 1),
-            beta2=(betas[1], 0, 1),
-            weight_decay=(weight_decay, 0, INFINITY),
-        )
-        defaults = {
-            "lr": lr,
-            "betas": tuple(betas),
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "adam": adam,
-            "maximize": maximize,
-        }
-        super().__init__(params, defaults)
+        super().__init__(locals())
 
-    def preinitialize(self) -> None:
-        for group in self.param_groups:
-            for p in group["params"]:
-                self._keep(p, "exp_avg")
-                self._keep(p, "exp_avg_sq")
-
-    def state_names_to_sparsify(self) -> list[str]:
-        return ["exp_avg", "exp_avg_sq"]
-
-    def update(
-        self, p: torch.Tensor, grad: torch.Tensor, state: dict[str, Any], group: dict[str, Any]
-    ) -> None:
+    def update(self, p: Tensor, grad: Tensor, state: Options, group: Options) -> None:
         beta1, beta2 = group["betas"]
         mean = state["exp_avg"].mul_(beta1).add_(grad, alpha=1 - beta1)
         square = state["exp_avg_sq"].mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
