@@ -267,11 +267,14 @@ def counted_in_program(module: torch.nn.Module, args: tuple[Any, ...], kwargs: d
 
 
 def trained_in_program(module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> int:
-    """FLOPs of a step by the counter's formulas over the exported program and its backward pass, on "meta"."""
+    """FLOPs of a step by the counter's formulas over the exported program and its backward pass, on "meta".
+
+    The program is decomposed first: its writes in place have no gradient there.
+    """
     from wse_sim.frontend import torch_flops
     from wse_sim.frontend.capture import export
 
-    program = export(module, args, kwargs, training=True)
+    program = export(module, args, kwargs, training=True).run_decompositions({})
     return torch_flops.counted_program(program, lambda name: True).total
 
 

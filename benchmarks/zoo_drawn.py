@@ -6,7 +6,7 @@ phase.
 The names of timm, torchvision and transformers (by configuration, on "meta") are shuffled with a fixed seed, each zoo and
 phase by itself, and taken in turns.  A row is written as soon as its model has run (:mod:`benchmarks.zoo_coverage` measures
 it, in its own process), so a run that was stopped continues where it stopped.  A model over the limit of CPU time counts
-among those that were drawn.  Rows carry the commit that they were measured with.
+among those that were drawn.  Rows carry the commit that they were measured with.  A zoo that is not installed keeps its rows.
 
 Prints one line of JSON per model.  ``benchmarks.pages`` renders the table of docs/public-models.md from the file.
 """
@@ -22,6 +22,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from itertools import zip_longest
 from pathlib import Path
 
@@ -39,12 +40,12 @@ def order(zoo: str, phase: str, names: Sequence[str]) -> list[str]:
 
 
 def drawn() -> Iterator[tuple[str, str, str, int]]:
-    """(zoo, phase, name, how many names the zoo has), zoos and phases in turns."""
-    known = {zoo: zoo_coverage.names_of(zoo) for zoo in ZOOS}
+    """(zoo, phase, name, how many names the zoo has), zoos that are installed and phases in turns."""
+    known = {zoo: zoo_coverage.names_of(zoo) for zoo in ZOOS if find_spec(zoo) is not None}
     lists = [
         [(zoo, phase, name, len(known[zoo])) for name in order(zoo, phase, known[zoo])]
         for phase in PHASES
-        for zoo in ZOOS
+        for zoo in known
     ]
     for turn in zip_longest(*lists):
         yield from (row for row in turn if row is not None)

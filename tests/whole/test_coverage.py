@@ -118,7 +118,7 @@ NOT_COMPILED = [
     ("filters", INFERENCE, "has 3 filters, but each word contains 2; use an even number of filters"),
     ("attention", INFERENCE, "reads 1 tensors, attention on the fabric queries, keys and values"),
     ("softmax", TRAINING, "is of family softmax, a whole model on the fabric trains"),
-    ("tap", TRAINING, "returns 'a.out' in addition to its last layer's output; return only that one"),
+    ("tap", TRAINING, "returns 2 tensors ('a.out', 'b.out'), a whole model on the fabric one; leave the others out"),
     ("heads", INFERENCE, "returns 2 tensors ('a.out', 'b.out'), a whole model on the fabric one"),
     ("tap", INFERENCE, "returns 2 tensors ('a.out', 'b.out'), a whole model on the fabric one"),
     ("odd", INFERENCE, "tensor '0.out' has 7 features, but each word contains 2; use an even number of features"),
