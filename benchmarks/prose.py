@@ -62,7 +62,7 @@ RULES = (
         "subject and verb first",
         20,
     ),
-    Rule("of which", r"\bof which\b", "whose, or two sentences", 19),
+    Rule("of which", r"\bof which\b", "whose, or two sentences", 18),
     Rule("of its own", r"\bof (?:its|their|your|one's|the user's) own\b", "its own X, a separate X", 27),
     Rule("work out", r"\bwork(?:s|ed|ing)? out\b", "compute", 0),
     Rule(
@@ -92,7 +92,7 @@ RULES = (
     Rule("docstring Of", r"\A\s*(?-i:Of|As) (?!a result|long|soon)[^.]{3,}", "subject and verb first", 2),
     Rule("docstring What", r"\A\s*(?-i:What) [a-z]", "a noun: the cycles that, the options of", 11),
     Rule("side by side", r"\bside by side\b", "in parallel, next to each other", 8),
-    Rule("in turn", r"\bin turn\b", "one after the other, round-robin", 4),
+    Rule("in turn", r"\bin turn\b", "one after the other, round-robin", 2),
     Rule("at rest", r"\bat rest\b", "resident, stationary", 6),
     Rule(
         "cycles a word",
@@ -108,7 +108,7 @@ RULES = (
         "is not a X",
         0,
     ),
-    Rule("is none", r"\b(?<!there )(?:is|are) none\b(?! of)", "is invalid, is not one", 13),
+    Rule("is none", r"\b(?<!there )(?:is|are) none\b(?! of)", "is invalid, is not one", 12),
     Rule("for ever", r"\bfor ever\b", "forever", 1),
     Rule("mended", r"\bmend(?:ed|s)?\b", "corrected, fixed, repaired", 1),
     Rule("does not read", r"\bdo(?:es)? not read;", "cannot be parsed", 0),
@@ -266,7 +266,7 @@ def places(rule: Rule) -> list[tuple[str, int, str]]:
     ]
 
 
-SHORT_LEFT = 105
+SHORT_LEFT = 103
 LONG_LEFT = 1
 
 

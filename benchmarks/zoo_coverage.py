@@ -146,7 +146,8 @@ def counted(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, An
         if training:
             leaves = pytree.tree_leaves(dict(made) if isinstance(made, Mapping) else made)
             wanted = [x for x in leaves if isinstance(x, torch.Tensor) and x.requires_grad]
-            sum((x.float().sum() for x in wanted[1:]), wanted[0].float().sum()).backward()
+            weights = [p for p in module.parameters() if p.requires_grad]  # not values inside forward()
+            sum((x.float().sum() for x in wanted[1:]), wanted[0].float().sum()).backward(inputs=weights)
     return int(counter.get_total_flops())
 
 
@@ -217,10 +218,11 @@ def measure(zoo: str, name: str, training: bool) -> dict[str, Any]:
             row["counter"] = _first(fault)
     if "torch_flops" not in row:
         return row
-    if row["torch_flops"] > row["flops"] and not training and "counter" not in row:
+    if row["torch_flops"] > row["flops"] and "counter" not in row:
         # Products with unused results: the model computes them, a compiled program does not.
+        counting = trained_in_program if training else counted_in_program
         row |= {
-            "torch_flops": counted_in_program(module, args, kwargs),
+            "torch_flops": counting(module, args, kwargs),
             "counter": "over the exported program",
         }
     if row["torch_flops"] != row["flops"]:
@@ -236,13 +238,15 @@ def _grouped_product(x: object, weight: torch.Tensor, *_: object, out_val: torch
 def counted_in_program(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     """FLOPs by the counter's formulas over the exported program, for models that read values while they run.
 
-    Products of constants alone are not counted: a compiled program has their results.
+    Products of constants alone are not counted: a compiled program has their results.  Nor are products of which only
+    the shape is read.
     """
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils import _pytree as pytree
     from torch.utils.flop_counter import flop_registry
 
+    from wse_sim.frontend import torch_flops
     from wse_sim.frontend.capture import export
 
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
@@ -252,7 +256,10 @@ def counted_in_program(module: torch.nn.Module, args: tuple[Any, ...], kwargs: d
         s.arg.name for s in program.graph_signature.input_specs if s.kind.name in ("PARAMETER", "USER_INPUT")
     }
     of_step: set[torch.fx.Node] = set()  # what follows from arguments or weights
+    read = torch_flops.read_by(program.graph.output_node().all_input_nodes)
     for node in program.graph.nodes:
+        if node not in read:
+            continue
         if node.name in leaves or not of_step.isdisjoint(node.all_input_nodes):
             of_step.add(node)
         formula = flop_registry.get(getattr(node.target, "overloadpacket", None))

@@ -326,3 +326,22 @@ class ChecksItsSizes(nn.Module):
 class RaisesItsOwn(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         raise OwnError("no such mode")
+
+
+@bad("bad_programs.py", "y.shape", "has None where it needs a value", "give the argument that is missing")
+class NeedsAnother(nn.Module):
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
+        return x.expand(y.shape)  # type: ignore[union-attr]
+
+
+@bad(
+    "bad_programs.py",
+    "b, c, h, w = x.shape",
+    "the shapes do not fit",
+    "expected 4, got 2",
+    "check the example",
+)
+class NeedsAnImage(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        b, c, h, w = x.shape
+        return x.reshape(b, c * h * w)

@@ -12,6 +12,7 @@ from torch import nn  # noqa: E402
 
 from wse_sim.frontend import capture, lower  # noqa: E402
 from wse_sim.frontend.equal_layers import Layers  # noqa: E402
+from wse_sim.frontend.layer_copies import NotCopiedError  # noqa: E402
 
 WIDE = 16
 
@@ -173,4 +174,28 @@ def test_hooks_and_other_settings_make_layers_unequal(monkeypatch: pytest.Monkey
     once = lower(model, (ROWS,))
     assert counts == [2]
     monkeypatch.setattr(capture, "is_collecting", lambda: True)
+    assert lower(model, (ROWS,)) == once
+
+
+class Repeats(nn.Module):
+    """A product with a weight that is repeated for every sample, so that the batch is in doubt."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(WIDE, WIDE))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.bmm(x.unsqueeze(1), self.weight.expand(x.shape[0], -1, -1)).squeeze(1)
+
+
+def test_layers_that_cannot_be_copied_are_captured_also_with_more_samples(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = Deep(lambda k: nn.Sequential(nn.Linear(WIDE, WIDE), nn.ReLU(), Repeats()))
+    once = lower(model, (ROWS,))
+
+    def fails(*_: object) -> None:
+        raise NotCopiedError("a result comes from elsewhere")
+
+    monkeypatch.setattr(capture, "copied", fails)
     assert lower(model, (ROWS,)) == once

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.utils.flop_counter import FlopCounterMode
 
 from wse_sim.errors import ModelError
 from wse_sim.frontend import lower
@@ -120,3 +122,51 @@ def test_a_refusal_names_its_own_line_and_not_that_of_the_gradient() -> None:
     """Capture is tried without gradients first; what stops the second try must not be told of the first."""
     with pytest.raises(ModelError, match=r"if torch\.isnan\(slope\).*leave out a check that only raises"):
         lower(Checked(), (torch.randn(SAMPLES, WIDTH),))
+
+
+class Dual(Energy):
+    """Forward mode: value and slope along a direction."""
+
+    def forward(self, x: Tensor, along: Tensor) -> Tensor:
+        with forward_ad.dual_level():
+            made = forward_ad.unpack_dual(self.net(forward_ad.make_dual(x, along)))
+        assert made.tangent is not None
+        return made.primal + made.tangent
+
+
+class Slope(Dual):
+    def forward(self, x: Tensor, along: Tensor) -> Tensor:
+        with forward_ad.dual_level():
+            made = forward_ad.unpack_dual(self.net(forward_ad.make_dual(x, along))).tangent
+        assert made is not None
+        return made
+
+
+class Linear(Energy):
+    def forward(self, x: Tensor, along: Tensor) -> Tensor:
+        value, product = torch.func.linearize(self.net, x)
+        return value + product(along)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_dual_tensors_cost_what_torch_runs(training: bool) -> None:
+    model, args = Dual(), (torch.randn(SAMPLES, WIDTH), torch.randn(SAMPLES, WIDTH))
+    with FlopCounterMode(display=False) as counter:
+        made = model(*args)
+        if training:
+            made.sum().backward()
+    assert lower(model, args, training=training).total_flops == counter.get_total_flops()
+
+
+def test_the_slope_alone_needs_no_last_value() -> None:
+    """As torch, it multiplies the input also by the tangent of each weight, which is zero."""
+    args = (torch.randn(SAMPLES, WIDTH), torch.randn(SAMPLES, WIDTH))
+    assert lower(Dual(), args).total_flops - lower(Slope(), args).total_flops == SMALL
+
+
+def test_a_program_traced_inside_forward_is_refused_with_another_way() -> None:
+    args = (torch.randn(SAMPLES, WIDTH), torch.randn(SAMPLES, WIDTH))
+    with pytest.raises(
+        ModelError, match=r"torch\.func\.linearize\(self\.net, x\): .* call torch\.func\.jvp\("
+    ):
+        lower(Linear(), args)

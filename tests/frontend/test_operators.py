@@ -10,7 +10,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
+from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex  # noqa: E402
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention  # noqa: E402
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from tests.frontend import oracle  # noqa: E402
 from tests.frontend.test_forward import check_wired  # noqa: E402
@@ -281,3 +283,28 @@ def test_rows_are_those_of_the_dimension_that_is_sorted_or_summed(name: str) -> 
     found = (dims["batch"], dims["steps"]) if kernel.family == "scan" else (dims["rows"], dims["cols"])
     assert (*found, dims.get("k", 0)) == (rows, cols, k)
     assert kernel.dims[kernel.sample_dim] % 2 == 0  # two samples
+
+
+def test_an_index_by_tensors_inside_vmap_is_an_index() -> None:
+    """Functions of masks read tables at the places that torch.vmap gives; torch would keep such a read whole."""
+
+    class Masked(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = torch.nn.Linear(8, 8)
+            self.register_buffer("kind", torch.tensor([0, 0, 1, 1, 1, 0]))
+
+        def forward(self, x: Any) -> Any:
+            at = torch.arange(6)
+            with TransformGetItemToIndex():
+                same = torch.vmap(
+                    torch.vmap(lambda i, j: self.kind[i] == self.kind[j], (None, 0)), (0, None)
+                )(at, at)
+            y = self.fc(x)
+            return (y @ y.mT).masked_fill(~same, float("-inf")).softmax(-1) @ x
+
+    module, x = Masked().eval(), torch.randn(3, 6, 8)
+    with FlopCounterMode(display=False) as counter:
+        module(x)
+    graph = lower(module, (x,))
+    assert graph.total_flops == counter.get_total_flops()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -161,3 +162,16 @@ def test_a_model_of_one_batch_is_told() -> None:
     module = Uses(lambda a, b, x: a(b.weight.expand(2, 4)) + x, *linear(4, 4), nn.Linear(4, 1))
     notes = load_model((module, (torch.randn(2, 4),)), batch=4).notes
     assert any("with 4 samples the model cannot be captured" in note for note in notes)
+
+
+def test_a_saved_program_of_doubtful_sizes_says_so(tmp_path: Path) -> None:
+    """It cannot be captured with more samples; its sizes for its own batch are those of torch."""
+    module, x = Uses(experts, nn.Linear(8, 24)), torch.randn(2, 6, 8)
+    torch.export.save(torch.export.export(module.eval(), (x,)), tmp_path / "experts.pt2")
+    graph = load_model(str(tmp_path / "experts.pt2"))
+    assert graph.total_flops == forward_by_torch(module, (x,))
+    told = [note for note in graph.notes if note.startswith("samples: ")]
+    assert len(told) == 1
+    assert "sizes for other batches than 2 are estimates; export it with the batch that runs" in told[0]
+    torch.export.save(torch.export.export(nn.Linear(4, 4), (torch.randn(2, 4),)), tmp_path / "plain.pt2")
+    assert not load_model(str(tmp_path / "plain.pt2")).notes

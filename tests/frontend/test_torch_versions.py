@@ -34,6 +34,7 @@ def test_private_names_are_used_in_the_files_of_a_capture_only() -> None:
         "calls.py",
         "parts.py",
         "torch_state.py",
+        "function_definitions.py",
     }
 
 
@@ -63,12 +64,15 @@ def test_private_names_exist() -> None:
     assert torch._GLOBAL_DEVICE_CONTEXT is not None  # the default device
     assert torch.ops.aten.addmv.default in decomposition_table
     from torch import _VF  # packed sequences
+    from torch._dynamo import _trace_wrapped_higher_order_op
     from torch.nn.attention import flex_attention
 
     assert _VF._pack_padded_sequence
     assert _VF._pad_packed_sequence
     assert flex_attention.flex_attention_hop
     assert flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG is False
+    assert _trace_wrapped_higher_order_op.mod_index  # tables of masks
+    assert torch._C._functorch.peek_interpreter_stack() is None  # whether torch.func.jvp runs
     assert FunctionalTensor
     assert _disable_current_modes
     assert torch._from_functional_tensor

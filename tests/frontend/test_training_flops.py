@@ -135,6 +135,11 @@ def by_place(a: Any, w: Any, x: torch.Tensor) -> torch.Tensor:
     return F.linear(x[at[:, 0]], w.weight) * best[:, :1]
 
 
+def sunk(q: Any, k: Any, v: Any, x: torch.Tensor) -> torch.Tensor:
+    scores = q(x) @ k(x).transpose(-1, -2) / 8**0.5
+    return (scores.softmax(-1) @ v(x)) * scores.logsumexp(-1, keepdim=True).sigmoid()
+
+
 X, T = torch.randn(4, 8), torch.randn(2, 5, 8)
 IMAGES, STYLES = torch.randn(3, 8, 5, 5), torch.randn(3, 4)
 CASES: dict[str, tuple[nn.Module, tuple[Any, ...]]] = {
@@ -146,6 +151,7 @@ CASES: dict[str, tuple[nn.Module, tuple[Any, ...]]] = {
         Uses(lambda a, x: a(x, x, x)[0], nn.MultiheadAttention(768, 12, batch_first=True)),
         (torch.randn(1, 197, 768),),
     ),
+    "attention whose scores are read again": (Uses(sunk, *linear(8, 8, 8, 8)), (T,)),
     "detached trunk": (Uses(lambda a, b, x: b(a(x).detach()), *linear(8, 8, 8)), (X,)),
     "data": (Uses(lambda a, b, x: b(a(x).data), *linear(8, 8, 8)), (X,)),
     "no_grad": (Uses(in_no_grad, *linear(8, 8, 8, 8)), (X,)),
@@ -283,6 +289,24 @@ def test_a_backward_pass_of_ones_own_is_told() -> None:
 
 def updated(graph: KernelGraph) -> set[str]:
     return {p for k in graph if k.phase is Phase.UPDATE for p in k.parameters}
+
+
+def asks(a: Any, b: Any, x: torch.Tensor) -> torch.Tensor:
+    x = x[:, None]
+    x.requires_grad = True
+    return b(torch.relu(a(x)))
+
+
+def test_a_gradient_that_nothing_reads_is_left_out_and_told() -> None:
+    """backward() of torch computes it for a value inside forward(): 2 x 4 x 8 x 16 FLOPs more for the first product."""
+    module = Uses(asks, *linear(8, 16, 4))
+    graph = lower(module, (X,), training=True)
+    assert by_torch(module, (X,)) - graph.total_flops == 2 * 4 * 8 * 16
+    assert graph.facts[FLOPS_CHECKED] == EQUAL
+    told = [note for note in graph.notes if note.startswith("gradient: ")]
+    assert len(told) == 1
+    assert "x.requires_grad = True asks for the gradient of a value" in told[0]
+    assert not lower(module, (X,)).notes
 
 
 def test_what_runs_under_no_grad_has_no_gradient_and_no_update() -> None:

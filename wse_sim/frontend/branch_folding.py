@@ -34,7 +34,13 @@ from wse_sim.errors import ModelError, WseError
 from wse_sim.frontend.classify import PRODUCTS
 from wse_sim.frontend.devices import is_move, on_one_device
 from wse_sim.frontend.expansions import SPELLED
-from wse_sim.frontend.faults import GradientAskedError, read_sentence, sentence_of, unwanted_operator
+from wse_sim.frontend.faults import (
+    LINEARIZED,
+    GradientAskedError,
+    read_sentence,
+    sentence_of,
+    unwanted_operator,
+)
 from wse_sim.frontend.forward_gradients import gradient, own_detach
 from wse_sim.frontend.obstacles import guesses, is_collecting, met
 from wse_sim.frontend.selections import NOTE, Arguments, Function, Named, Selections
@@ -60,6 +66,7 @@ _SHAPED = frozenset(
     ]
 )
 _DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
+_ASKS = (torch.Tensor.requires_grad.__set__, torch.Tensor.requires_grad_)  # type: ignore[attr-defined]
 _COUNTS = (torch.arange, torch.linspace)  # their arguments may be tensors of one number
 _REPEATS = (torch.repeat_interleave, torch.Tensor.repeat_interleave)
 MOST_SHOWN = 8  # most numbers that a note prints
@@ -83,6 +90,7 @@ class FoldedTests(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self.has_gradients = has_gradients  # the capture contains the operators that autograd runs
+        self.trains = module.training
         self.given = pytree.tree_leaves((args, kwargs))
         self.buffers = {name: x for name, x in module.named_buffers() if _has_counted_values(x)}
         self.values: dict[torch.fx.Node, torch.Tensor] = {}
@@ -131,6 +139,10 @@ class FoldedTests(TorchFunctionMode):
         if func is torch.Tensor.detach and self.has_gradients:
             with own_detach():
                 return func(*args, **(kwargs or {}))
+        if getattr(func, "__name__", "") == "_make_dual" and not self.has_gradients:
+            self._forward_gradient()
+        if func in _ASKS and self.trains and not self.has_gradients and all((True, *args[1:])):
+            self._note_asked()
         if func == _DATA and _is_captured(args[0]):
             return args[0].detach()
         if func in _READS and args and isinstance(args[0], torch.Tensor):
@@ -340,6 +352,32 @@ class FoldedTests(TorchFunctionMode):
             self.notes.append(
                 f"devices: forward() names an accelerator at {line}; tensors stay where the input is"
             )
+
+    def _forward_gradient(self) -> None:
+        """Ask for a capture of the operators that autograd runs, for a dual tensor outside torch.func.jvp.
+
+        Raises
+        ------
+        GradientAskedError
+            If such a capture has to follow.
+        ModelError
+            If the tensor is one of torch.func.linearize, which traces another program.
+        """
+        if any(frame.f_code.co_name == "linearize" for frame, _ in traceback.walk_stack(None)):
+            raise ModelError(f"{_caller()}: {LINEARIZED[0]}; {LINEARIZED[1]}")
+        if torch._C._functorch.peek_interpreter_stack() is None:
+            raise GradientAskedError
+
+    def _note_asked(self) -> None:
+        line = user_line("".join(traceback.format_stack()))
+        if line.startswith(str(Path(__file__).parent)):  # torch's own, during the capture
+            return
+        note = (
+            f"gradient: {line} asks for the gradient of a value, which no weight and no result needs; its work is left "
+            "out, although backward() of torch does it"
+        )
+        if note not in self.notes:
+            self.notes.append(note)
 
     def _note_values(self, func: Callable[..., Any]) -> None:
         name = getattr(func, "__name__", "a function").replace("__getitem__", "a choice of elements")

@@ -320,23 +320,29 @@ def trace_module(
     """
     ties = {other: first for first, others in _ties(module).items() for other in others}
     name = name or type(module).__name__
-    once: list[Layers] = []
-    try:
-        # While obstacles are collected, every layer is captured.
-        trace = _traced(module, args, kwargs, training, ties, name, None if is_collecting() else once)
-    except Exception:
-        if not any(layers.used for layers in once):
-            raise
-        trace = _traced(module, args, kwargs, training, ties, name, None)
+
+    copies = not is_collecting()  # while obstacles are collected, every layer is captured
+
+    def captured_with(args: Sequence[object], kwargs: Mapping[str, object] | None) -> Trace:
+        nonlocal copies
+        once: list[Layers] = []
+        try:
+            return _traced(module, args, kwargs, training, ties, name, once if copies else None)
+        except Exception:
+            if not any(layers.used for layers in once):
+                raise
+        copies = False
+        return _traced(module, args, kwargs, training, ties, name, None)
+
+    trace = captured_with(args, kwargs)
     given = (tuple(args), dict(kwargs or {}))
     trace.counts = (lambda trains: torch_flops.counted_module(module, *given, trains), *trace.counts)
     more = None if is_collecting() else with_more_samples(given, FACTOR)
     if more is not None:
-        args, kwargs = more
 
         def again() -> Trace:
             with quiet():
-                return _traced(module, args, kwargs, training, ties, name, [])
+                return captured_with(*more)
 
         trace.again = again
     return trace

@@ -15,6 +15,11 @@ OWN_GRADIENT = (
     "take torch.autograd.grad(result, inputs, create_graph=True), or leave the backward pass to training=True",
 )
 
+LINEARIZED = (
+    "torch.func.linearize traces another program, which a capture cannot contain",
+    "call torch.func.jvp(f, primals, tangents), which gives the value and the product",
+)
+
 CHECKED = "a check that the model makes fails for the example arguments"
 PASS = "give arguments that pass it"
 # (pattern of torch's message, reason, remedy); the first match counts. Some are used by their position below.
@@ -61,7 +66,7 @@ _RULES: tuple[tuple[str, str, str], ...] = (
     ),
     (r"sparse|compressed tensor", "sparse tensors are not supported", "call to_dense() first"),
     (
-        r"mat1 and mat2|reduction dim|size mismatch|must match the size|shape .* is invalid|shapes cannot be multiplied|[Ee]xpected .* channels|not compatible",
+        r"mat1 and mat2|reduction dim|values to unpack|Attempting to broadcast|size mismatch|must match the size|shape .* is invalid|shapes cannot be multiplied|[Ee]xpected .* channels|not compatible",
         "the shapes do not fit",
         "check the example arguments",
     ),
@@ -71,9 +76,14 @@ _RULES: tuple[tuple[str, str, str], ...] = (
         PASS,
     ),
     (
-        r"missing (?:\d+|a) required|takes .* positional argument|unexpected keyword|got multiple values",
+        r"missing (?:\d+|a) required|takes .* positional argument|too many positional|unexpected keyword|got multiple values",
         "the example arguments do not fit forward()",
         "give the arguments that forward() takes",
+    ),
+    (
+        r"'NoneType' object (?:is not|has no|does not)|must be (?!Tensor)\w+, not NoneType",
+        "forward() has None where it needs a value",
+        "give the argument that is missing, or check what forward() hands on",
     ),
     (
         r"must be Tensor, not",
@@ -153,6 +163,10 @@ _OPERATORS: dict[str, tuple[str, str]] = {
     ),
     "cond": ("torch.cond chooses a branch by data", "compute both branches and choose with torch.where"),
     "while_loop": ("a while_loop's length depends on data", "use a loop with a fixed number of iterations"),
+    "flat_apply": (
+        "a torch.autograd.Function is kept whole by torch's allow_in_pre_dispatch_graph",
+        "leave out this decorator of its apply()",
+    ),
     "mutable": (
         "the operator changes its input in place and has no functional form",
         "use the out-of-place form",
@@ -195,7 +209,7 @@ def _detail(pattern: str, text: str) -> str:
     if "fake impl" in pattern:
         match = re.search(r"(?:CustomOpDef\(|for )([\w:.]+)", text)
         return f" ({match[1]})" if match else ""
-    if any(part in pattern for part in ("mat1", "required", "known type", "must be Tensor")):
+    if any(part in pattern for part in ("mat1", "required", "known type", "must be Tensor", "NoneType")):
         first = next((line.strip() for line in text.splitlines() if line.strip()), "")
         return f" ({first.partition(': ')[2].rstrip('.')[:160]})"
     return ""

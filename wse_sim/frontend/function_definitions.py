@@ -2,7 +2,7 @@
 
 ``flex_attention``, which torch compiles separately, becomes scores, the user's functions of them, a softmax
 and a product with the values. If the scores are not changed, it becomes torch's scaled dot-product attention
-with a mask.
+with a mask. An index by tensors inside ``torch.vmap``, as in functions of masks, is the operator ``index``.
 
 Packed sequences, whose number of rows depends on values, are padded, as on a machine with fixed shapes, and a
 note states this. All sequences have as many steps as the longest.
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+import torch._dynamo._trace_wrapped_higher_order_op as index_hop
 from torch import _VF, Tensor
 from torch.nn import functional
 from torch.nn.attention import flex_attention as flex
@@ -111,11 +112,14 @@ def defined() -> Iterator[list[str]]:
     before = module.flex_attention_hop, module._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG
     module.flex_attention_hop, module._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = _attention, True
     vars(held).update(changed)
+    names = vars(index_hop)
+    index, names["mod_index"] = names["mod_index"], torch.ops.aten.index
     try:
         yield notes
         if padded.used:
             notes.append(PADDED)
     finally:
+        names["mod_index"] = index
         for name in changed:
             del vars(held)[name]
         module.flex_attention_hop, module._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = before

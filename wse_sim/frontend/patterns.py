@@ -312,11 +312,12 @@ class SpelledAttention:
         mask: Argument = None
         causal = False
         factor: float | None = 1.0  # of the scores; None if other operations are applied to them
-        value = weights.args[0]
+        value, reader = weights.args[0], weights
         for _ in range(8):
             step = trace.base(value)
-            if step is None or step.kind != "call":
-                return None
+            if step is None or step.kind != "call" or not _is_alone(trace, step, reader):
+                return None  # so have scores with other readers
+            reader = step
             if step.op in ("matmul", "bmm"):
                 operands = []
                 for operand in step.args[:2]:

@@ -92,11 +92,16 @@ def settled(
 ) -> Settled:
     """Return kernels whose sample dimension is the one that grows in a second capture.
 
-    If there is no second capture, or it has other operators, the kernels are returned as they are, with a
-    note.
+    If there is no second capture (a saved program), or it has other operators, the kernels are returned as they
+    are, with a note.
     """
     made = Settled(dict(drafts))
     if trace.again is None:
+        made.notes.append(
+            f"{NOTE}: which sizes grow with the batch is not certain, and this program cannot be captured with more "
+            f"samples, so sizes for other batches than {samples} are estimates; export it with the batch that runs, or "
+            "give the module"
+        )
         return made
     try:
         again = clean(trace.again())

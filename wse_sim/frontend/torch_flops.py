@@ -370,18 +370,24 @@ def _said_shape(node: torch.fx.Node) -> torch.fx.Node | None:
     return operand if isinstance(operand, torch.fx.Node) and operand.op == "call_function" else None
 
 
+def read_by(results: Sequence[torch.fx.Node]) -> set[torch.fx.Node]:
+    """Return the nodes whose elements `results` depend on, and `results`."""
+    found: set[torch.fx.Node] = set()
+    waiting = list(results)
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting += [x for x in node.all_input_nodes if x is not _said_shape(node)]
+    return found
+
+
 class _OnMeta(torch.fx.Interpreter):
     """Runs a captured program on "meta", reduced to the operators on which `results` depend."""
 
     def __init__(self, module: torch.fx.GraphModule, results: Sequence[torch.fx.Node]) -> None:
         super().__init__(module)
-        self.live: set[torch.fx.Node] = set()
-        waiting = list(results)
-        while waiting:
-            node = waiting.pop()
-            if node not in self.live:
-                self.live.add(node)
-                waiting += [x for x in node.all_input_nodes if x is not _said_shape(node)]
+        self.live = read_by(results)
 
     def run_node(self, n: torch.fx.Node) -> object:
         if n.op in ("call_function", "get_attr") and n not in self.live:
