@@ -112,7 +112,7 @@ def reads_of(name: str) -> set[str]:
     return seen
 
 
-SWITCHES: dict[str, str | bool] = {"line": "k_tree", "pairs": True, "word_rows": True}
+SWITCHES: dict[str, str | bool] = {"line": "k_tree", "pairs": True, "word_rows": True, "trained_rows": True}
 """Attributes whose other value makes a face read more of them."""
 
 
