@@ -63,7 +63,7 @@ RULES = (
         20,
     ),
     Rule("of which", r"\bof which\b", "whose, or two sentences", 18),
-    Rule("of its own", r"\bof (?:its|their|your|one's|the user's) own\b", "its own X, a separate X", 27),
+    Rule("of its own", r"\bof (?:its|their|your|one's|the user's) own\b", "its own X, a separate X", 26),
     Rule("work out", r"\bwork(?:s|ed|ing)? out\b", "compute", 0),
     Rule(
         "next to a time",

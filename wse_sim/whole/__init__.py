@@ -5,14 +5,12 @@ becomes one fabric program.
 
     lower.py         passes over a kernel graph, and the layout of each kernel, before a plan is made
     prices.py        which prices a pipelined plan uses: those of these programs, or plain ones
-    layout.py        layout of a dense layer that trains in a chain, inside the region that the plan assigns to it
     paths.py         the links of a stream, cell by cell, along the plan's route
     coverage.py      which wafers, kernel graphs and plans are supported
     regions/         kinds of regions under one contract: dense layers of several rows, norms, attention
     trees.py         multicast routes of a tensor to all of its readers
     network.py       regions, multicast trees and host streams as one fabric program: inference
     areas.py         the interface that all these programs share
-    training/        training of a chain of dense layers: forward, loss, gradients, update
     trained/         training of networks with regions of several kinds
     run.py           values, step time and busy time of inference, compared with the event engine
     training_run.py  the same for a batch of training
