@@ -87,8 +87,8 @@ def test_it_is_not_used_for_anything_else(up_to_date: Path, monkeypatch: pytest.
 def test_torch_is_not_loaded(up_to_date: Path) -> None:
     """A process that reads a shipped model has no torch."""
     code = (
-        "import sys, pathlib; from wse_sim.frontend import load_model, shipped; "
-        f"shipped.SOURCES = pathlib.Path({str(shipped_graphs.SOURCES)!r}); load_model('resnet50', batch=4, training=True); "
+        "import sys, pathlib; from wse_sim.frontend import load_model, shipped_graphs; "
+        f"shipped_graphs.SOURCES = pathlib.Path({str(shipped_graphs.SOURCES)!r}); load_model('resnet50', batch=4, training=True); "
         "print('torch' in sys.modules)"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
