@@ -32,7 +32,7 @@ from wse_sim.kernels.families.pool2d import Pool2dAttributes
 from wse_sim.whole.regions.convolution import statistics_of
 from wse_sim.whole.regions.fused_work import items_of
 from wse_sim.whole.regions.leading_rows import FIRST, rows_of
-from wse_sim.whole.regions.pointwise import met_by, operators_of, taken_by
+from wse_sim.whole.regions.pointwise_place import met_by, operators_of, taken_by
 from wse_sim.whole.regions.rotation_tables import is_rotation, partner, table
 from wse_sim.whole.tokens import tokens_pooled
 

@@ -9,6 +9,7 @@ softmax.py           softmax of every token
 leading_rows.py      rows of a parameter in front of the tokens
 attention.py         softmax attention
 attention_bands.py   attention with its heads in bands of rows
+pointwise_place.py   cores and operators of elementwise work, in both passes
 pointwise.py         elementwise work and activations
 rotation.py          rotations of queries and keys by their positions
 dense_streaming.py   dense layers that stream their results out as they are summed

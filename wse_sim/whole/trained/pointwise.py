@@ -31,7 +31,7 @@ from wse_sim.kernels.blocks.activation_slopes import ACTIVATIONS, Slopes
 from wse_sim.kernels.blocks.rounds import pitch
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import Floats, refused, stream_order
-from wse_sim.whole.regions.pointwise import PointwisePlace, Taken, operators_of
+from wse_sim.whole.regions.pointwise_place import PointwisePlace, Taken, operators_of
 from wse_sim.whole.regions.shared_color import advance_of, receive_all, route_senders
 from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, TrainedKind, TrainedPorts
 from wse_sim.whole.trained.rows import Slots

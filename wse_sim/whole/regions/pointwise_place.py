@@ -1,0 +1,455 @@
+"""Cores of elementwise work and where they are: a serpentine, an inlet and stores per operand; its operators.
+
+Both passes use it: :mod:`wse_sim.whole.regions.pointwise` and :mod:`wse_sim.whole.trained.pointwise`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import ceil, prod
+
+import numpy as np
+
+from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out, scalar
+from wse_sim.fabric.format.classes import CoreClass, Operand
+from wse_sim.fabric.format.program import Command, Fn
+from wse_sim.graph import Kernel, KernelGraph, TensorKind, frozen
+from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.chains import BINARY, FUNCTIONS, MAPPED, ops_of
+from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS, ceil_div
+from wse_sim.whole.paths import BACK, Cell, direction
+from wse_sim.whole.regions.contract import (
+    PAIR,
+    Floats,
+    Inlet,
+    PlacedKernel,
+    bundle_elements,
+    refused,
+    rows_in_turn,
+    stream_order,
+)
+from wse_sim.whole.regions.rotation_tables import check_rotation, is_rotation
+from wse_sim.whole.regions.shared_color import (
+    RELAY_SLOTS,
+    alternate,
+    relay,
+    route_takers,
+)
+
+STORES = 3  # cores in which an early operand waits at most
+LAST_SLOTS, CORE_SLOTS = 2, 1  # samples in the store that deals them out; those that cores take in ahead
+STORE, HAND_ON = 1, 2  # microthreads of a store
+MOST_OPERANDS = 5  # from regions: each has a microthread, and one sends
+ORDERED = ("sub", "div")
+Taken = tuple[str, int | float]
+
+
+class PointwisePlace(PlacedKernel):
+    """Operators on the elements of operands, over all cores of the region."""
+
+    family = "elementwise"
+    title = "elementwise work"
+
+    @property
+    def takes_whole(self) -> bool:
+        """Whether a slow function is applied: the last core then begins with the last words."""
+        return not SPECIAL_FUNCTIONS.isdisjoint(operators_of(self.kernel))
+
+    def _make_room(self) -> None:
+        """Turn compute columns into moving columns if there are too few for the inlets."""
+        columns = ceil(len(self.kernel.inputs) / self.region.rows)
+        if (missing := columns - (self.left - self.region.col)) > 0:
+            if missing >= self.compute_cols:
+                raise refused(
+                    self.kernel, f"has {len(self.kernel.inputs)} operands in a region of {self.region.cols} columns and one row",
+                    "use more cores",
+                )  # fmt: skip
+            self.left, self.compute_cols = self.left + missing, self.compute_cols - missing
+            self.height, self.cols = self.extent()
+
+    @classmethod
+    def tokens_of(cls, graph: KernelGraph, kernel: Kernel) -> int:
+        """Return the rows of a sample; an image is one row."""
+        if stream_order(graph, kernel.outputs[0]) is not None:
+            return 1
+        return prod(graph.tensors[kernel.outputs[0]].shape[:-1]) // graph.samples
+
+    @classmethod
+    def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
+        """Check that all operators have programs, and that each has its operand, in the shape of the result."""
+        if is_rotation(kernel):
+            check_rotation(graph, kernel)
+            return
+        ops = operators_of(kernel)
+        for op in ops:
+            if op not in (*BINARY, *MAPPED, *FUNCTIONS):
+                known = ", ".join((*BINARY, *MAPPED, *FUNCTIONS))
+                raise refused(
+                    kernel,
+                    f"does '{','.join(ops)}', but '{op}' is not a single operator on the result of those before it",
+                    f"a whole model on the fabric does {known}, one after another",
+                )
+        result = graph.tensors[kernel.outputs[0]]
+        takes = len(taken_by(kernel)) if kernel.access.steps else 1 + sum(op in BINARY for op in ops)
+        given = len(kernel.inputs) + len(kernel.parameters)
+        if takes != given or not kernel.inputs or len(kernel.inputs) > MOST_OPERANDS:
+            raise refused(
+                kernel,
+                f"does '{','.join(ops)}' with {given} tensors, but takes {takes}, of which 1 to {MOST_OPERANDS} must not be parameters",
+                "give each operator its own tensor, and take no power beyond a square",
+            )
+        is_told = bool(kernel.access.steps) and "div" not in ops
+        if set(ops) & set(ORDERED) and (len(ops) > 1 or kernel.parameters) and not is_told:
+            raise refused(
+                kernel,
+                f"does '{','.join(ops)}', but the order of its operands is unknown",
+                "make a difference or a quotient of two results a layer of its own",
+            )
+        is_told = not kernel.parameters or len(ops) == 1 or bool(kernel.access.order or kernel.access.steps)
+        bends_first = (
+            bool(kernel.access.order) and kernel.access.order[0] not in kernel.inputs and ops[0] not in BINARY
+        )
+        if not is_told or bends_first or taken_by(kernel)[0] != kernel.inputs[0]:
+            raise refused(
+                kernel,
+                f"does '{','.join(ops)}', but which of them reads a parameter is unknown",
+                "separate the operators by a layer",
+            )
+        for name in kernel.inputs:
+            same_order = (stream_order(graph, name) is None) == (stream_order(graph, result.name) is None)
+            if graph.tensors[name].shape != result.shape or not same_order:
+                raise refused(
+                    kernel,
+                    f"reads '{name}' of shape {graph.tensors[name].shape} for a result of shape {result.shape}",
+                    "give operands the shape of the result, without views or broadcasts",
+                )
+
+    # ---- where it lies -----------------------------------------------------------------------------------------------
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """The operators in order."""
+        return operators_of(self.kernel)
+
+    @property
+    def others(self) -> tuple[Taken, ...]:
+        """Second operands of the operators: the index of an "operand" or "parameter", or a "number" itself."""
+        inputs, parameters = self.kernel.inputs, self.kernel.parameters
+
+        def one(taken: str | float) -> Taken:
+            if isinstance(taken, float):
+                return "number", taken
+            return (
+                ("operand", inputs.index(taken))
+                if taken in inputs
+                else ("parameter", parameters.index(taken))
+            )
+
+        return tuple(one(taken) for taken in met_by(self.kernel))
+
+    @property
+    def elements(self) -> int:
+        """Elements of a sample."""
+        return self.graph.tensors[self.kernel.outputs[0]].elements // self.graph.samples
+
+    def extent(self) -> tuple[int, int]:
+        """Return the rows and full columns of the serpentine."""
+        cores, rows = self._cores(), rows_in_turn(self.region, self.wafer)
+        return min(cores, rows), ceil(cores / rows)
+
+    def _cores(self) -> int:
+        return ceil_div(self.elements, self.each)
+
+    @property
+    def each(self) -> int:
+        """Elements of every core but the last."""
+        cores = rows_in_turn(self.region, self.wafer) * self.compute_cols
+        return self.unit * ceil_div(self.elements, self.unit * cores)
+
+    @property
+    def unit(self) -> int:
+        """Elements that stay together on a core."""
+        return PAIR
+
+    @property
+    def rest(self) -> int:
+        """Elements of the last core."""
+        return self.elements - (self._cores() - 1) * self.each
+
+    def count_of(self, position: int) -> int:
+        """Return the elements of the core at a position of the serpentine."""
+        return self.rest if position == self._cores() - 1 else self.each
+
+    @property
+    def snake(self) -> tuple[Cell, ...]:
+        """Cells of the serpentine: down the first column, up the second, and so on."""
+        rows = rows_in_turn(self.region, self.wafer)
+        cells = [
+            (self.top + (i % rows if i // rows % 2 == 0 else rows - 1 - i % rows), self.left + i // rows)
+            for i in range(self._cores())
+        ]
+        return tuple(cells)
+
+    @property
+    def senders(self) -> tuple[Cell, ...]:
+        """All cores of the serpentine."""
+        return self.snake
+
+    @property
+    def stores(self) -> dict[str, tuple[Cell, ...]]:
+        """By operand, the core that deals it out, and further stores that buffer it; the last one is its
+        inlet."""
+        names, cells = self.kernel.inputs, self._moving_cells()
+        room = max(0, len(cells) - len(names))
+        out: dict[str, tuple[Cell, ...]] = {}
+        at = 0
+        for name in names:
+            more = min(self.most_stores(name) - 1, room) if self.waits(name) else 0
+            room -= more
+            out[name] = cells[at : at + 1 + more]
+            at += 1 + more
+        return out
+
+    def _moving_cells(self) -> tuple[Cell, ...]:
+        """Return the moving cells as a serpentine of neighbours: down the nearest column, up the next."""
+        rows = range(self.top, self.top + self.region.rows)
+        columns = range(self.left - 1, self.region.col - 1, -1)
+        return tuple(
+            (row, col) for i, col in enumerate(columns) for row in (rows if i % 2 == 0 else reversed(rows))
+        )
+
+    def waits(self, tensor: str) -> bool:
+        """Return whether an operand arrives earlier than another one; inputs of the model never wait."""
+        if self.graph.tensors[tensor].kind is TensorKind.INPUT:
+            return False
+        return self.kernels_before(tensor) > 0
+
+    def kernels_before(self, tensor: str) -> int:
+        """Return by how many kernels the longest path to any operand exceeds that to this one."""
+        depths = {name: depth_of(self.graph, name) for name in self.kernel.inputs}
+        return max(depths.values()) - depths[tensor]
+
+    def most_stores(self, tensor: str) -> int:
+        """Return the largest number of stores for an early operand."""
+        return STORES
+
+    def held_samples(self, tensor: str) -> int | None:
+        """Return the samples in the stores of an early operand, and on the cores, which receive one sample
+        ahead."""
+        if not self.waits(tensor):
+            return None
+        return CORE_SLOTS + LAST_SLOTS + RELAY_SLOTS * (len(self.stores[tensor]) - 1)
+
+    @property
+    def inlets(self) -> tuple[Inlet, ...]:
+        """The inlets, next to the first column."""
+        return tuple(Inlet(name, cells[-1]) for name, cells in self.stores.items())
+
+    def ahead_cycles(self) -> float:
+        """Return the cycles to receive all operands but the last."""
+        return (len(self.kernel.inputs) - 1) * self.each / PAIR
+
+    wanted_samples: Mapping[str, int] = frozen()
+    """Samples of an early operand that must be buffered so that the skip does not limit the pace."""
+    band = 0
+    share = 1
+    """The number of bundles (`share`), and which of them this band has."""
+
+    # ---- inlets ------------------------------------------------------------------------------------------------------
+
+    def take_in(
+        self, b: Builder, name: str, color: int, feed: int, links: Sequence[int], samples: int
+    ) -> None:
+        """Write the cores that receive an operand on `color` and deal it out on `feed`; stores pass samples
+        on by `links`."""
+        cells = self.stores[name]
+        if self.waits(name):
+            self._store(b, cells, [*(links[i % 2] for i in range(len(cells) - 1)), color], feed, samples)
+        else:
+            inlet = b.core_class(f"{self.name} inlet of {name}")
+            with inlet.loop(samples):
+                self.deal(inlet, feed, color)
+            b.place(inlet, cells[0])
+        self.route_feed(b, feed, cells[0])
+
+    def route_feed(self, b: Builder, feed: int, cell: Cell) -> None:
+        """Route the elements from the core that deals them out to the serpentine."""
+        route_takers(b, feed, cell, self.snake, 0, "E")
+
+    def deal(self, core: CoreClass, feed: int, source: int | Buffer) -> None:
+        """Deal a sample to the cores in sequence, from a color as it arrives or from a buffer."""
+
+        def send(first: int, count: int, step: int, advance: str | None) -> None:
+            part = (
+                fabric_in(source)
+                if isinstance(source, int)
+                else source.dsd(first * self.each, count, step=step)
+            )
+            core.mov(fabric_out(feed, advance), part, length=count, dtype="fp16", start="none")
+
+        last = len(self.snake) - 1
+        if last:
+            with core.loop(last):
+                send(0, self.each, self.each, "path")
+        send(last, self.rest, 0, None)
+        if last:
+            core.control(feed, Command.RESET, start="none")
+
+    def _store(self, b: Builder, cells: tuple[Cell, ...], colors: list[int], feed: int, samples: int) -> None:
+        """Write the stores; each passes earlier samples on while it receives one, the first store to the
+        serpentine.
+
+        `colors` bring a sample to each of them. The first store deals before it receives, because its words
+        share links with other operands; incoming words wait meanwhile.
+        """
+        for i, cell in enumerate(cells):
+            store = b.core_class(f"{self.name} store {cell}")
+            slots = [
+                b.buffer(f"{self.name}.slot{cell} {turn}", self.elements, "fp16", cell)
+                for turn in range(RELAY_SLOTS if i else 2)
+            ]
+
+            def receive(turn: int, store: CoreClass = store, slots: list[Buffer] = slots, i: int = i) -> None:
+                store.mov(
+                    slots[turn].dsd(),
+                    fabric_in(colors[i]),
+                    dtype="fp16",
+                    wire="fp16x4",
+                    start="none",
+                    thread=STORE,
+                    priority="high" if i else "low",
+                )
+
+            def hand_out(
+                turn: int, store: CoreClass = store, slots: list[Buffer] = slots, i: int = i
+            ) -> None:
+                slot = slots[turn]
+                if i:
+                    out = fabric_out(colors[i - 1])
+                    store.mov(out, slot.dsd(), dtype="fp16", wire="fp16x4", start="none", thread=HAND_ON)
+                else:
+                    self.deal(store, feed, slot)
+
+            if i:
+                relay(store, samples, receive, hand_out, (STORE, HAND_ON))
+                onward = direction(cell, cells[i - 1])
+                b.route(colors[i - 1], cell, rx="R", tx=onward)
+                b.route(colors[i - 1], cells[i - 1], rx=BACK[onward], tx="R")
+            else:
+                alternate(store, samples, receive, hand_out, (STORE,))
+            b.place(store, cell)
+
+    # ---- values ------------------------------------------------------------------------------------------------------
+
+    def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
+        """Return every core's part of the parameters, broadcast to the elements of a sample."""
+        return {
+            f"{self.name}.parameter{i}": self.parts(self.held_values(i, weights[name]))
+            for i, name in enumerate(self.kernel.parameters)
+        }
+
+    def held_values(self, number: int, parameter: Floats) -> Floats:
+        """Return parameter `number` as the cores hold it: as it is."""
+        return parameter
+
+    def parts(self, parameter: Floats) -> Floats:
+        """Return a parameter as (rows, columns, e) of the cores, in stream order."""
+        shape = self.graph.tensors[self.kernel.outputs[0]].shape[1:]
+        whole = np.broadcast_to(np.asarray(parameter, np.float32), (1, *shape)).reshape(-1)
+        rows = whole.reshape(self.tokens, -1)
+        own = bundle_elements(self.graph, self.kernel.outputs[0], rows.shape[1], self.band, self.share)
+        whole = rows[:, own].reshape(-1)
+        found = np.zeros((self.height, self.cols, self.each), np.float32)
+        for i, (row, col) in enumerate(self.snake):
+            part = whole[i * self.each :][: self.count_of(i)]
+            found[row - self.top, col - self.left, : len(part)] = part
+        return found
+
+
+def operators_of(kernel: Kernel) -> tuple[str, ...]:
+    """Return the operators of an elementwise kernel in order."""
+    if kernel.access.steps:
+        return tuple(op for op, _ in kernel.access.steps[1:])
+    return tuple(ops_of(str(kernel.attrs["function" if kernel.family == "activation" else "ops"])))
+
+
+def taken_by(kernel: Kernel) -> tuple[str, ...]:
+    """Return the tensors in the order in which the operators read them, starting with the first value."""
+    if kernel.access.steps:
+        return tuple(taken for _, taken in kernel.access.steps if isinstance(taken, str) and taken)
+    if not kernel.access.order:
+        return (*kernel.inputs, *kernel.parameters)
+    first, second, *rest = kernel.access.order
+    # The operands of the first operator may change places: a difference stands alone.
+    return (first, second, *rest) if first in kernel.inputs else (second, first, *rest)
+
+
+def met_by(kernel: Kernel) -> tuple[str | float, ...]:
+    """Return tensors and numbers in the order in which the operators read them, without the first value."""
+    if kernel.access.steps:
+        return tuple(taken for _, taken in kernel.access.steps[1:] if taken != "")
+    return taken_by(kernel)[1:]
+
+
+def depth_of(graph: KernelGraph, tensor: str) -> int:
+    """Return the number of kernels on the longest path from an input of the model to a tensor."""
+    depths: dict[str, int] = {}
+    for kernel in graph.kernels:
+        here = 1 + max((depths.get(name, 0) for name in kernel.inputs), default=0)
+        depths |= dict.fromkeys(kernel.outputs, here)
+    return depths.get(tensor, 0)
+
+
+def emit_operators(
+    core: CoreClass,
+    operators: tuple[str, ...],
+    to: Operand,
+    value: Operand,
+    others: Sequence[Operand],
+    wafer: Wafer,
+) -> None:
+    """Write the operators from `value` to `to`; each binary operator reads the next of `others`."""
+    special, selected = (
+        round(1000 * cycles) for cycles in (wafer.special_element_cycles, 1 / wafer.max_fp16_per_cycle)
+    )
+    x, rest = value, iter(others)
+    for op in operators:
+        if op == "div":
+            other = next(rest)
+            core.map(Fn.RECIPROCAL, other, other, dtype="fp16", period=special)
+            core.mul(to, x, other, dtype="fp16", start="loaded")
+        elif op in BINARY:
+            getattr(core, op)(to, x, next(rest), dtype="fp16")
+        elif op in SPECIAL_FUNCTIONS:
+            core.map(Fn[op.upper()], to, x, dtype="fp16", period=special)
+        elif op == "relu":
+            core.max(to, x, scalar(0.0), dtype="fp16")
+        elif op == "square":
+            core.mul(to, x, x, dtype="fp16")
+        elif op == "copy":
+            core.mov(to, x, dtype="fp16")
+        else:
+            fn = {"abs": Fn.ABS, "neg": Fn.NEGATE}[op]
+            core.map(fn, to, x, dtype="fp16", period=selected)
+        x = to
+
+
+def operators_cycles(operators: tuple[str, ...], count: int, wafer: Wafer) -> float:
+    """Return the issue cycles of the operators for `count` elements, with one vector start each."""
+    rates = {
+        **dict.fromkeys(("add", "sub"), wafer.add_fp16_per_cycle),
+        **dict.fromkeys(("mul", "square"), wafer.fma_fp16_per_cycle),
+        **dict.fromkeys(("max", "min", "relu", "abs", "neg"), wafer.max_fp16_per_cycle),
+        "copy": wafer.mov_fp16_per_cycle,
+    }
+    cycles = 0.0
+    for op in operators:
+        cycles += ceil(wafer.vector_start_cycles)
+        if op == "div":
+            cycles += count * wafer.special_element_cycles + ceil(wafer.vector_start_loaded_cycles)
+            cycles += ceil(count / wafer.fma_fp16_per_cycle)
+        elif op in SPECIAL_FUNCTIONS:
+            cycles += count * wafer.special_element_cycles
+        else:
+            cycles += ceil(count / rates[op])
+    return cycles
