@@ -224,8 +224,9 @@ class DenseShape(RegionKind):
         the last store."""
         name, rows = self.kernel.inputs[0], [[0]] if self.is_narrow else self.heard
         if self.is_relayed:
-            first = [next(i for i, heard in enumerate(rows) if g in heard) for g in range(self.streams)]
-            return tuple(Inlet(name, (self.top + i, self.left - 2), g) for g, i in enumerate(first))
+            return tuple(
+                Inlet(name, (self.top + i, self.left - 2), g) for g, i in enumerate(self._first_rows)
+            )
         here = tuple(
             Inlet(name, (self.top + i, self.left - 1), bundle)
             for i, bundles in enumerate(rows)
@@ -242,11 +243,16 @@ class DenseShape(RegionKind):
     @property
     def is_relayed(self) -> bool:
         """Whether relay cores receive the bundles and pass every row its words, because receiving all words
-        would take the inlets too long."""
+        would take the inlets too long. A row has one relay, so no two bundles may begin in it."""
         has_room = self.relays and self.left - 2 >= self.region.col and "residual" not in self.items
-        if not has_room or self.fed == 1:
+        if not has_room or self.fed == 1 or len(set(self._first_rows)) < self.streams:
             return False
         return self._hearing_cycles() > max(self.issued_cycles(), self._relay_cycles())
+
+    @property
+    def _first_rows(self) -> list[int]:
+        """The first row with words of every bundle."""
+        return [next(i for i, heard in enumerate(self.heard) if g in heard) for g in range(self.streams)]
 
     @property
     def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
@@ -431,7 +437,7 @@ class DenseShape(RegionKind):
         return [
             count
             for count in range(1, min(words, MOST_HEARD * fed) + 1)
-            if (words % count == 0 and min(count, ceil_div(most - 1, words // count) + 1) <= MOST_HEARD)
+            if min(count, ceil_div(most - 1, words // count) + 1) <= MOST_HEARD
             or (self.has_even_rows and (fed % count == 0 or count % fed == 0))
         ]
 
