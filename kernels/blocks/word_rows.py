@@ -19,7 +19,7 @@ With a slow function and no residual, rows may finish tokens in rotation: F rows
 largest divisor of T up to R, and the sums of T / F tokens return to each. The fastest variant is counted, as
 :mod:`wse_sim.whole.regions` selects it::
 
-    row          T (2 m ceil(v / w) + v) + T / F (3 v / 2 + o + v / rate per operation except the bias)
+    row          T (2 m ceil(v / w) + v) + T / F (3 v / 2 + o + v / rate per operation except the bias + its wait)
 
 A residual waits in stores between the inlets and its source. The last store of each of its k bundles receives
 every word, deals it out to its columns, and ends a token with a control word. Bundles that enter over other
@@ -42,7 +42,7 @@ import numpy as np
 
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.elements import op_rate
-from wse_sim.kernels.blocks.products import chain_latency
+from wse_sim.kernels.blocks.products import chain_latency, relay_cycles
 from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS, bytes_of, ceil_div, fill_cycles
 from wse_sim.kernels.contract.family import Cost, Size, Tiling
 from wse_sim.kernels.contract.parameters import spaced
@@ -171,7 +171,9 @@ class WordRows:
             )
         if self.shares and not has_residual and not SPECIAL_FUNCTIONS.isdisjoint(self.items):
             turns = finishing_rows(self.tokens, self._rows)
-            others.append(_Way(self._in_turn(turns), 0.0 * one, 0.0 * one, one, rows, each, one > 0))
+            token = each * self._per_word + self.v
+            waits = ceil_div(self.tokens, turns) * return_wait_cycles(turns, token, self.wafer)
+            others.append(_Way(self._in_turn(turns), waits, 0.0 * one, one, rows, each, one > 0))
         for other in others:
             new, old = other.cycles, found.cycles
             is_taken = (new < old) | ((new == old) & (other.paced <= found.paced))
@@ -194,7 +196,8 @@ class WordRows:
         """Return, per token, the cycles that a row works longer because bundles end where rows do, and those
         of its inlet, which receives all bundles with words of its row: for the fastest number of bundles.
 
-        Groups of rows have one bundle each, or all rows have equally many words.
+        A row has words of up to MOST_HEARD bundles; where rows have equally many words, groups of them may have one
+        bundle each.
         """
         way, most = self._chosen, self.most_bundles
         each, rows = way.each, way.fed
@@ -212,14 +215,13 @@ class WordRows:
                 np.minimum(count, ceil_div(each - 1, np.maximum(1, self.words // count)) + 1.0),
             )
             has_rows = np.logical_or(is_whole, np.equal(rows % count, 0))
-            has_parts = np.logical_or(is_whole, np.equal(count % rows, 0))
             ways = (
                 (
                     alone,
                     1.0,
                     np.logical_and(way.is_even, np.logical_and(np.greater_equal(rows, count), has_rows)),
                 ),
-                (each, several, np.logical_and(np.less_equal(several, MOST_HEARD), has_parts)),
+                (each, several, np.less_equal(several, MOST_HEARD)),
             )
             for words, bundles, is_possible in ways:
                 extra = np.maximum(0, words - each) * self._per_word
@@ -274,6 +276,24 @@ def finishing_rows(tokens: Size, rows: Size) -> Size:
         if count % part == 0:
             found = np.where(rows >= part, part, found)
     return found
+
+
+def return_wait_cycles(turns: Size, token: Size, wafer: Wafer) -> Size:
+    """Return the cycles per round that the first of F = `turns` rows waits for its sums, with p = `token` cycles of
+    products and sums per token.
+
+    Its sums are complete in the last row after F tokens and F - 1 rows, r = relay_cycles each; they come back
+    over F - 1 links of h = hop_cycles.  Meanwhile it can do F - 1 tokens of the next round::
+
+        (F - 1) (p + r + h) + r - (F + F - 1) p  =  (F - 1) (r + h - p) + r - p
+
+    >>> from wse_sim.hardware import load_wafer
+    >>> float(return_wait_cycles(8, 4, load_wafer("wse2"))), float(return_wait_cycles(8, 8, load_wafer("wse2")))
+    (23.0, 0.0)
+    """
+    relay = relay_cycles(wafer)
+    wait = (turns - 1) * (relay + wafer.hop_cycles - token) + relay - token
+    return np.where(turns > 1, np.maximum(0.0, wait), 0.0)
 
 
 def is_light(items: Sequence[str]) -> bool:

@@ -11,7 +11,8 @@ The tokens of a round are finished after m tokens of the next, when their last s
 in sequence, and a core has one output queue: waiting results would block sums. So token t leaves before token
 m + t of the next round, if products take at least as long as its words on their link. Otherwise all rows send
 what they have before they finish the next round: the work on the outputs sends no sums. Rows run ahead of
-those below them, and m grows accordingly. Cores of a row send in sequence, for every bundle of the result; r
+those below them, and m grows accordingly, up to F - 1. If sums come back later than that, the first of the
+rows waits for them, and all rows wait for it (`return_wait_cycles`). Cores of a row send in sequence, for every bundle of the result; r
 = T / F::
 
     row         T (k ceil(v / w) + v) + r (v + v / 2 sent + sum over operations of (o + v / rate))
@@ -26,6 +27,8 @@ from math import ceil
 from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.program import Command
+from wse_sim.kernels.blocks.products import relay_cycles
+from wse_sim.kernels.blocks.word_rows import return_wait_cycles
 from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS, ceil_div
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Floats, Ports, divisor
@@ -36,7 +39,6 @@ from wse_sim.whole.regions.shared_color import (
     route_takers,
 )
 
-HOP_CYCLES = 8  # of sums from a row to the next, through both queues
 TAKE, RESIDUAL = (2, 3), 4  # microthreads; sums of even and odd rounds
 
 
@@ -115,14 +117,19 @@ class SharedDense(Dense):
         """Return the number of tokens after which a row has its sums back; they travel one link per row above
         the last."""
         each = max(self._products_cycles())
-        return 1 + ceil((place * HOP_CYCLES + 2 * HOP_CYCLES + place) / each)
+        return 1 + ceil((place * self._row_cycles + 2 * self._row_cycles + place) / each)
+
+    @property
+    def _row_cycles(self) -> float:
+        """Cycles of sums from a row to the next and of the links there and back."""
+        return relay_cycles(self.wafer) + 2 * self.wafer.hop_cycles
 
     def _late(self, place: int) -> int:
         """Return the number of tokens after which a row has its sums back and the row below has sent its
         token."""
         each = max(self._products_cycles())
-        ahead = place * (HOP_CYCLES + max(0.0, self.link_cycles - each))
-        return 1 + ceil((ahead + 2 * HOP_CYCLES + place) / each)
+        ahead = place * (self._row_cycles + max(0.0, self.link_cycles - each))
+        return 1 + ceil((ahead + 2 * self._row_cycles + place) / each)
 
     @property
     def senders(self) -> tuple[Cell, ...]:
@@ -218,8 +225,9 @@ class SharedDense(Dense):
         return [float(PAIR * words * each + v) for words in self.words]
 
     def held_up_cycles(self) -> float:
-        """Return 0: either no row is busy for long between two tokens, or all are."""
-        return 0.0
+        """Return the cycles per sample that the first of the finishing rows waits for its sums."""
+        each = max(self._products_cycles())
+        return self.share * float(return_wait_cycles(self.finishing, each, self.wafer))
 
     def issued_cycles(self) -> float:
         """Return the issue cycles per sample; without operations on the outputs, moving them costs as much as
