@@ -48,8 +48,12 @@ def test_the_public_facts_of_wse2_follow_from_the_file():
 
 
 def test_dies_lie_evenly_and_only_their_edges_between_rows_cost():
-    """1172 rows are 7 dies of 167.4 rows; a program begins in row 1 of the fabric."""
+    """1172 rows are 7 dies of 167.4 rows; a program begins in row 1 of the fabric.
+
+    A corner of the wafer has the dies of the wafer: 200 rows end on the second one.
+    """
     wafer = load_wafer("wse3")
+    assert wafer.derive(rows=200, program_rows=200).die_edges(200) == (168,)
     assert wafer.die_edges(1170) == (167, 334, 502, 669, 837, 1004)
     assert wafer.die_edges(167) == ()
     assert wafer.die_edges(100, first_row=160) == (8,)
@@ -182,7 +186,7 @@ def test_constants_that_move_no_model_say_so():
     """A constant marked "report" or "programs" does not change the price of a kernel."""
     wafer = load_wafer("wse2")
     marked = {name for name, constant in wafer.provenance.items() if constant.acts != "models"}
-    assert {"die_cols", "microthreads", "power_idle_w"} <= marked
+    assert {"cols_per_die", "microthreads", "power_idle_w"} <= marked
     tiling = Tiling(8, 8, "stationary")
     dims = {"m": 64, "k": 64, "n": 64}
     before = family("gemm").cost(dims, tiling, wafer)

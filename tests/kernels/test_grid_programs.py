@@ -88,7 +88,7 @@ def test_a_lone_tile_pays_every_relay_and_others_wait_behind_each_other() -> Non
 )
 def test_edges_of_dies_slow_formula_and_program_alike(name: str, params: dict[str, object]) -> None:
     """On a wafer with dies of 10 rows both are longer by the same amount, and by nothing without the constant."""
-    small = load_wafer("wse3").model_copy(update={"rows": 70, "program_rows": 70})
+    small = load_wafer("wse3").model_copy(update={"rows": 70, "program_rows": 70, "rows_per_die": 10})
     assert small.die_edges(64) == (10, 20, 30, 40, 50, 60)
     even = small.model_copy(update={"die_crossing_cycles": 0})
     more = [

@@ -238,7 +238,10 @@ def test_a_line_costs_what_runs_along_it():
     With more columns than rows only what runs along rows waits longer: hops of scores, of the attention output (one square
     product of four), and of the down projection.
     """
-    wafer, layer = load_wafer("wse2").model_copy(update={"die_rows": 1, "die_cols": 1}), LayerShape(960, 1920)
+    wafer, layer = (
+        load_wafer("wse2").model_copy(update={"rows_per_die": 1e4, "cols_per_die": 1e4}),
+        LayerShape(960, 1920),
+    )
     square, wide = (decode_layer_cycles(layer, 960, sides, wafer).idle for sides in (120, (120, 240)))
 
     def far(line: int) -> float:

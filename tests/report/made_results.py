@@ -36,7 +36,9 @@ def tiles(rows: int, cols: int, count: int, seed: int) -> list[Region]:
 
 def small_wafer() -> Wafer:
     """Return a wafer of 4 x 4 cores."""
-    return load_wafer("wse2").derive(rows=4, cols=4, program_rows=4, program_cols=4, die_rows=2, die_cols=2)
+    return load_wafer("wse2").derive(
+        rows=4, cols=4, program_rows=4, program_cols=4, rows_per_die=2, cols_per_die=2
+    )
 
 
 def pipelined_result(wafer: Wafer, count: int, seed: int = 7) -> Result:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from math import ceil
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError
@@ -35,6 +36,7 @@ from wse_sim.view_registry import Displayed
 Cycles = Annotated[float, Field(ge=0, le=1e9), AfterValidator(no_dust), Unit("cycles")]
 Hertz = Annotated[float, Field(ge=1e-3, le=1e15), Unit("Hz")]
 Rate = Annotated[float, Field(ge=1e-3, le=1e6), Unit("elements/cycle")]
+DieSide = Annotated[float, Field(ge=1, le=1e4), Unit("1")]
 Fraction = Annotated[float, Field(gt=0, le=1), AfterValidator(no_dust), Unit("1")]
 Factor = Annotated[float, Field(ge=1, le=1e3), Unit("1")]
 Watts = Annotated[float, Field(gt=0, le=1e9), AfterValidator(no_dust), Unit("W")]
@@ -64,8 +66,8 @@ class Wafer(Displayed, ScalarCosts):
     cols: Count
     program_rows: Count
     program_cols: Count
-    die_rows: Count
-    die_cols: Count
+    rows_per_die: DieSide
+    cols_per_die: DieSide
     # clocks
     clock_hz: Hertz
     program_clock_hz: Hertz
@@ -174,10 +176,10 @@ class Wafer(Displayed, ScalarCosts):
         """Return the rows of a rectangle of `rows` rows that lie first on their die; such a rectangle begins in
         `first_row`.
 
-        Dies are laid out evenly over the rows of the fabric.  A program begins in the first row of the program rectangle.
+        The first die begins in the first row of the fabric, a program in that of the program rectangle.
         """
         start = (self.rows - self.program_rows) // 2 if first_row is None else first_row
-        edges = (-(-k * self.rows // self.die_rows) - start for k in range(1, self.die_rows))
+        edges = (ceil(k * self.rows_per_die) - start for k in range(1, ceil(self.rows / self.rows_per_die)))
         return tuple(edge for edge in edges if 0 < edge < rows)
 
     def crossing_cycles(self, a: float, b: float, first_row: int | None = None) -> int:

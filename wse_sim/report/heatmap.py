@@ -427,10 +427,10 @@ def _lines(name: str, count: int) -> list[str]:
 
 
 def _die_boundaries(axes: Axes, wafer: Wafer) -> None:
-    for i in range(1, wafer.die_rows):
-        axes.axhline(i * wafer.rows / wafer.die_rows - 0.5, color="#ef4444", linewidth=0.6, linestyle=":")
-    for i in range(1, wafer.die_cols):
-        axes.axvline(i * wafer.cols / wafer.die_cols - 0.5, color="#ef4444", linewidth=0.6, linestyle=":")
+    for row in np.arange(wafer.rows_per_die, wafer.rows, wafer.rows_per_die):
+        axes.axhline(row - 0.5, color="#ef4444", linewidth=0.6, linestyle=":")
+    for col in np.arange(wafer.cols_per_die, wafer.cols, wafer.cols_per_die):
+        axes.axvline(col - 0.5, color="#ef4444", linewidth=0.6, linestyle=":")
 
 
 def _finish(figure: Figure, path: str | Path | None, ax: Axes | None) -> Figure:

@@ -97,7 +97,7 @@ def payload(result: Result, bins: int = BINS, measured: MeasuredCounters | None 
     return {
         "rows": wafer.rows,
         "cols": wafer.cols,
-        "dies": [wafer.die_rows, wafer.die_cols],
+        "die": [wafer.rows_per_die, wafer.cols_per_die],
         "kernels": [use.name for use in result.kernels],
         "families": [use.family for use in result.kernels],
         "regions": [_rectangle(area.name, area.region) for area in result.areas],

@@ -139,10 +139,10 @@
     }
     mark(g, w);
     if (document.getElementById("show-dies").checked) {
-      const [down, across] = data.dies;
+      const [down, across] = data.die;
       g.strokeStyle = "#ef4444"; g.lineWidth = 1; g.setLineDash([2, 3]); g.beginPath();
-      for (let i = 1; i < down; i++) { g.moveTo(px(0), py((i * rows) / down)); g.lineTo(px(cols), py((i * rows) / down)); }
-      for (let i = 1; i < across; i++) { g.moveTo(px((i * cols) / across), py(0)); g.lineTo(px((i * cols) / across), py(rows)); }
+      for (let row = down; row < rows; row += down) { g.moveTo(px(0), py(row)); g.lineTo(px(cols), py(row)); }
+      for (let col = across; col < cols; col += across) { g.moveTo(px(col), py(0)); g.lineTo(px(col), py(rows)); }
       g.stroke(); g.setLineDash([]);
     }
   }
