@@ -54,7 +54,6 @@ CASES = [
 NEARLY = {"NAdam", "RAdam", "ASGD"}
 
 
-@pytest.mark.thinned(9)
 @pytest.mark.parametrize(("name", "options"), CASES, ids=lambda v: v if isinstance(v, str) else "-".join(v))
 def test_equal_to_torch(name: str, options: dict) -> None:
     ours = descend(lambda groups: getattr(optim, name)(groups, **options))

@@ -30,6 +30,10 @@ def test_a_checkpoint_adds_its_share_to_every_step():
     assert saved.samples_per_s == pytest.approx(64 / saved.step_s)
     assert saved.bindings["checkpoints"] == pytest.approx(size / 1e9)
     assert sum(saved.areas[0].fractions) == pytest.approx(1)
+    longer = [
+        after - before for before, after in zip(plain.areas[0].times_s, saved.areas[0].times_s, strict=True)
+    ]
+    assert longer == pytest.approx([0, 0, 0, size / 1e8 / 10])  # cores are idle while a checkpoint is written
     assert any("checkpoint" in note for note in saved.notes)
 
 

@@ -5,6 +5,7 @@ sums.
 import numpy as np
 import pytest
 
+from wse_sim.errors import KernelError
 from wse_sim.hardware import load_wafer
 from wse_sim.kernels import Tiling, family
 from wse_sim.kernels.families.fft import factors_of
@@ -60,3 +61,20 @@ def test_factors() -> None:
     assert factors_of(400) == [2, 2, 2, 2, 5, 5]
     assert factors_of(401) == [401]
     assert factors_of(1) == []
+
+
+@pytest.mark.parametrize(
+    ("dims", "attrs"),
+    [
+        ({"rows": 1, "n": 16, "n2": 16}, {}),  # two axes
+        ({"rows": 1, "n": 16}, {"real": True}),  # real numbers
+        ({"rows": 1, "n": 12}, {}),  # no power of two
+        ({"rows": 1, "n": 2}, {}),  # no butterfly of four
+        ({"rows": 5, "n": 16}, {}),  # more lines than cores
+    ],
+)
+def test_what_has_no_program_is_refused(dims: dict[str, int], attrs: dict[str, bool]) -> None:
+    """The program has one line of 2^k complex points per core."""
+    with pytest.raises(KernelError, match="have no fabric program"):
+        FFT.program(dims, Tiling(2, 2, "streamed"), WSE2, attrs=attrs)
+    FFT.program({"rows": 4, "n": 16}, Tiling(2, 2, "streamed"), WSE2)
