@@ -35,12 +35,12 @@ from wse_sim.csl.values import (
     words_of,
     zero,
 )
-from wse_sim.fabric.vm.opcodes import VECTOR_OPS
+from wse_sim.fabric.vm.opcodes import SYSTEM_BUILTINS, VECTOR_OPS
 
 HANDLE_LIMITS = {"color": 23, "input_queue": 7, "ut_id": 7, "control_task_id": 63}
 _FIFO_LENGTH = "a FIFO takes its length from the other operand; change that one with @set_dsd_length"
 RUN_TIME_BUILTINS = frozenset(
-    {"@random16", "@set_active_prng", "@queue_flush", "@get_tensor_ptr", "@get_symbol_value", "@map"}
+    {*SYSTEM_BUILTINS, "@queue_flush", "@get_tensor_ptr", "@get_symbol_value", "@map"}
 )
 ABSENT = {
     "@set_fifo_read_length": _FIFO_LENGTH,
@@ -75,7 +75,7 @@ class Builtins(DsdBuiltins, ProgramBuiltins):
         import difflib
 
         known = ["@" + n[2:] for n in dir(self) if n.startswith("b_") and not n.startswith("b___")]
-        known += [f"@{name}" for name in VECTOR_OPS]
+        known += [*SYSTEM_BUILTINS, *(f"@{name}" for name in VECTOR_OPS)]
         close = difflib.get_close_matches(name, known, 1)
         return f"; did you mean '{close[0]}'?" if close else ""
 

@@ -30,7 +30,7 @@ from wse_sim.errors import WseError
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.vm.arithmetic import COST, COST_MEMORY, operation_table
 from wse_sim.fabric.vm.build import priced_code
-from wse_sim.fabric.vm.opcodes import VECTOR_OPS
+from wse_sim.fabric.vm.opcodes import SYSTEM_BUILTINS, VECTOR_OPS
 from wse_sim.hardware import load_wafer
 
 _WORD = re.compile(r"@?[A-Za-z_]\w*")
@@ -167,7 +167,7 @@ class Language:
 def builtins() -> tuple[str, ...]:
     """Return the names of all builtins, with their @, in order."""
     found = {f"@{n[2:]}" for n in dir(Lowerer) if n.startswith("b_") and n[2:3].isalpha()}
-    return tuple(sorted(found | {f"@{name}" for name in VECTOR_OPS}))
+    return tuple(sorted(found | set(SYSTEM_BUILTINS) | {f"@{name}" for name in VECTOR_OPS}))
 
 
 def _problem(fault: CslError, text: str) -> Problem:

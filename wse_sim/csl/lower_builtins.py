@@ -13,8 +13,8 @@ from wse_sim.csl.evaluate import Scope
 from wse_sim.csl.lower_map import MapLowerer
 from wse_sim.csl.printer import show
 from wse_sim.csl.values import TRUE, VOID_VALUE, Fifo, Operand, Ref, Value
-from wse_sim.fabric.vm import opcodes as O
-from wse_sim.fabric.vm.opcodes import Op, Sys
+from wse_sim.fabric.vm.opcodes import SYSTEM_BUILTINS, Op, Sys
+from wse_sim.fabric.vm.semantics import FUNCTIONS, NAMES
 
 
 class RuntimeBuiltins(MapLowerer):
@@ -46,7 +46,18 @@ class RuntimeBuiltins(MapLowerer):
         return self.block_bit(node, scope, Op.UNBLOCK)
 
     # ---- the machine
-    def system(self, name: Sys, args: Sequence[Operand], result: ty.Type, cost: str, at: int) -> Operand:
+    def x_Builtin(self, node: tree.Builtin, scope: Scope) -> Operand:
+        function = SYSTEM_BUILTINS.get(node.name)
+        if function is None:
+            return super().x_Builtin(node, scope)
+        _, result, *types = function.builtin
+        self.count(node, len(types))
+        values = [
+            self.coerce(self.eval(a, scope), TYPES[t], node.at) for a, t in zip(node.args, types, strict=True)
+        ]
+        return self.system(function, values, TYPES[result], node.at)
+
+    def system(self, function: Sys, args: Sequence[Operand], result: ty.Type, at: int) -> Operand:
         """Emit a `SYS` row with its arguments in consecutive registers, and return its result."""
         start = self.code.next
         self.reserve(start, len(args))
@@ -56,7 +67,7 @@ class RuntimeBuiltins(MapLowerer):
         if result is not ty.VOID:
             self.reserve(start, max(1, len(args)))
             reg = start
-        self.code.emit(Op.SYS, reg, start, name, cost, at)
+        self.code.emit(Op.SYS, reg, start, function, function.cost, at)
         self.code.release(start + 1 if reg >= 0 else start)
         return VOID_VALUE if reg < 0 else Run(result, reg, at)
 
@@ -70,7 +81,7 @@ class RuntimeBuiltins(MapLowerer):
             if value.type is ty.COMPTIME_INT:
                 value = self.coerce(value, ty.I32, a.at)
             values.append(value)
-        return self.system(Sys[name], values, result, sys_cost(name), node.at)
+        return self.system(Sys[name], values, result, node.at)
 
     def b___print(self, node: tree.Builtin, scope: Scope) -> Operand:
         """Lower `@__print("format", "kinds", values...)`, which writes text to the host's log."""
@@ -97,7 +108,7 @@ class RuntimeBuiltins(MapLowerer):
             kinds += kind_of(value.type, places[k] if k < len(places) else "")
         if self.condition(node.args[2], scope):
             text, kinds = "PE({},{}): " + text, "uu" + kinds
-            here = [self.system(s, [], ty.U16, "coordinate", node.at) for s in (Sys.X_COORD, Sys.Y_COORD)]
+            here = [self.system(s, [], ty.U16, node.at) for s in (Sys.X_COORD, Sys.Y_COORD)]
             values = here + values
         if len(given) != len(places):
             raise CslError(node.at, f"the format has {len(places)} places, and {len(given)} values are given")
@@ -148,7 +159,7 @@ class RuntimeBuiltins(MapLowerer):
         if name == "pow":
             run = self.emit(Op.POW, regs[0], regs[1], "math_pow", ty.F32, at)
         else:
-            run = self.emit(Op.MATH, regs[0], O.MATH_FUNCTIONS.index(name), math_cost(name), ty.F32, at)
+            run = self.emit(Op.MATH, regs[0], NAMES.index(name), FUNCTIONS[name].cost, ty.F32, at)
         return run if t is ty.F32 else self.emit(Op.F2H, run.reg, 0, "convert", t, at)
 
     def absolute(self, value: Operand, at: int) -> Operand:
@@ -160,20 +171,6 @@ class RuntimeBuiltins(MapLowerer):
             Op.FABS if t is ty.F32 else Op.HABS, self.register(value, at), 0, f"f{t.bits}_move", t, at
         )
 
-    def b_random16(self, node: tree.Builtin, scope: Scope) -> Operand:
-        self.count(node, 0)
-        return self.system(Sys.RANDOM16, [], ty.U16, "random", node.at)
-
-    def b_set_active_prng(self, node: tree.Builtin, scope: Scope) -> Operand:
-        self.count(node, 1)
-        return self.system(
-            Sys.SET_PRNG,
-            [self.coerce(self.eval(node.args[0], scope), ty.U16, node.at)],
-            ty.VOID,
-            "register",
-            node.at,
-        )
-
     def b_queue_flush(self, node: tree.Builtin, scope: Scope) -> Operand:
         self.count(node, 1)
         queue = self.eval(node.args[0], scope)
@@ -182,7 +179,7 @@ class RuntimeBuiltins(MapLowerer):
                 node.args[0].at, f"@queue_flush takes an input or output queue, found '{queue.type}'"
             )
         is_input = Value(ty.U16, int(queue.type is ty.INPUT_QUEUE))
-        return self.system(Sys.QUEUE_FLUSH, [queue, is_input], ty.VOID, "register", node.at)
+        return self.system(Sys.QUEUE_FLUSH, [queue, is_input], ty.VOID, node.at)
 
     def exported_by_id(
         self, node: tree.Builtin, scope: Scope, number: tree.Node, wanted: ty.Type | None
@@ -232,19 +229,13 @@ class RuntimeBuiltins(MapLowerer):
 
     def b_get_config(self, node: tree.Builtin, scope: Scope) -> Operand:
         self.count(node, 1, 2)
-        return self.system(
-            Sys.READ_CONFIG,
-            [self.register_address(node, scope, 1)],
-            ty.U16,
-            "config",
-            node.at,
-        )
+        return self.system(Sys.READ_CONFIG, [self.register_address(node, scope, 1)], ty.U16, node.at)
 
     def b_set_config(self, node: tree.Builtin, scope: Scope) -> Operand:
         self.count(node, 2, 3)
         value = self.coerce(self.eval(node.args[1], scope), ty.U16, node.args[1].at)
         values = [self.register_address(node, scope, 2), value]
-        return self.system(Sys.WRITE_CONFIG, values, ty.VOID, "config", node.at)
+        return self.system(Sys.WRITE_CONFIG, values, ty.VOID, node.at)
 
     b_get_config_unchecked = b_get_config
     b_set_config_unchecked = b_set_config
@@ -256,6 +247,7 @@ class RuntimeBuiltins(MapLowerer):
         return TRUE
 
 
+TYPES: dict[str, ty.Type] = {str(t): t for t in (ty.VOID, ty.BOOL, ty.U16, ty.U32)}
 PLACE = re.compile(r"\{[^{}]*\}")
 PIECES = re.compile(r"\{\{|\{[^{}]*\}|\}\}|[{}]|[^{}]+")
 LITERAL = {"{": "{{", "}": "}}"}  # escapes in the format of the machine's log
@@ -275,34 +267,3 @@ def kind_of(t: ty.Type, place: str) -> str:
     if t in ty.HALVES:
         return "h"
     return "u" if isinstance(t, ty.IntType) and not t.signed else "d"
-
-
-def sys_cost(name: str) -> str:
-    if name.startswith("TSC"):
-        return {"TSC_READ": "tsc", "TSC_VALUE": "trace"}.get(name, "register")
-    if name in ("X_COORD", "Y_COORD", "FABRIC_X", "FABRIC_Y"):
-        return "coordinate"
-    if name in ("RANDOM16", "SET_PRNG", "SEED_PRNG"):
-        return "random"
-    return (
-        "task_bit"
-        if name == "UNBLOCK_CMD_STREAM"
-        else "config"
-        if name.startswith(("SET_", "READ_", "WRITE_"))
-        else "register"
-    )
-
-
-def math_cost(name: str) -> str:
-    name = {
-        "exp2": "exp",
-        "log2": "log",
-        "log10": "log",
-        "sinh": "exp",
-        "cosh": "exp",
-        "floor": "round",
-        "ceil": "round",
-        "trunc": "round",
-    }.get(name, name)
-    name = {"asin": "tan", "acos": "tan", "atan": "tan"}.get(name, name)
-    return f"math_{name}" if f"math_{name}" in O.COST_CLASSES else "math_exp"

@@ -25,44 +25,8 @@ ON_CONTROL = {"terminate": 1, "activate": 2, "unblock": 3}
 H, S, W16, W32 = ty.F16, ty.F32, "16", "32"
 # Operation -> types of destination and sources: a float type, or the width of a raw number.
 Kind = ty.FloatType | str
-VECTOR: dict[str, tuple[Kind, ...]] = {
-    **dict.fromkeys(("mov16", "popcnt", "clz", "ctz"), (W16, W16)),
-    **dict.fromkeys(
-        ("add16", "addc16", "sub16", "and16", "or16", "xor16", "sll16", "slr16", "sar16", "mul16"),
-        (W16, W16, W16),
-    ),
-    "mov32": (W32, W32),
-    **dict.fromkeys(("add32", "sub32", "and32", "or32", "xor32"), (W32, W32, W32)),
-    **{n + "s": (S, S) for n in ("fmov", "fneg", "fabs", "fnorm")},
-    **{n + "s": (S, S, S) for n in ("fadd", "fsub", "fmul", "fmax")},
-    **{n + "h": (H, H) for n in ("fmov", "fneg", "fabs", "fnorm")},
-    **{n + "h": (H, H, H) for n in ("fadd", "fsub", "fmul", "fmax")},
-    "fmacs": (S, S, S, S),
-    "fmach": (H, H, H, H),
-    "fmachs": (S, S, H, H),
-    "faddhs": (S, S, H),
-    "fscales": (S, S, W16),
-    "fscaleh": (H, H, W16),
-    "fh2s": (S, H),
-    "fs2h": (H, S),
-    "fh2xp16": (W16, H),
-    "fs2xp16": (W16, S),
-    "xp162fh": (H, W16),
-    "xp162fs": (S, W16),
-}
-INTEGER_OPERATIONS = (
-    "@add",
-    "@sub",
-    "@and",
-    "@or",
-    "@xor",
-    "@sll",
-    "@slr",
-    "@sar",
-    "@popcnt",
-    "@clz",
-    "@ctz",
-)
+KINDS: dict[str, Kind] = {"s": S, "h": H, "w": W16, "d": W32}
+VECTOR = {name: tuple(KINDS[k] for k in op.kinds) for name, op in O.VECTOR_OPERATIONS.items()}
 OPTIONS = ("async", "activate", "unblock", "on_control", "priority", "index", "ut_id")
 LOAD_OPTIONS = (
     "async",
@@ -121,6 +85,7 @@ class VectorLowerer(ExpressionLowerer):
         row = vector_row(node.name[1:])
         self.reserve(start, len(kinds))
         fifo = fabric = dsr = False
+        of_integers = H not in kinds and S not in kinds and not node.name.startswith("@mov")
         operands: list[Operand] = []
         for i, (arg, kind) in enumerate(zip(args, kinds, strict=False)):
             code.next = start + len(kinds)
@@ -128,7 +93,7 @@ class VectorLowerer(ExpressionLowerer):
             if form == Form.DSD and isinstance(kind, ty.FloatType) and len(kinds) > 2:
                 self.look_at_element(value, arg, scope, kind, node.name)
             operands.append(value)
-            if form == Form.SCALAR and node.name.startswith(INTEGER_OPERATIONS):
+            if form == Form.SCALAR and of_integers:
                 self.check_integer(value, node.name, arg.at)
             row[O.V_DEST + i] = form
             if form == Form.DSR:

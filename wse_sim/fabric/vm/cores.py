@@ -42,27 +42,8 @@ Y = O.Sys
     TEARDOWN_ENTER, TEARDOWN_EXIT, TEARDOWN_PENDING, IS_TEARDOWN, SET_FILTER, FILTER_FIELD, QUEUE_FLUSH, IQ_EMPTY, OQ_EMPTY, IQ_COLOR, OQ_COLOR,
     TASK_PRIORITY, MAIN_PRIORITY, PERF_COUNTER, IS_ACTIVE, READ_CONFIG, WRITE_CONFIG, SWAP, TRACE, ADVANCE, HALT, DSR_SAVE, DRAINED,
 ) = (int(f) for f in Y)  # fmt: skip
-_USES_COLOR = (
-    (1 << 15)
-    | (1 << 16)
-    | (1 << 17)
-    | (1 << 18)
-    | (1 << 19)
-    | (1 << 20)
-    | (1 << 21)
-    | (1 << 22)
-    | (1 << 23)
-    | (1 << 24)
-    | (1 << 26)
-    | (1 << 27)
-    | (1 << 28)
-    | (1 << 40)
-    | (1 << 42)
-    | (1 << 45)
-)
-_AT_ONCE = (
-    (1 << 5) | (1 << 6) | (1 << 7) | (1 << 8) | (1 << 9) | (1 << 10) | (1 << 11) | (1 << 13) | (1 << 44)
-)
+_USES_COLOR = sum(1 << f for f in Y if f.when == "color")
+_AT_ONCE = sum(1 << f for f in Y if f.when == "at once")
 NO_TASK_A, NO_TASK_B = 31, 63
 
 
