@@ -13,6 +13,7 @@ from typing import Any
 
 from wse_sim.csl import tree
 from wse_sim.csl import types as ty
+from wse_sim.csl.builtins import field_name
 from wse_sim.csl.diagnostics import CslError
 from wse_sim.csl.evaluate_expr import ExpressionEvaluator
 from wse_sim.csl.evaluate_places import LOOKS, MAX_CPU_S, MAX_STEPS, Scope, Signal
@@ -103,7 +104,7 @@ class Evaluator(ExpressionEvaluator):
         if isinstance(target, tree.Member):
             base, name = self.access(target.base, scope), target.name
         elif isinstance(target, tree.Builtin) and target.name == "@field" and len(target.args) == 2:
-            base, name = self.access(target.args[0], scope), self.field_name(target, scope)
+            base, name = self.access(target.args[0], scope), field_name(self, target, scope)
         else:
             return False
         if type(base) is not Ref or base.type is not ty.COMPTIME_STRUCT or base.path or not base.root.mutable:

@@ -3,32 +3,40 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from wse_sim.csl import tree
+from wse_sim.csl import mathlib, tree
 from wse_sim.csl import types as ty
-from wse_sim.csl.coerce import arithmetic, coerce_known, compare
+from wse_sim.csl.builtins import BUILTINS, Builtin, check_bitcast, no_builtin
+from wse_sim.csl.coerce import arithmetic, coerce_known, compare, convert
 from wse_sim.csl.diagnostics import CslError
 from wse_sim.csl.evaluate_places import DIRECTIONS, MAX_DEPTH, PlaceEvaluator, Scope
-from wse_sim.csl.lanes import Lanes
+from wse_sim.csl.lanes import Lanes, integer
+from wse_sim.csl.strict import check_cases, check_enums, check_sides, demand, judges
 from wse_sim.csl.values import (
     FALSE,
     TRUE,
     VOID_VALUE,
     Cell,
+    Dsd,
     Function,
     Global,
     Operand,
+    Range,
     Ref,
     Value,
     copy,
+    from_words,
     show,
+    words_of,
     zero,
 )
 
 
 class ExpressionEvaluator(PlaceEvaluator):
     """Evaluator of known expressions."""
+
+    builtins: Mapping[str, Builtin] = BUILTINS
 
     # ---- expressions
     def x_Name(self, node: tree.Name, scope: Scope) -> Operand:
@@ -59,8 +67,9 @@ class ExpressionEvaluator(PlaceEvaluator):
         if node.op == "&":
             return self.address_of(node.operand, scope, node.at)
         value = self.eval(node.operand, scope)
-        if node.op == "~" and self.judges(scope):
-            self.demand(
+        if node.op == "~" and judges(self, scope):
+            demand(
+                self,
                 value.type is not ty.COMPTIME_INT,
                 node.at,
                 "'~' of a comptime_int; give it a fixed width, as in ~@as(u16, 5)",
@@ -110,7 +119,7 @@ class ExpressionEvaluator(PlaceEvaluator):
             return self.logical(node, scope)
         left, right = self.sides(node, scope)
         if self.options.strict:
-            self.check_sides(op, left, right, node, scope)
+            check_sides(self, op, left, right, node, scope)
         return self.binary(op, left, right, node.at)
 
     def sides(self, node: tree.Binary, scope: Scope) -> tuple[Operand, Operand]:
@@ -162,7 +171,7 @@ class ExpressionEvaluator(PlaceEvaluator):
 
     def chosen_arm(self, node: tree.Switch, value: Value, scope: Scope) -> tree.Node | None:
         default = None
-        self.check_cases(node, value.type, scope)
+        check_cases(self, node, value.type, scope)
         for keys, body in node.arms:
             if keys is None:
                 default = body
@@ -203,6 +212,12 @@ class ExpressionEvaluator(PlaceEvaluator):
         if node.type is None:
             return value
         return self.coerce(value, self.type_of(node.type, scope), node.at)
+
+    def x_Builtin(self, node: tree.Builtin, scope: Scope) -> Operand:
+        function = self.builtins.get(node.name)
+        if function is None:
+            raise no_builtin(node, self.builtins)
+        return function(self, node, scope)
 
     def x_Call(self, node: tree.Call, scope: Scope) -> Operand:
         callee = self.known(node.callee, scope)
@@ -266,7 +281,7 @@ class ExpressionEvaluator(PlaceEvaluator):
                 raise CslError(size.at, f"the size of an array is {n}; it must not be negative")
             shape.append(n)
         element = self.type_of(node.element, scope)
-        if self.judges(scope) and isinstance(element, ty.ArrayType):
+        if judges(self, scope) and isinstance(element, ty.ArrayType):
             raise CslError(
                 node.at,
                 "the elements of an array must not be arrays; write its dimensions together, as [2, 3]T",
@@ -400,6 +415,68 @@ class ExpressionEvaluator(PlaceEvaluator):
             if type(item) is not Value:
                 raise CslError(at, "every element must be known at compile time here")
         return Value(t, [copy(item.data) for item in items])
+
+    # ---- conversions and functions of known operands
+    def convert(self, value: Operand, t: ty.Type, at: int) -> Operand:
+        """Convert a value as `@as` does, enums included."""
+        if isinstance(value.type, ty.EnumType) and ty.is_int(t):
+            value = Value(value.type.base, value.data)
+        if isinstance(value.type, ty.EnumType):
+            check_enums(self, value.type, t, at)
+        if isinstance(value.data, dict):
+            return self.coerce(value, t, at)
+        if isinstance(t, ty.EnumType) and ty.is_int(value.type):
+            number = convert(value, t.base, at).data
+            if number not in t.names.values():
+                raise CslError(
+                    at,
+                    f"{number} is not a value of the enum; it has {', '.join(f'{n} = {k}' for n, k in t.names.items())}",
+                )
+            return Value(t, number)
+        return convert(value, t, at)
+
+    def bitcast(self, value: Operand, t: ty.Type, at: int) -> Operand:
+        check_bitcast(value.type, t, at)
+        if isinstance(value.type, (ty.PointerType, ty.DsdType)) or isinstance(
+            t, (ty.PointerType, ty.DsdType)
+        ):
+            raise CslError(at, f"@bitcast from '{value.type}' to '{t}' is known only at run time")
+        words = words_of(value.type, value.data)
+        if words is None:
+            raise CslError(
+                at, f"@bitcast from '{value.type}' takes a variable here; assign the value to a 'var' first"
+            )
+        return Value(t, from_words(t, words))
+
+    def retype(self, value: Operand, t: ty.Type) -> Operand:
+        """Reinterpret the bits of a value as another type."""
+        return Value(t, integer(value.data))
+
+    def ptrcast(self, value: Operand, t: ty.PointerType) -> Operand:
+        return Value(t, value.data)
+
+    def make_range(self, t: ty.Type, values: Sequence[Operand], node: tree.Builtin) -> Operand:
+        numbers = [self.coerce(v, t, a.at).data for v, a in zip(values, node.args[1:], strict=True)]
+        start, stop, step = (0, numbers[0], 1) if len(numbers) == 1 else numbers
+        if step == 0:
+            raise CslError(node.at, "the step of a range must not be 0")
+        return Value(ty.RANGE, Range(t, start, stop, step))
+
+    def math(self, name: str, args: Sequence[Operand], at: int) -> Operand:
+        t = args[0].type
+        return Value(t, mathlib.evaluate(name, [a.data for a in args], t))
+
+    def absolute(self, value: Operand, at: int) -> Operand:
+        return Value(value.type, abs(value.data))
+
+    def run_dsd(self, frame: Dsd, parts: Mapping[str, Operand], at: int) -> Operand:
+        raise CslError(at, "the fields of this DSD must be known at compile time here")
+
+    def scaled(self, value: Operand, factor: int, at: int) -> Operand:
+        return Value(ty.I16, value.data * factor)
+
+    def change_dsd(self, op: str, dsd: Operand, amount: Operand, at: int) -> Operand:
+        raise CslError(at, "this must be known at compile time here")
 
 
 def can_share_word(t: ty.Type) -> bool:

@@ -10,10 +10,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
+
 from wse_sim.csl import tree
 from wse_sim.csl import types as ty
-from wse_sim.csl.builtins import Builtins
+from wse_sim.csl.builtins import field_place
 from wse_sim.csl.diagnostics import NOWHERE, CslError
+from wse_sim.csl.evaluation import Evaluation
 from wse_sim.csl.modules import Scope
 from wse_sim.csl.values import (
     FALSE,
@@ -32,6 +36,7 @@ from wse_sim.csl.values import (
 )
 
 if TYPE_CHECKING:
+    from wse_sim.csl.lanes import Lanes
     from wse_sim.csl.unit import CodeUnit
 
 Signal = tuple[Any, ...] | None
@@ -50,7 +55,7 @@ MAX_CPU_S = 60.0
 LOOKS = 10_000  # iterations between two checks of the time limit
 
 
-class PlaceEvaluator(Builtins):
+class PlaceEvaluator(Evaluation):
     """Evaluator of names and places of one unit (the layout or a code class)."""
 
     def __init__(self, unit: CodeUnit, strict: bool = False) -> None:
@@ -110,6 +115,13 @@ class PlaceEvaluator(Builtins):
         if value.type is not ty.TYPE:
             raise CslError(node.at, f"expected a type, found a value of type '{value.type}'")
         return value.data  # type: ignore[no-any-return]
+
+    def effect(self, act: Callable[..., None], *args: object) -> None:
+        """Apply the effect of a builtin; evaluators of several iterations at once delay it."""
+        act(*args)
+
+    def cores(self, index: int | Lanes) -> npt.NDArray[np.int64]:
+        return np.array([index], np.int64)
 
     # ---- names
     def lookup(self, node: tree.Name, scope: Scope) -> Entry:
@@ -293,7 +305,7 @@ class PlaceEvaluator(Builtins):
         if kind is tree.Deref:
             return self.deref(self.load(self.access(node.base, scope), node.at), node.at)  # type: ignore[attr-defined]
         if kind is tree.Builtin and node.name == "@field":  # type: ignore[attr-defined]
-            return self.field_place(node, scope)  # type: ignore[arg-type]
+            return field_place(self, node, scope)  # type: ignore[arg-type]
         return self.eval(node, scope)
 
     def index_value(self, node: tree.Node, scope: Scope) -> Operand:

@@ -1,20 +1,28 @@
-"""Signatures of the evaluator's methods that the builtins use."""
+"""The signatures of the evaluator that builtins and strict rules use: the compile-time one, or the lowerer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from wse_sim.csl.diagnostics import CslError
+
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from wse_sim.csl import tree
     from wse_sim.csl import types as ty
+    from wse_sim.csl.lanes import Lanes
     from wse_sim.csl.modules import Options, Scope
     from wse_sim.csl.unit import CodeUnit
-    from wse_sim.csl.values import Entry, Function, Operand, Ref, Value
+    from wse_sim.csl.values import Dsd, Entry, Function, Operand, Ref, Value
 
 
 class Evaluation:
     """Signatures only: `eval` returns an operand, `known` a value, and `access` a place if there is one."""
+
+    is_code = False  # True in the lowerer, which evaluates code that runs on the core
 
     if TYPE_CHECKING:
         unit: CodeUnit
@@ -37,6 +45,33 @@ class Evaluation:
         def address_of(self, node: tree.Node, scope: Scope, at: int) -> Operand: ...
         def constant_place(self, node: tree.Node, value: Value, scope: Scope) -> Operand: ...
         def aggregate(self, t: ty.Type, items: Sequence[Operand], at: int) -> Operand: ...
-        def count(self, node: tree.Builtin, low: int, high: int | None = None) -> None: ...
         def function_type(self, fn: Function) -> ty.FnType: ...
         def effect(self, act: Callable[..., None], *args: object) -> None: ...
+        def cores(self, index: int | Lanes) -> npt.NDArray[np.int64]: ...
+        def convert(self, value: Operand, t: ty.Type, at: int) -> Operand: ...
+        def bitcast(self, value: Operand, t: ty.Type, at: int) -> Operand: ...
+        def ptrcast(self, value: Operand, t: ty.PointerType) -> Operand: ...
+        def retype(self, value: Operand, t: ty.Type) -> Operand: ...
+        def make_range(self, t: ty.Type, values: Sequence[Operand], node: tree.Builtin) -> Operand: ...
+        def math(self, name: str, args: Sequence[Operand], at: int) -> Operand: ...
+        def absolute(self, value: Operand, at: int) -> Operand: ...
+        def run_dsd(self, frame: Dsd, parts: Mapping[str, Operand], at: int) -> Operand: ...
+        def scaled(self, value: Operand, factor: int, at: int) -> Operand: ...
+        def change_dsd(self, op: str, dsd: Operand, amount: Operand, at: int) -> Operand: ...
+
+
+def count(node: tree.Builtin, low: int, high: int | None = None) -> None:
+    """Check the number of arguments of a builtin.
+
+    Raises
+    ------
+    CslError
+        If it is not `low` to `high`.
+    """
+    high = low if high is None else high
+    if not low <= len(node.args) <= high:
+        wanted = f"{low}" if low == high else f"{low} to {high}"
+        raise CslError(
+            node.at,
+            f"{node.name} takes {wanted} argument{'' if wanted == '1' else 's'} but {len(node.args)} are given",
+        )

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING
 
-from wse_sim.csl import tree
+from wse_sim.csl import lower_builtins, lower_map, lower_vector, tree
 from wse_sim.csl import types as ty
+from wse_sim.csl.builtins import BUILTINS, Builtin, builtins_of
 from wse_sim.csl.code import Code, Run
 from wse_sim.csl.diagnostics import CslError
 from wse_sim.csl.evaluate import Evaluator, Scope, Signal
@@ -15,14 +16,25 @@ from wse_sim.csl.lower_calls import Target, leaves
 from wse_sim.csl.lower_loops import LoopLowerer
 from wse_sim.csl.tiles import freeze
 from wse_sim.csl.values import VOID_VALUE, Function, Operand, Value
-from wse_sim.fabric.vm.opcodes import Op
+from wse_sim.fabric.vm.opcodes import SYSTEM_BUILTINS, Op
 
 if TYPE_CHECKING:
     from wse_sim.csl.layout import EvaluatedUnit
 
 
+RUN_TIME: dict[str, Builtin] = {
+    **BUILTINS,
+    **dict.fromkeys(SYSTEM_BUILTINS, lower_builtins.system_builtin),
+    **{f"@{name}": lower_vector.vector for name in lower_vector.VECTOR},
+    **builtins_of(lower_builtins, lower_map, lower_vector),
+}
+"""Builtins in code of the core: those that emit code, and for the rest those of the compile-time evaluator."""
+
+
 class Lowerer(LoopLowerer):
     """Compiler of one function and, through the unit, of the functions that it calls."""
+
+    builtins = RUN_TIME
 
     def exec(self, node: tree.Node, scope: Scope) -> Signal:
         """Lower a statement, and record for debuggers which names are visible in its rows."""

@@ -7,15 +7,18 @@ helpers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from wse_sim.csl import tree
 from wse_sim.csl import types as ty
+from wse_sim.csl.builtins_dsd import check_element, check_reach
 from wse_sim.csl.code import INT32, Agg, Code, FrameCell, Local, Mem, Run
 from wse_sim.csl.diagnostics import CslError
 from wse_sim.csl.evaluate import Evaluator, Scope
 from wse_sim.csl.layout import EvaluatedUnit
 from wse_sim.csl.lower_bits import load_bits, store_packed
+from wse_sim.csl.lower_map import clear_words, copy_words
+from wse_sim.csl.lowering import Lowering
+from wse_sim.csl.strict import judges
 from wse_sim.csl.values import Cell, Dsd, Entry, Fifo, Global, Operand, Ref, Value, is_zero, register_form
 from wse_sim.fabric.vm.opcodes import Op
 
@@ -26,18 +29,13 @@ def width(t: ty.Type) -> str:
     return "16" if bits <= 16 else "32" if bits <= 32 else "64"
 
 
-class PlaceLowerer(Evaluator):
+class PlaceLowerer(Evaluator, Lowering):
     """Lowerer of places, which emits rows into `code`."""
 
     unit: EvaluatedUnit
     is_code = True
 
     code: Code
-    if TYPE_CHECKING:  # defined by a subclass
-
-        def copy_words(self, dest: Mem, source: Mem, n: int, at: int) -> None: ...
-        def clear_words(self, dest: Mem, n: int, at: int) -> None: ...
-
     locals_end: int  # first register above the named variables: only temporaries may be renamed
     in_index: bool = False
 
@@ -56,7 +54,7 @@ class PlaceLowerer(Evaluator):
     def look_at_reach(self, value: Operand, arg: tree.Node, scope: Scope) -> None:
         """Check that a known descriptor stays in its array; a variable is checked when linking, if no code
         assigns it."""
-        self.check_reach(value, arg.at)
+        check_reach(value, arg.at)
         variable = self.variable_of(arg, scope)
         if variable is not None:
             self.unit.taken.setdefault(id(variable), (variable, arg.at))
@@ -66,7 +64,7 @@ class PlaceLowerer(Evaluator):
     ) -> None:
         """Check the element type of a known descriptor in an operation; a variable is checked when linking,
         if no code assigns it."""
-        self.check_element(value, wanted, name, arg.at)
+        check_element(value, wanted, name, arg.at)
         variable = self.variable_of(arg, scope)
         if variable is not None:
             self.unit.elements.setdefault((id(variable), wanted), (variable, name, arg.at))
@@ -328,7 +326,7 @@ class PlaceLowerer(Evaluator):
     def store_struct(self, mem: Mem, t: ty.StructType, value: Operand, at: int) -> None:
         value = self.load(value, at)
         if type(value) is Mem:
-            self.copy_words(mem, value, t.words, at)
+            copy_words(self, mem, value, t.words, at)
             return
         mem = self.simple(mem, at)
         for i, (_, inner) in enumerate(t.fields):
@@ -350,10 +348,10 @@ class PlaceLowerer(Evaluator):
             if all(not x for x in value.data if not isinstance(x, list)) and not isinstance(
                 t.element, (ty.StructType, ty.ArrayType)
             ):
-                self.clear_words(mem, t.words, at)
+                clear_words(self, mem, t.words, at)
                 return
             value = self.address(self.constant_array(value, at), at)
-        self.copy_words(mem, self.address(value, at), t.words, at)
+        copy_words(self, mem, self.address(value, at), t.words, at)
 
     def constant_array(self, value: Value, at: int) -> Ref:
         """Return memory with a constant array; equal constants share it."""
@@ -520,7 +518,7 @@ class PlaceLowerer(Evaluator):
             place = self.constant_place(node, place, scope)
         if type(place) is not Ref:
             raise CslError(at, "'&' needs a variable, an element or a field")
-        if self.judges(scope) and type(place.root) is Cell and place.root.mutable:
+        if judges(self, scope) and type(place.root) is Cell and place.root.mutable:
             raise CslError(at, f"'{place.root.name}' is a comptime variable, which has no address")
         self.unit.assigned.add(id(place.root))
         return Value(ty.pointer(place.type, not place.root.mutable), place)

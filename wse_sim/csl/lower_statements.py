@@ -15,6 +15,7 @@ from wse_sim.csl.diagnostics import CslError
 from wse_sim.csl.evaluate import Scope, Signal
 from wse_sim.csl.lower_calls import END, CallLowerer, Target, has_run, leaves
 from wse_sim.csl.lower_expr import INT32
+from wse_sim.csl.strict import check_cases
 from wse_sim.csl.values import VOID_VALUE, Cell, Entry, Operand, Ref, Value, copy, register_form, zero
 from wse_sim.fabric.vm.opcodes import Op
 
@@ -178,7 +179,7 @@ class StatementLowerer(CallLowerer):
         """Emit comparisons that jump to the arms of a switch; return the arms with their labels, and the
         label of `else`."""
         code = self.code
-        self.check_cases(node, value.type, scope)
+        check_cases(self, node, value.type, scope)
         reg = self.register(value, node.at)
         arms: list[tuple[int, tree.Node]] = []
         default = None
