@@ -64,6 +64,7 @@ class CallLowerer(ExpressionLowerer):
 
     def __init__(self, unit: EvaluatedUnit, code: Code) -> None:
         super().__init__(unit)
+        self.evaluator = unit.evaluator
         self.code = code
         self.locals_end = 0
         self.targets: list[Target] = []

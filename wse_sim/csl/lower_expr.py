@@ -49,7 +49,7 @@ class ExpressionLowerer(PlaceLowerer):
     # ---- arithmetic
     def unary(self, op: str, value: Operand, at: int) -> Operand:
         if type(value) is Value:
-            return super().unary(op, value, at)
+            return self.evaluator.unary(op, value, at)
         t = value.type
         reg = self.register(value, at)
         if op == "-":
@@ -70,7 +70,7 @@ class ExpressionLowerer(PlaceLowerer):
             if isinstance(left.type, ty.PointerType) or isinstance(right.type, ty.PointerType):
                 pass
             else:
-                return super().binary(op, left, right, at)
+                return self.evaluator.binary(op, left, right, at)
         if op in NEGATED:
             return self.comparison(op, left, right, at)
         if op in ("<<", ">>"):
@@ -325,7 +325,7 @@ class ExpressionLowerer(PlaceLowerer):
 
     def coerce_scalar(self, value: Operand, t: ty.Type, at: int) -> Operand:
         if type(value) is Value:
-            return super().coerce_scalar(value, t, at)
+            return self.evaluator.coerce_scalar(value, t, at)
         s = value.type
         if can_widen(s, t):
             if s in ty.HALVES and t is ty.F32:
@@ -346,17 +346,21 @@ class ExpressionLowerer(PlaceLowerer):
 
     def aggregate(self, t: ty.Type, items: Sequence[Operand], at: int) -> Operand:
         if all(type(i) is Value for i in items):
-            return super().aggregate(t, items, at)
+            return self.evaluator.aggregate(t, items, at)
         return Agg(t, items, at)
 
     def retype(self, value: Operand, t: ty.Type) -> Operand:
         if type(value) is Value:
-            return super().retype(value, t)
+            return self.evaluator.retype(value, t)
         return Run(t, self.register(value, value.at), value.at)
 
     def convert(self, value: Operand, t: ty.Type, at: int) -> Operand:
         if type(value) is Value:
-            return super().convert(value, t, at)
+            return (
+                self.coerce(value, t, at)
+                if isinstance(value.data, dict)
+                else self.evaluator.convert(value, t, at)
+            )
         s = value.type
         if s is t:
             return value
@@ -405,7 +409,7 @@ class ExpressionLowerer(PlaceLowerer):
         if (isinstance(s, ty.PointerType) or known_address) and type(value) is Value:
             value = Run(s, self.register(value, at), at)
         if type(value) is Value:
-            return super().bitcast(value, t, at)
+            return self.evaluator.bitcast(value, t, at)
         check_bitcast(s, t, at)
         if isinstance(value, (Agg, Mem)):
             place = value if type(value) is Mem else self.spill(value, at)
@@ -429,13 +433,13 @@ class ExpressionLowerer(PlaceLowerer):
 
     def ptrcast(self, value: Operand, t: ty.PointerType) -> Operand:
         if type(value) is Value:
-            return super().ptrcast(value, t)
+            return self.evaluator.ptrcast(value, t)
         return self.retype(value, t)
 
     # ---- ranges
     def make_range(self, t: ty.Type, values: Sequence[Operand], node: tree.Builtin) -> Operand:
         if all(type(v) is Value for v in values):
-            return super().make_range(t, values, node)
+            return self.evaluator.make_range(t, values, node)
         parts = [self.coerce(v, t, a.at) for v, a in zip(values, node.args[1:], strict=True)]
         start, stop, step = (Value(t, 0), parts[0], Value(t, 1)) if len(parts) == 1 else parts
         if type(step) is Value and step.data == 0:
@@ -519,7 +523,7 @@ class ExpressionLowerer(PlaceLowerer):
     # ---- functions of floats
     def math(self, name: str, args: Sequence[Operand], at: int) -> Operand:
         if all(type(a) is Value for a in args):
-            return super().math(name, args, at)
+            return self.evaluator.math(name, args, at)
         t = args[0].type
         regs = [self.register(a, at) for a in args]
         if t in ty.HALVES:
@@ -533,7 +537,7 @@ class ExpressionLowerer(PlaceLowerer):
 
     def absolute(self, value: Operand, at: int) -> Operand:
         if type(value) is Value:
-            return super().absolute(value, at)
+            return self.evaluator.absolute(value, at)
         t = value.type
         assert isinstance(t, ty.FloatType)
         return self.emit(

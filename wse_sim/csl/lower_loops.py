@@ -9,7 +9,7 @@ from wse_sim.csl import tree
 from wse_sim.csl import types as ty
 from wse_sim.csl.code import Agg, Mem, Run, RunRange
 from wse_sim.csl.diagnostics import CslError
-from wse_sim.csl.evaluate import Scope, Signal
+from wse_sim.csl.evaluate import Scope, Signal, items_of
 from wse_sim.csl.lower_calls import END, Target
 from wse_sim.csl.lower_expr import INT32
 from wse_sim.csl.lower_statements import StatementLowerer
@@ -115,7 +115,7 @@ class LoopLowerer(StatementLowerer):
 
     def known_items(self, over: Operand, at: int) -> list[Operand]:
         if type(over) is Value:
-            return list(self.items_of(over, at))
+            return list(items_of(over, at))
         if isinstance(over.type, ty.ArrayType) and len(over.type.shape) == 1:
             return [self.load(self.index(over, [Value(ty.U16, i)], at), at) for i in range(over.type.count)]
         raise CslError(at, "an inline loop runs over what is known at compile time")

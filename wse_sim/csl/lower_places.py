@@ -13,13 +13,14 @@ from wse_sim.csl import types as ty
 from wse_sim.csl.builtins_dsd import check_element, check_reach
 from wse_sim.csl.code import INT32, Agg, Code, FrameCell, Local, Mem, Run
 from wse_sim.csl.diagnostics import CslError
-from wse_sim.csl.evaluate import Evaluator, Scope
+from wse_sim.csl.evaluate import Evaluator, Scope, assign
 from wse_sim.csl.layout import EvaluatedUnit
 from wse_sim.csl.lower_bits import load_bits, store_packed
 from wse_sim.csl.lower_map import clear_words, copy_words
 from wse_sim.csl.lowering import Lowering
 from wse_sim.csl.strict import judges
 from wse_sim.csl.values import Cell, Dsd, Entry, Fifo, Global, Operand, Ref, Value, is_zero, register_form
+from wse_sim.csl.walk import Walk
 from wse_sim.fabric.vm.opcodes import Op
 
 
@@ -29,10 +30,11 @@ def width(t: ty.Type) -> str:
     return "16" if bits <= 16 else "32" if bits <= 32 else "64"
 
 
-class PlaceLowerer(Evaluator, Lowering):
+class PlaceLowerer(Walk, Lowering):
     """Lowerer of places, which emits rows into `code`."""
 
     unit: EvaluatedUnit
+    evaluator: Evaluator  # of the code class; it is asked where all operands are known
     is_code = True
 
     code: Code
@@ -43,7 +45,7 @@ class PlaceLowerer(Evaluator, Lowering):
         """Evaluate an index at the cost of 16-bit arithmetic, because addresses have 16 bits."""
         outside, self.in_index = self.in_index, True
         try:
-            return super().index_value(node, scope)
+            return self.eval(node, scope)
         finally:
             self.in_index = outside
 
@@ -169,7 +171,7 @@ class PlaceLowerer(Evaluator, Lowering):
 
     def ensure(self, g: Global) -> None:
         if g.state != Global.READY:
-            self.unit.evaluator.ensure(g)
+            self.evaluator.ensure(g)
 
     def comptime_eval(self, node: tree.Node, scope: Scope) -> Value:
         return self.unit.comptime.known(node, scope)
@@ -186,7 +188,7 @@ class PlaceLowerer(Evaluator, Lowering):
     def load(self, place: Operand, at: int) -> Operand:
         if type(place) is Ref:
             if not self.in_memory(place.root):
-                return super().load(place, at)
+                return self.evaluator.load(place, at)
             return self.load_memory(self.address(place, at), at)
         if type(place) is Mem:
             return self.load_memory(place, at)
@@ -289,7 +291,7 @@ class PlaceLowerer(Evaluator, Lowering):
         if type(place) is Ref and not self.in_memory(place.root):
             if isinstance(place.root, Global) or not place.root.mutable:
                 raise CslError(at, f"'{place.root.name}' is a constant and cannot be assigned")
-            super().store(place, value, at)
+            assign(self, place, value, at)
             return
         if type(place) is Local:
             if not place.mutable:
@@ -372,7 +374,7 @@ class PlaceLowerer(Evaluator, Lowering):
             return self.part(base, t, place, at)
         if type(base) is Run:
             raise CslError(at, f"a value of type '{t}' has no member here")
-        return super().field(base, place, at)
+        return self.evaluator.field(base, place, at)
 
     def part(self, mem: Mem, t: ty.StructType, place: int, at: int) -> Mem:
         """Return the place of a field of a structure in memory."""
@@ -385,7 +387,7 @@ class PlaceLowerer(Evaluator, Lowering):
     def index(self, base: Operand, indices: Sequence[Operand], at: int) -> Operand:
         known = all(type(i) is Value for i in indices)
         if known and isinstance(base, (Ref, Value)) and not isinstance(base.type, ty.PointerType):
-            return super().index(base, indices, at)
+            return self.known_element(base, indices, at)
         t = base.type
         for i in indices:
             if not ty.is_int(i.type) and not isinstance(i.type, ty.EnumType):
@@ -402,7 +404,7 @@ class PlaceLowerer(Evaluator, Lowering):
             return self.element(self.address(base, at), t, indices, at)
         if not known:
             raise CslError(at, f"an element of '{t}' must be chosen at compile time")
-        return super().index(base, indices, at)
+        return self.known_element(base, indices, at)
 
     def spill(self, value: Operand, at: int) -> Mem:
         """Store an array or a structure of operands in a temporary, and return its place."""
@@ -526,4 +528,4 @@ class PlaceLowerer(Evaluator, Lowering):
     def constant_place(self, node: tree.Node, value: Value, scope: Scope) -> Operand:
         if isinstance(value.type, ty.ArrayType):
             return self.constant_array(value, node.at)
-        return super().constant_place(node, value, scope)
+        return self.evaluator.constant_place(node, value, scope)
