@@ -159,6 +159,15 @@ class PlaceLowerer(Walk, Lowering):
             )  # the operation that uses a descriptor loads it
             self.code.emit(Op.MOV, reg, source, 0, cost, at)
 
+    def settle(self, value: Operand, mark: int, at: int) -> int:
+        """Move a named scalar to a separate register and return it."""
+        self.code.release(mark)
+        reg = self.code.alloc()
+        self.move(value, reg, mark, at)
+        self.code.release(reg + 1)
+        self.locals_end = reg + 1
+        return reg
+
     # ---- places
     def in_memory(self, root: Cell) -> bool:
         return isinstance(root, FrameCell) or (isinstance(root, Global) and root.kind == "var")

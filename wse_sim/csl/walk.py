@@ -11,6 +11,7 @@ One file, because names, places and expressions call each other.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,12 +61,15 @@ class Walk(Evaluation):
     expressions: Mapping[type, Callable[..., Operand]]
     statements: Mapping[type, Callable[..., Signal]]
 
-    def __init_subclass__(cls) -> None:
-        """Collect the methods `x_NODE` and `s_NODE` by the type of node."""
-        found = {n: getattr(cls, n) for n in dir(cls) if n.startswith(("x_", "s_"))}
-        own = {getattr(tree, n[2:]): f for n, f in found.items() if n[0] == "x"}
+    def __init_subclass__(cls, handlers: tuple[ModuleType, ...] = ()) -> None:
+        """Collect the functions `x_NODE` and `s_NODE` of the class and of modules by the type of node."""
+        found = {n: getattr(cls, n) for n in dir(cls)}
+        for module in handlers:
+            found.update(vars(module))
+        by_node = {n: f for n, f in found.items() if n.startswith(("x_", "s_"))}
+        own = {getattr(tree, n[2:]): f for n, f in by_node.items() if n[0] == "x"}
         cls.expressions = {**TYPE_EXPRESSIONS, **own}
-        cls.statements = {getattr(tree, n[2:]): f for n, f in found.items() if n[0] == "s"}
+        cls.statements = {getattr(tree, n[2:]): f for n, f in by_node.items() if n[0] == "s"}
 
     def __init__(self, unit: CodeUnit, strict: bool = False) -> None:
         self.unit = unit
