@@ -281,6 +281,8 @@ class Sys(IntEnum):
     HALT = 43, "register", "changes"  # the core does nothing any more
     DSR_SAVE = 44, "free", "", 0, "at once"  # DSR number (file * 64 + id), DSD value: state after its own loop
     DRAINED = 45, "register", "machine", 0, "color"  # color -> bool: none of its words waits in an output queue or at the ramp of the router
+    IQ_FULL = 46, "register", "machine"  # -> mask of input queues where a further word would wait
+    OQ_FULL = 47, "register", "machine"  # the same of output queues
     # fmt: on
 
 
