@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.generated import examples
 from wse_sim.csl import CslError, compile_program, evaluate_loops
+from wse_sim.csl.builtins import BUILTINS
 from wse_sim.csl.colors import ColorRoute
 from wse_sim.csl.layout import run_layout
 from wse_sim.csl.modules import LayoutState, Options
@@ -154,14 +155,14 @@ def test_the_work_grows_with_decisions_not_with_columns(
 ) -> None:
     """Three kinds of columns (first, last, others), a hundred rows: 300 evaluations of the call, whatever the width."""
     count = 0
-    original = evaluate_loops.LoopEvaluator.b_set_tile_code
+    original = BUILTINS["@set_tile_code"]
 
     def counted(self: Any, node: Any, scope: Any) -> Any:
         nonlocal count
         count += 1
         return original(self, node, scope)
 
-    monkeypatch.setattr(evaluate_loops.LoopEvaluator, "b_set_tile_code", counted)
+    monkeypatch.setitem(BUILTINS, "@set_tile_code", counted)
     (tmp_path / "pe.csl").write_text(
         "param first: bool; param last: bool; param x: i16; var y: bool = first; comptime { @export_symbol(y); }"
     )

@@ -186,3 +186,55 @@ def test_another_color_than_that_of_the_queue_gives_one_warning(
     sent(tmp_path, "wse3", 4, 4)
     sent(tmp_path, "wse2", 5, 4)
     assert not capsys.readouterr().err
+
+
+STATUS = """
+const tile_config = @import_module("<tile_config>");
+const inputs = tile_config.input_queue_status;
+const outputs = tile_config.output_queue_status;
+const iq = @get_input_queue(3);
+const oq = @get_output_queue(2);
+const back = @get_color(6);
+const in = @get_dsd(fabin_dsd, .{ .extent = 40, .fabric_color = back, .input_queue = @get_input_queue(2) });
+const out = @get_dsd(fabout_dsd, .{ .extent = 40, .fabric_color = back, .output_queue = oq });
+var data = @zeros([40]u32);
+const memory = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{40} -> data[i] });
+export var full = @zeros([6]u16);
+fn look() void {
+  const now = inputs.get();
+  full[0] = @as(u16, inputs.is_full(now, iq));
+  full[1] = @as(u16, now.full);
+  full[2] = @as(u16, outputs.get().full);
+}
+fn send() void {
+  @mov32(out, memory, .{ .async = true });
+  for (@range(u16, 200)) |i| { data[0] += 1; }
+  full[3] = @as(u16, outputs.is_full(outputs.get(), oq));
+  full[4] = @as(u16, inputs.is_full(inputs.get(), @get_input_queue(2)));
+  @mov32(memory, in);
+  full[5] = @as(u16, inputs.get().full) + @as(u16, outputs.get().full);
+}
+comptime {
+  @initialize_queue(iq, .{ .color = @get_color(4) });
+  @initialize_queue(@get_input_queue(2), .{ .color = back });
+  @initialize_queue(oq, if (@is_arch("wse3")) .{ .color = back } else .{});
+  @set_local_color_config(@get_color(4), .{ .routes = .{ .rx = .{ WEST }, .tx = .{ RAMP } } });
+  @set_local_color_config(back, .{ .routes = .{ .rx = .{ RAMP }, .tx = .{ RAMP } } });
+  @export_symbol(look);
+  @export_symbol(send);
+}
+"""
+
+
+@pytest.mark.parametrize("arch", ["wse2", "wse3"])
+def test_a_queue_is_full_when_it_holds_its_documented_number_of_words(tmp_path: Path, arch: str) -> None:
+    """Input queue 3 holds 4 words on both generations: it is full with 4 words and not with 3.  40 words that nothing reads fill the queues
+    of a color that leads back to its core (at most 6 and 8 words); once they are read, both are not full."""
+    machine = Machine(compile_text(tmp_path, STATUS, arch=arch))
+    for words, expected in (([1, 2, 3], [0, 0, 0]), ([4], [1, 8, 0]), ([5], [1, 8, 0])):
+        machine.session.inject(0, 0, 4, words, start_cycle=machine.session.cycle + 5, port=3)
+        machine.session.advance("cycle", cycles=100)
+        machine.call("look")
+        np.testing.assert_array_equal(machine.read("full")[:3], expected)
+    machine.call("send")
+    np.testing.assert_array_equal(machine.read("full")[3:], [1, 1, 8])

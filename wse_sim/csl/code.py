@@ -173,6 +173,11 @@ class Code:
         self.window = max(self.window, self.next)
         return reg
 
+    def reserve(self, start: int, n: int) -> None:
+        """Hold exactly the `n` registers from `start` on."""
+        self.next = start + n
+        self.window = max(self.window, self.next)
+
     def release(self, mark: int) -> None:
         """Free the registers from `mark` on."""
         self.next = mark

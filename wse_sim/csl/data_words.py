@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from wse_sim.csl import types as ty
+from wse_sim.csl.builtins_dsd import choice
+from wse_sim.csl.builtins_tasks import task_number
 from wse_sim.csl.diagnostics import CslError
 from wse_sim.csl.evaluate import Evaluator
 from wse_sim.csl.values import Cell, Dsd, Fifo, Ref, Value, is_zero, number_of, to_bits
@@ -149,12 +151,10 @@ class DataWords:
         ids = {}
         for name in ("activate_push", "activate_pop"):
             value = f.options.get(name)
-            ids[name] = -1 if value is None else self.evaluator.task_number(value, f.at).data
+            ids[name] = -1 if value is None else task_number(self.evaluator, value, f.at).data
         priority = f.options.get("priority")
         number = (
-            0
-            if priority is None
-            else self.evaluator.choice(priority, {"high": 1, "medium": 2, "low": 3}, "priority", f.at)
+            0 if priority is None else choice(priority, {"high": 1, "medium": 2, "low": 3}, "priority", f.at)
         )
         return ImageFifo(
             self.address(f.buffer.root) + f.buffer.words(),

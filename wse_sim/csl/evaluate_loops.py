@@ -24,6 +24,9 @@ from wse_sim.csl.values import Cell, Entry, Operand, Range, Ref, Value
 FEWEST = 4
 """Minimum number of iterations for evaluating a loop's iterations together."""
 
+ALONE = ("@set_rectangle", "@export_name", "@comptime_print")
+"""Builtins whose order of calls matters."""
+
 Array = npt.NDArray[Any]
 Effect = tuple[Callable[..., None], tuple[object, ...]]
 
@@ -64,20 +67,10 @@ class LoopEvaluator(Evaluator):
             raise OneByOneError
         super().store(place, value, at)
 
-    def b_set_rectangle(self, node: tree.Builtin, scope: Scope) -> Value:
-        if self.lanes:
+    def x_Builtin(self, node: tree.Builtin, scope: Scope) -> Operand:
+        if self.lanes and node.name in ALONE:
             raise OneByOneError
-        return super().b_set_rectangle(node, scope)
-
-    def b_export_name(self, node: tree.Builtin, scope: Scope) -> Value:
-        if self.lanes:
-            raise OneByOneError
-        return super().b_export_name(node, scope)
-
-    def b_comptime_print(self, node: tree.Builtin, scope: Scope) -> Value:
-        if self.lanes:
-            raise OneByOneError
-        return super().b_comptime_print(node, scope)
+        return super().x_Builtin(node, scope)
 
     # ---- loops
     def s_For(self, node: tree.For, scope: Scope) -> Signal:

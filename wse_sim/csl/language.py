@@ -23,7 +23,7 @@ from wse_sim.csl import tree
 from wse_sim.csl.compiler import CompiledProgram, compile_program
 from wse_sim.csl.diagnostics import SOURCES, CslError
 from wse_sim.csl.host.commands import parse_cslc
-from wse_sim.csl.lower import Lowerer
+from wse_sim.csl.lower import RUN_TIME
 from wse_sim.csl.modules import library_names
 from wse_sim.csl.parse import parse
 from wse_sim.errors import WseError
@@ -166,8 +166,7 @@ class Language:
 @cache
 def builtins() -> tuple[str, ...]:
     """Return the names of all builtins, with their @, in order."""
-    found = {f"@{n[2:]}" for n in dir(Lowerer) if n.startswith("b_") and n[2:3].isalpha()}
-    return tuple(sorted(found | {f"@{name}" for name in VECTOR_OPS}))
+    return tuple(sorted(name for name in RUN_TIME if not name.startswith("@__")))
 
 
 def _problem(fault: CslError, text: str) -> Problem:

@@ -19,6 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from wse_sim.csl import types as ty
+from wse_sim.csl.builtins_dsd import check_element, check_reach
+from wse_sim.csl.builtins_tasks import space_of, task_number
 from wse_sim.csl.code import JUMPS, Code, FrameCell
 from wse_sim.csl.colors import ColorRoute
 from wse_sim.csl.data_words import ConstantPool, DataWords, roots_of
@@ -29,6 +31,7 @@ from wse_sim.csl.lower import ProgramCode
 from wse_sim.csl.modules import ExportedSymbol, ProgramState
 from wse_sim.csl.optimised import fold_calls, inline_calls, keep_scalars, read_only_variables
 from wse_sim.csl.storage import check_defined
+from wse_sim.csl.strict import check_exported, check_program
 from wse_sim.csl.unit import Compiler
 from wse_sim.csl.values import Cell, Function, Global, Ref, Value
 from wse_sim.fabric.vm import opcodes as O
@@ -153,7 +156,7 @@ class ClassLinker:
                 used.setdefault(id(s.target.root), s.target.root)
         for g in self.unit.shared.exported_variables():
             self.evaluator.ensure(g)
-            self.evaluator.check_exported(g)
+            check_exported(self.evaluator, g)
             if g.type.runtime:
                 used.setdefault(id(g), g)
         self.data.fifo_rows = {id(f): i for i, f in enumerate(self.unit.fifos)}
@@ -173,10 +176,10 @@ class ClassLinker:
         self.place_variables(used)
         for g, at in self.unit.taken.values():
             if id(g) not in self.unit.assigned:
-                self.evaluator.check_reach(Value(g.type, g.data), at)
+                check_reach(Value(g.type, g.data), at)
         for (key, wanted), (g, name, at) in self.unit.elements.items():
             if key not in self.unit.assigned:
-                self.evaluator.check_element(Value(g.type, g.data), wanted, name, at)
+                check_element(Value(g.type, g.data), wanted, name, at)
         order = self.order(roots)
         if self.unit.options.memcpy:  # without it the host reads and writes every variable by its name
             read_only_variables(order, self.reached(used))
@@ -190,12 +193,12 @@ class ClassLinker:
             table, first = self.linker.tables[row]
             table[row - first, 3] = callee.entry
         layout = self.unit.compiler.layout
-        self.evaluator.check_program(state, self.unit.queue_uses, {} if layout is None else layout.names)
+        check_program(self.evaluator, state, self.unit.queue_uses, {} if layout is None else layout.names)
         depth = max([self.total(c)[1] for c in roots], default=0)
         registers = max([self.total(c)[0] for c in roots], default=1)
         symbols = [self.symbol(n, s, functions) for n, s in state.symbols.items()]
         symbols += self.variables(used, {s.name for s in symbols})
-        active = sorted({self.evaluator.task_number(v, at).data for v, at in state.active})
+        active = sorted({task_number(self.evaluator, v, at).data for v, at in state.active})
         blocked, threads = self.blocked(state)
         queues = state.queues
         extra: dict[str, Any] = {}
@@ -258,8 +261,8 @@ class ClassLinker:
         tasks: set[int] = set()
         threads: set[int] = set()
         for value, on, at in state.blocked:
-            space = self.evaluator.space(value, at)
-            number = value.data if space else self.evaluator.task_number(value, at).data
+            space = space_of(value, at)
+            number = value.data if space else task_number(self.evaluator, value, at).data
             group = threads if space == 3 else tasks
             group.add(number) if on else group.discard(number)
         return sorted(tasks), sorted(threads)

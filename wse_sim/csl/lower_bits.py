@@ -4,35 +4,18 @@ other fields."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
 
 from wse_sim.csl import types as ty
-from wse_sim.csl.code import Agg, Code, FrameCell, Mem, Run
+from wse_sim.csl.code import Agg, Mem, Run
+from wse_sim.csl.lower_map import copy_words
+from wse_sim.csl.lowering import Lowering
 from wse_sim.csl.values import Operand, Ref, Value, is_zero, number_of, words_of
 from wse_sim.fabric.vm.opcodes import Op
 
 WORD = 0xFFFF
 
 
-class WordLowerer(Protocol):
-    """Methods for whole words that this module uses (:class:`wse_sim.csl.lower_places.PlaceLowerer`)."""
-
-    code: Code
-
-    def address(self, place: Operand, at: int) -> Mem: ...
-    def coerce(self, value: Operand, t: ty.Type, at: int) -> Operand: ...
-    def constant(self, number: int, reg: int, at: int) -> int: ...
-    def copy_words(self, dest: Mem, source: Mem, n: int, at: int) -> None: ...
-    def emit(self, op: Op, b: int, c: int, cost: str, t: ty.Type, at: int) -> Run: ...
-    def frame_cell(self, name: str, t: ty.Type, at: int) -> FrameCell: ...
-    def load(self, place: Operand, at: int) -> Operand: ...
-    def load_memory(self, mem: Mem, at: int) -> Operand: ...
-    def register(self, value: Operand, at: int) -> int: ...
-    def simple(self, mem: Mem, at: int) -> Mem: ...
-    def store_memory(self, mem: Mem, value: Operand, at: int) -> None: ...
-
-
-def load_bits(low: WordLowerer, mem: Mem, at: int) -> Operand:
+def load_bits(low: Lowering, mem: Mem, at: int) -> Operand:
     """Load a field that begins or ends inside a word."""
     t, bits = mem.type, ty.bits_of(mem.type)
     mem = low.simple(mem, at)
@@ -63,22 +46,22 @@ def load_bits(low: WordLowerer, mem: Mem, at: int) -> Operand:
     return Run(t, reg, at)
 
 
-def shifted(low: WordLowerer, reg: int, n: int, cost: str, at: int) -> int:
+def shifted(low: Lowering, reg: int, n: int, cost: str, at: int) -> int:
     """Shift a register right by n bits, or left if n is negative; return the register of the result."""
     if n > 0:
         return low.emit(Op.SHRI, reg, n, cost, ty.U32, at).reg
     return low.emit(Op.SHLI_I32, reg, -n, cost, ty.I32, at).reg if n < 0 else reg
 
 
-def amount(low: WordLowerer, n: int, at: int) -> int:
+def amount(low: Lowering, n: int, at: int) -> int:
     return low.constant(n, low.code.alloc(), at)
 
 
-def store_packed(low: WordLowerer, mem: Mem, value: Operand, at: int) -> None:
+def store_packed(low: Lowering, mem: Mem, value: Operand, at: int) -> None:
     """Store a field that shares words, or a whole packed structure with such fields."""
     value = low.load(value, at)
     if type(value) is Mem and mem.bit < 0:
-        low.copy_words(mem, value, mem.type.words, at)
+        copy_words(low, mem, value, mem.type.words, at)
         return
     mem = low.simple(mem, at)
     first = max(mem.bit, 0)
@@ -114,7 +97,7 @@ def store_packed(low: WordLowerer, mem: Mem, value: Operand, at: int) -> None:
 
 
 def leaves(
-    low: WordLowerer, t: ty.Type, value: Operand, start: int, at: int
+    low: Lowering, t: ty.Type, value: Operand, start: int, at: int
 ) -> Iterator[tuple[int, ty.Type, Operand]]:
     """Yield (first bit, type, scalar) for every scalar of a packed value."""
     value = low.load(value, at)

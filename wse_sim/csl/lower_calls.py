@@ -16,7 +16,8 @@ from wse_sim.csl import types as ty
 from wse_sim.csl.code import Agg, Code, Run
 from wse_sim.csl.diagnostics import CslError
 from wse_sim.csl.evaluate import Scope, Signal
-from wse_sim.csl.lower_builtins import RuntimeBuiltins
+from wse_sim.csl.lower_expr import ExpressionLowerer
+from wse_sim.csl.strict import judges
 from wse_sim.csl.values import VOID_VALUE, Function, Operand, Ref, Value
 from wse_sim.fabric.vm.opcodes import Op
 
@@ -58,11 +59,12 @@ def leaves(t: ty.Type, at: int) -> list[ty.Type]:
     return [] if t is ty.VOID else [t]
 
 
-class CallLowerer(RuntimeBuiltins):
+class CallLowerer(ExpressionLowerer):
     """Lowerer of functions and of calls between them."""
 
     def __init__(self, unit: EvaluatedUnit, code: Code) -> None:
         super().__init__(unit)
+        self.evaluator = unit.evaluator
         self.code = code
         self.locals_end = 0
         self.targets: list[Target] = []
@@ -163,7 +165,7 @@ class CallLowerer(RuntimeBuiltins):
         if not isinstance(callee.data, Function):
             raise CslError(node.at, f"a value of type '{callee.type}' cannot be called")
         fn: Function = callee.data
-        if fn.node.kind == "task" and self.judges(scope):  # old releases compiled such a call
+        if fn.node.kind == "task" and judges(self, scope):  # old releases compiled such a call
             raise CslError(node.at, f"'{fn.name}' is a task and cannot be called; activate it with @activate")
         if len(node.args) != len(fn.node.params):
             self.check_count(fn, len(node.args), node.at)

@@ -5,17 +5,21 @@ One file, because every expression uses the conversions at its end.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from wse_sim.csl import tree
 from wse_sim.csl import types as ty
+from wse_sim.csl.builtins import check_bitcast
 from wse_sim.csl.code import Agg, Mem, Run, RunRange
 from wse_sim.csl.coerce import can_widen, common_type, misfit, pointer_fits
 from wse_sim.csl.diagnostics import CslError
 from wse_sim.csl.evaluate import Scope
 from wse_sim.csl.lower_places import INT32, PlaceLowerer, width
-from wse_sim.csl.values import FALSE, TRUE, Dsr, Operand, Value, register_form
+from wse_sim.csl.strict import check_enums, check_sides
+from wse_sim.csl.values import FALSE, TRUE, Dsd, Operand, Value, register_form
+from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm.opcodes import Op
+from wse_sim.fabric.vm.semantics import FUNCTIONS, NAMES
 
 ARITH = {"+": "ADD", "-": "SUB", "*": "MUL", "/": "DIV", "%": "MOD", "<<": "SHL"}
 BITS = {"&": Op.AND, "|": Op.OR, "^": Op.XOR}
@@ -45,7 +49,7 @@ class ExpressionLowerer(PlaceLowerer):
     # ---- arithmetic
     def unary(self, op: str, value: Operand, at: int) -> Operand:
         if type(value) is Value:
-            return super().unary(op, value, at)
+            return self.evaluator.unary(op, value, at)
         t = value.type
         reg = self.register(value, at)
         if op == "-":
@@ -66,7 +70,7 @@ class ExpressionLowerer(PlaceLowerer):
             if isinstance(left.type, ty.PointerType) or isinstance(right.type, ty.PointerType):
                 pass
             else:
-                return super().binary(op, left, right, at)
+                return self.evaluator.binary(op, left, right, at)
         if op in NEGATED:
             return self.comparison(op, left, right, at)
         if op in ("<<", ">>"):
@@ -215,7 +219,7 @@ class ExpressionLowerer(PlaceLowerer):
         if isinstance(node, tree.Binary) and node.op in NEGATED:
             left, right = self.sides(node, scope)
             if self.options.strict:
-                self.check_sides(node.op, left, right, node, scope)
+                check_sides(self, node.op, left, right, node, scope)
             if type(left) is Value and type(right) is Value and not isinstance(left.type, ty.PointerType):
                 return self.binary(node.op, left, right, node.at).data  # type: ignore[no-any-return]
             self.branch_compare(node.op if when else NEGATED[node.op], node.op, left, right, target, node.at)
@@ -321,7 +325,7 @@ class ExpressionLowerer(PlaceLowerer):
 
     def coerce_scalar(self, value: Operand, t: ty.Type, at: int) -> Operand:
         if type(value) is Value:
-            return super().coerce_scalar(value, t, at)
+            return self.evaluator.coerce_scalar(value, t, at)
         s = value.type
         if can_widen(s, t):
             if s in ty.HALVES and t is ty.F32:
@@ -342,22 +346,26 @@ class ExpressionLowerer(PlaceLowerer):
 
     def aggregate(self, t: ty.Type, items: Sequence[Operand], at: int) -> Operand:
         if all(type(i) is Value for i in items):
-            return super().aggregate(t, items, at)
+            return self.evaluator.aggregate(t, items, at)
         return Agg(t, items, at)
 
     def retype(self, value: Operand, t: ty.Type) -> Operand:
         if type(value) is Value:
-            return super().retype(value, t)
+            return self.evaluator.retype(value, t)
         return Run(t, self.register(value, value.at), value.at)
 
     def convert(self, value: Operand, t: ty.Type, at: int) -> Operand:
         if type(value) is Value:
-            return super().convert(value, t, at)
+            return (
+                self.coerce(value, t, at)
+                if isinstance(value.data, dict)
+                else self.evaluator.convert(value, t, at)
+            )
         s = value.type
         if s is t:
             return value
         if isinstance(s, ty.EnumType):
-            self.check_enums(s, t, at)
+            check_enums(self, s, t, at)
             s = s.base
         if isinstance(t, ty.EnumType) and ty.is_int(s):
             return self.retype(self.convert(Run(s, self.register(value, at), at), t.base, at), t)
@@ -401,8 +409,8 @@ class ExpressionLowerer(PlaceLowerer):
         if (isinstance(s, ty.PointerType) or known_address) and type(value) is Value:
             value = Run(s, self.register(value, at), at)
         if type(value) is Value:
-            return super().bitcast(value, t, at)
-        self.check_bitcast(s, t, at)
+            return self.evaluator.bitcast(value, t, at)
+        check_bitcast(s, t, at)
         if isinstance(value, (Agg, Mem)):
             place = value if type(value) is Mem else self.spill(value, at)
             found = self.load(Mem(t, at, place.root, place.base, place.offset, place.index, place.scale), at)
@@ -425,21 +433,113 @@ class ExpressionLowerer(PlaceLowerer):
 
     def ptrcast(self, value: Operand, t: ty.PointerType) -> Operand:
         if type(value) is Value:
-            return super().ptrcast(value, t)
+            return self.evaluator.ptrcast(value, t)
         return self.retype(value, t)
 
     # ---- ranges
     def make_range(self, t: ty.Type, values: Sequence[Operand], node: tree.Builtin) -> Operand:
         if all(type(v) is Value for v in values):
-            return super().make_range(t, values, node)
+            return self.evaluator.make_range(t, values, node)
         parts = [self.coerce(v, t, a.at) for v, a in zip(values, node.args[1:], strict=True)]
         start, stop, step = (Value(t, 0), parts[0], Value(t, 1)) if len(parts) == 1 else parts
         if type(step) is Value and step.data == 0:
             raise CslError(node.at, "the step of a range must not be 0")
         return RunRange(t, start, stop, step, node.at)
 
-    def b_is_comptime(self, node: tree.Builtin, scope: Scope) -> Value:
-        return FALSE
+    # ---- descriptors
+    def run_dsd(self, frame: Dsd, parts: Mapping[str, Operand], at: int) -> Operand:
+        """Return a DSD some of whose fields are known only at run time."""
+        t = ty.NAMED[frame.kind]
+        known = {n: p.data for n, p in parts.items() if type(p) is Value}
+        element = frame.element.words if frame.element is not None else 1
+        base = parts.get("base")
+        if base is None:
+            if any(n in parts and n not in known for n in ("color", "queue")):
+                return self.fabric_bits(t, frame, parts, at)
+            start = Dsd(
+                frame.kind,
+                length=known.get("extent", 0),
+                color=known.get("color"),
+                queue=known.get("queue"),
+                fields=frame.fields,
+            )
+        else:
+            ref = known.get("base")
+            offset = known.get("offset", 0) * element if ref is not None else 0
+            start = Dsd(
+                frame.kind,
+                ref,
+                offset,
+                known.get("extent", 0),
+                known.get("stride", 1),
+                frame.shape,
+                fields=frame.fields,
+                element=frame.element,
+            )
+        dsd: Operand = Value(t, start)
+        if base is not None and "base" not in known:
+            dsd = self.change_dsd("DSD_BASE", dsd, base, at)
+        if "offset" in parts and ("offset" not in known or "base" not in known):
+            dsd = self.change_dsd("DSD_ADD", dsd, self.scaled(parts["offset"], element, at), at)
+        if "extent" in parts and "extent" not in known:
+            dsd = self.change_dsd("DSD_LEN", dsd, parts["extent"], at)
+        if "stride" in parts and "stride" not in known:
+            dsd = self.change_dsd("DSD_STRIDE", dsd, parts["stride"], at)
+        return dsd
 
-    def is_dsr(self, value: Operand) -> bool:
-        return type(value) is Value and isinstance(value.data, Dsr)
+    def fabric_bits(self, t: ty.Type, frame: Dsd, parts: Mapping[str, Operand], at: int) -> Run:
+        """Return a fabric DSD whose color or queue is known only at run time; its bits are combined by
+        instructions."""
+        known = {n: p.data for n, p in parts.items() if type(p) is Value}
+        start = Dsd(
+            frame.kind,
+            length=known.get("extent", 0),
+            color=known.get("color", 0),
+            queue=known.get("queue", 0),
+            fields=frame.fields,
+        )
+        run = Run(t, self.register(Value(t, start), at), at)
+        for name, (low, _) in (("color", O.DSD_COLOR), ("queue", O.DSD_QUEUE)):
+            if name in parts and name not in known:
+                bits = self.emit(Op.MULI_U32, self.register(parts[name], at), 1 << low, "free", ty.U32, at)
+                run = self.emit(Op.OR, run.reg, bits.reg, "dsd_change", t, at)
+        if "extent" in parts and "extent" not in known:
+            return self.change_dsd("DSD_LEN", run, parts["extent"], at)
+        return run
+
+    def scaled(self, value: Operand, factor: int, at: int) -> Operand:
+        if type(value) is Value:
+            return Value(ty.I16, ty.I16.wrap(value.data * factor))
+        if factor == 1:
+            return value
+        return self.emit(Op.MULI_I16, self.register(value, at), factor, "alu16", ty.I16, at)
+
+    def change_dsd(self, op: str, dsd: Operand, amount: Operand, at: int) -> Run:
+        if ty.is_int(amount.type) and amount.type is ty.COMPTIME_INT:
+            amount = self.coerce(amount, ty.I16, at)
+        cost = "dsd_add" if op == "DSD_ADD" else "dsd_change"
+        return self.emit(Op[op], self.register(dsd, at), self.register(amount, at), cost, dsd.type, at)
+
+    # ---- functions of floats
+    def math(self, name: str, args: Sequence[Operand], at: int) -> Operand:
+        if all(type(a) is Value for a in args):
+            return self.evaluator.math(name, args, at)
+        t = args[0].type
+        regs = [self.register(a, at) for a in args]
+        if t in ty.HALVES:
+            self.check_half(t, at)
+            regs = [self.emit(Op.H2F, r, 0, "convert", ty.F32, at).reg for r in regs]
+        if name == "pow":
+            run = self.emit(Op.POW, regs[0], regs[1], "math_pow", ty.F32, at)
+        else:
+            run = self.emit(Op.MATH, regs[0], NAMES.index(name), FUNCTIONS[name].cost, ty.F32, at)
+        return run if t is ty.F32 else self.emit(Op.F2H, run.reg, 0, "convert", t, at)
+
+    def absolute(self, value: Operand, at: int) -> Operand:
+        if type(value) is Value:
+            return self.evaluator.absolute(value, at)
+        t = value.type
+        assert isinstance(t, ty.FloatType)
+        return self.emit(
+            Op.FABS if t is ty.F32 else Op.HABS, self.register(value, at), 0, f"f{t.bits}_move", t, at
+        )

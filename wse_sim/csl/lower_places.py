@@ -7,16 +7,20 @@ helpers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from wse_sim.csl import tree
 from wse_sim.csl import types as ty
+from wse_sim.csl.builtins_dsd import check_element, check_reach
 from wse_sim.csl.code import INT32, Agg, Code, FrameCell, Local, Mem, Run
 from wse_sim.csl.diagnostics import CslError
-from wse_sim.csl.evaluate import Evaluator, Scope
+from wse_sim.csl.evaluate import Evaluator, Scope, assign
 from wse_sim.csl.layout import EvaluatedUnit
 from wse_sim.csl.lower_bits import load_bits, store_packed
+from wse_sim.csl.lower_map import clear_words, copy_words
+from wse_sim.csl.lowering import Lowering
+from wse_sim.csl.strict import judges
 from wse_sim.csl.values import Cell, Dsd, Entry, Fifo, Global, Operand, Ref, Value, is_zero, register_form
+from wse_sim.csl.walk import Walk
 from wse_sim.fabric.vm.opcodes import Op
 
 
@@ -26,18 +30,14 @@ def width(t: ty.Type) -> str:
     return "16" if bits <= 16 else "32" if bits <= 32 else "64"
 
 
-class PlaceLowerer(Evaluator):
+class PlaceLowerer(Walk, Lowering):
     """Lowerer of places, which emits rows into `code`."""
 
     unit: EvaluatedUnit
+    evaluator: Evaluator  # of the code class; it is asked where all operands are known
     is_code = True
 
     code: Code
-    if TYPE_CHECKING:  # defined by a subclass
-
-        def copy_words(self, dest: Mem, source: Mem, n: int, at: int) -> None: ...
-        def clear_words(self, dest: Mem, n: int, at: int) -> None: ...
-
     locals_end: int  # first register above the named variables: only temporaries may be renamed
     in_index: bool = False
 
@@ -45,7 +45,7 @@ class PlaceLowerer(Evaluator):
         """Evaluate an index at the cost of 16-bit arithmetic, because addresses have 16 bits."""
         outside, self.in_index = self.in_index, True
         try:
-            return super().index_value(node, scope)
+            return self.eval(node, scope)
         finally:
             self.in_index = outside
 
@@ -56,7 +56,7 @@ class PlaceLowerer(Evaluator):
     def look_at_reach(self, value: Operand, arg: tree.Node, scope: Scope) -> None:
         """Check that a known descriptor stays in its array; a variable is checked when linking, if no code
         assigns it."""
-        self.check_reach(value, arg.at)
+        check_reach(value, arg.at)
         variable = self.variable_of(arg, scope)
         if variable is not None:
             self.unit.taken.setdefault(id(variable), (variable, arg.at))
@@ -66,7 +66,7 @@ class PlaceLowerer(Evaluator):
     ) -> None:
         """Check the element type of a known descriptor in an operation; a variable is checked when linking,
         if no code assigns it."""
-        self.check_element(value, wanted, name, arg.at)
+        check_element(value, wanted, name, arg.at)
         variable = self.variable_of(arg, scope)
         if variable is not None:
             self.unit.elements.setdefault((id(variable), wanted), (variable, name, arg.at))
@@ -159,6 +159,15 @@ class PlaceLowerer(Evaluator):
             )  # the operation that uses a descriptor loads it
             self.code.emit(Op.MOV, reg, source, 0, cost, at)
 
+    def settle(self, value: Operand, mark: int, at: int) -> int:
+        """Move a named scalar to a separate register and return it."""
+        self.code.release(mark)
+        reg = self.code.alloc()
+        self.move(value, reg, mark, at)
+        self.code.release(reg + 1)
+        self.locals_end = reg + 1
+        return reg
+
     # ---- places
     def in_memory(self, root: Cell) -> bool:
         return isinstance(root, FrameCell) or (isinstance(root, Global) and root.kind == "var")
@@ -171,7 +180,7 @@ class PlaceLowerer(Evaluator):
 
     def ensure(self, g: Global) -> None:
         if g.state != Global.READY:
-            self.unit.evaluator.ensure(g)
+            self.evaluator.ensure(g)
 
     def comptime_eval(self, node: tree.Node, scope: Scope) -> Value:
         return self.unit.comptime.known(node, scope)
@@ -188,7 +197,7 @@ class PlaceLowerer(Evaluator):
     def load(self, place: Operand, at: int) -> Operand:
         if type(place) is Ref:
             if not self.in_memory(place.root):
-                return super().load(place, at)
+                return self.evaluator.load(place, at)
             return self.load_memory(self.address(place, at), at)
         if type(place) is Mem:
             return self.load_memory(place, at)
@@ -291,7 +300,7 @@ class PlaceLowerer(Evaluator):
         if type(place) is Ref and not self.in_memory(place.root):
             if isinstance(place.root, Global) or not place.root.mutable:
                 raise CslError(at, f"'{place.root.name}' is a constant and cannot be assigned")
-            super().store(place, value, at)
+            assign(self, place, value, at)
             return
         if type(place) is Local:
             if not place.mutable:
@@ -328,7 +337,7 @@ class PlaceLowerer(Evaluator):
     def store_struct(self, mem: Mem, t: ty.StructType, value: Operand, at: int) -> None:
         value = self.load(value, at)
         if type(value) is Mem:
-            self.copy_words(mem, value, t.words, at)
+            copy_words(self, mem, value, t.words, at)
             return
         mem = self.simple(mem, at)
         for i, (_, inner) in enumerate(t.fields):
@@ -350,10 +359,10 @@ class PlaceLowerer(Evaluator):
             if all(not x for x in value.data if not isinstance(x, list)) and not isinstance(
                 t.element, (ty.StructType, ty.ArrayType)
             ):
-                self.clear_words(mem, t.words, at)
+                clear_words(self, mem, t.words, at)
                 return
             value = self.address(self.constant_array(value, at), at)
-        self.copy_words(mem, self.address(value, at), t.words, at)
+        copy_words(self, mem, self.address(value, at), t.words, at)
 
     def constant_array(self, value: Value, at: int) -> Ref:
         """Return memory with a constant array; equal constants share it."""
@@ -374,7 +383,7 @@ class PlaceLowerer(Evaluator):
             return self.part(base, t, place, at)
         if type(base) is Run:
             raise CslError(at, f"a value of type '{t}' has no member here")
-        return super().field(base, place, at)
+        return self.evaluator.field(base, place, at)
 
     def part(self, mem: Mem, t: ty.StructType, place: int, at: int) -> Mem:
         """Return the place of a field of a structure in memory."""
@@ -387,7 +396,7 @@ class PlaceLowerer(Evaluator):
     def index(self, base: Operand, indices: Sequence[Operand], at: int) -> Operand:
         known = all(type(i) is Value for i in indices)
         if known and isinstance(base, (Ref, Value)) and not isinstance(base.type, ty.PointerType):
-            return super().index(base, indices, at)
+            return self.known_element(base, indices, at)
         t = base.type
         for i in indices:
             if not ty.is_int(i.type) and not isinstance(i.type, ty.EnumType):
@@ -404,7 +413,7 @@ class PlaceLowerer(Evaluator):
             return self.element(self.address(base, at), t, indices, at)
         if not known:
             raise CslError(at, f"an element of '{t}' must be chosen at compile time")
-        return super().index(base, indices, at)
+        return self.known_element(base, indices, at)
 
     def spill(self, value: Operand, at: int) -> Mem:
         """Store an array or a structure of operands in a temporary, and return its place."""
@@ -520,7 +529,7 @@ class PlaceLowerer(Evaluator):
             place = self.constant_place(node, place, scope)
         if type(place) is not Ref:
             raise CslError(at, "'&' needs a variable, an element or a field")
-        if self.judges(scope) and type(place.root) is Cell and place.root.mutable:
+        if judges(self, scope) and type(place.root) is Cell and place.root.mutable:
             raise CslError(at, f"'{place.root.name}' is a comptime variable, which has no address")
         self.unit.assigned.add(id(place.root))
         return Value(ty.pointer(place.type, not place.root.mutable), place)
@@ -528,4 +537,4 @@ class PlaceLowerer(Evaluator):
     def constant_place(self, node: tree.Node, value: Value, scope: Scope) -> Operand:
         if isinstance(value.type, ty.ArrayType):
             return self.constant_array(value, node.at)
-        return super().constant_place(node, value, scope)
+        return self.evaluator.constant_place(node, value, scope)

@@ -38,13 +38,6 @@ Array = npt.NDArray[Any]
 COMMAND, EMPTY_HANDLER, TEARDOWN = 64, 65, 29
 MOST_GROUPS_OPCODES = 4_000_000
 """Maximum total number of opcodes that are followed."""
-_LOOKS = {Sys.GET_ROUTES, Sys.GET_POSITION, Sys.IS_TEARDOWN, Sys.TEARDOWN_PENDING}
-_ARGUMENTS = {
-    Sys.SET_ROUTES: 3, Sys.SET_SWITCH: 4, Sys.INVALIDATE_SWITCH: 2, Sys.SET_POSITION: 2, Sys.SET_RING: 2, Sys.SET_POP: 2, Sys.SET_FILTER: 2,
-    Sys.FILTER_FIELD: 3, Sys.TASK_PRIORITY: 2, Sys.MAIN_PRIORITY: 1, Sys.SWAP: 2, Sys.IQ_COLOR: 2, Sys.OQ_COLOR: 2, Sys.QUEUE_FLUSH: 2,
-    Sys.TEARDOWN_ENTER: 1, Sys.TEARDOWN_EXIT: 1, Sys.ADVANCE: 1, Sys.GET_ROUTES: 2, Sys.GET_POSITION: 1, Sys.IS_TEARDOWN: 1,
-    Sys.TEARDOWN_PENDING: 0, Sys.HALT: 0,
-}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,16 +81,16 @@ class Follower(VectorWalker):
             raise NotStaticError(f"{what} at {self.where()} depends on {value.cause}")
 
     def _changed(self, fn: Sys, first: int) -> Value | None:
-        if fn not in _ARGUMENTS:
+        if fn.course not in ("changes", "reads"):
             raise NotStaticError(f"{fn.name.lower()} at {self.where()}, which the proof does not follow")
-        for i in range(_ARGUMENTS[fn]):
+        for i in range(fn.arguments):
             self.fixed(self.get(first + i), f"what {fn.name.lower()} sets")
         if fn in (Sys.IQ_COLOR, Sys.OQ_COLOR):
             queue, color = self.get(first), self.get(first + 1)
             if isinstance(queue, int) and isinstance(color, int):
                 colors = self.state.input_color if fn == Sys.IQ_COLOR else self.state.output_color
                 colors[queue] = color
-        return V.MACHINE if fn in _LOOKS else None
+        return V.MACHINE if fn.course == "reads" else None
 
     def _release(self) -> None:
         """Do nothing: times are not counted."""

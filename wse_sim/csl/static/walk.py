@@ -18,20 +18,7 @@ from wse_sim.fabric.vm import semantics as M
 from wse_sim.fabric.vm.opcodes import DsdKind, Op, Sys
 
 MOST_OPCODES = 2_000_000
-_FREE_SYSTEM = {
-    Sys.PRINT,
-    Sys.TRACE,
-    Sys.TSC_ENABLE,
-    Sys.TSC_DISABLE,
-    Sys.TSC_RESET,
-    Sys.SET_PRNG,
-    Sys.SEED_PRNG,
-}
-_UNKNOWN_SYSTEM = {
-    Sys.TSC_VALUE: V.CLOCK, Sys.RANDOM16: V.RANDOM, Sys.PERF_COUNTER: V.CLOCK, Sys.IQ_EMPTY: V.MACHINE, Sys.OQ_EMPTY: V.MACHINE,
-    Sys.IS_ACTIVE: V.MACHINE, Sys.DRAINED: V.MACHINE,
-}  # fmt: skip
-_POSITIONS = {Sys.X_COORD, Sys.Y_COORD, Sys.FABRIC_X, Sys.FABRIC_Y}
+_UNKNOWN = {"clock": V.CLOCK, "random": V.RANDOM, "machine": V.MACHINE}
 
 
 class Walker(ABC):
@@ -299,16 +286,16 @@ class Walker(ABC):
         self.spent += self.t.late[self.pc]
         if fn == Sys.TSC_READ:
             self.store(self.known(self.get(b), "an address"), 3, V.CLOCK)
-        elif fn in _UNKNOWN_SYSTEM:
-            result = _UNKNOWN_SYSTEM[fn]
-        elif fn in _POSITIONS:
+        elif fn.course in _UNKNOWN:
+            result = _UNKNOWN[fn.course]
+        elif fn.course == "position":
             result = self._position(fn)
         elif fn == Sys.UNBLOCK_CMD_STREAM:
             self._release()
         elif fn == Sys.DSR_SAVE:
             number = self.known(self.get(b), "a register")
             self.state.dsr[number] = self.get(b + 1)
-        elif fn not in _FREE_SYSTEM:
+        elif fn.course != "free":
             result = self._changed(fn, b)
         if a >= 0:
             self.put(a, 0 if result is None else result)

@@ -18,6 +18,7 @@ from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.format.values import bits_f32, f32_bits
 from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm.half_floats import half_bits, half_value
+from wse_sim.fabric.vm.semantics import FUNCTIONS
 from wse_sim.jit import helper_kernel, inlined_kernel
 
 # Columns of the table of vector operations: words of an element of destination, source 0, source 1, scalar; sources; cost of an
@@ -26,78 +27,22 @@ from wse_sim.jit import helper_kernel, inlined_kernel
 (W_DEST, W_SRC0, W_SRC1, W_SCALAR, N_SOURCES, COST, COST_MEMORY, ISSUE, COST_COLLIDING, HALF) = range(10)
 VOP = {name: i for i, name in enumerate(O.VECTOR_OPS)}
 
-_UNARY = {
-    "mov16", "mov32", "popcnt", "clz", "ctz", "fmovs", "fnegs", "fabss", "fnorms", "fmovh", "fnegh", "fabsh", "fnormh",
-    "fh2s", "fs2h", "fh2xp16", "fs2xp16", "xp162fh", "xp162fs",
-}  # fmt: skip
-_WIDE = {
-    "mov32",
-    "add32",
-    "sub32",
-    "and32",
-    "or32",
-    "xor32",
-    "fmovs",
-    "fadds",
-    "fsubs",
-    "fmuls",
-    "fmacs",
-    "fnegs",
-    "fabss",
-    "fmaxs",
-    "fnorms",
-}
-_WIDTHS = {
-    "fscales": (2, 2, 1), "faddhs": (2, 2, 1), "fmachs": (2, 2, 1), "fh2s": (2, 1, 1), "fs2h": (1, 2, 1), "fs2xp16": (1, 2, 1), "xp162fs": (2, 1, 1),
-}  # fmt: skip
-
 
 def operation_table(config: FabricConfig, half: int = 0) -> npt.NDArray[np.int32]:
     """Widths and costs of every vector operation: the rows of the documented table that the wafer's rates stand for."""
     table = np.zeros((len(O.VECTOR_OPS), 10), np.int32)
     table[:, HALF] = half
-    for name, row in zip(O.VECTOR_OPS, table, strict=True):
-        width = 2 if name in _WIDE else 1
-        row[:3] = _WIDTHS.get(name, (width, width, width))
-        row[W_SCALAR] = 2 if name == "fmacs" else 1
-        row[N_SOURCES] = 1 if name in _UNARY else 2
-        row[COST] = row[COST_MEMORY] = 1000
+    for (name, op), row in zip(O.VECTOR_OPERATIONS.items(), table, strict=True):
+        row[: W_SCALAR + 1] = [op.words(place) for place in range(4)]
+        row[N_SOURCES] = min(len(op.kinds) - 1, 2)
+        row[COST] = row[COST_MEMORY] = getattr(config, f"{op.rate}_milli")[op.column] if op.rate else 1000
         row[ISSUE] = config.simd_fp16 if name == "fmach" else 1
-    for names, cost in [
-        (("mov16", "fmovh"), config.mov_milli[1]), (("mov32", "fmovs"), config.mov_milli[0]),
-        (("fmulh",), config.mul_milli[1]), (("fmuls",), config.mul_milli[0]),
-        (("fmach",), config.fma_milli[1]), (("fmacs",), config.fma_milli[0]), (("fmachs",), config.fma_milli[2]),
-        (rates_of(16), config.add_milli[1]), (rates_of(32), config.add_milli[0]), (("faddhs",), config.add_milli[2]),
-        (("addc16", "fmaxh", "fh2xp16", "xp162fh"), config.max_milli[1]),
-        (("fmaxs", "fh2s", "fs2h", "fs2xp16", "xp162fs", "sar16", "sll16", "slr16"), config.max_milli[0]),
-    ]:  # fmt: skip
-        for name in names:
-            table[VOP[name], COST] = table[VOP[name], COST_MEMORY] = cost
     for name in ("fadds", "fsubs"):
         table[VOP[name], COST_MEMORY] = config.add_memory_milli[0]
     # Colliding reads take their turns, a word of 32 bits a cycle; an operation that is slower than them anyway does not notice.
     reads = np.where(table[:, W_SRC0] == 2, 1000, config.add_milli[1])
     table[:, COST_COLLIDING] = np.maximum(table[:, COST_MEMORY], reads * config.conflict_milli // 1000)
     return table
-
-
-def rates_of(bits: int) -> tuple[str, ...]:
-    """Operations that run at the rate of an addition of this width."""
-    if bits == 16:
-        return (
-            "add16",
-            "sub16",
-            "and16",
-            "or16",
-            "xor16",
-            "faddh",
-            "fsubh",
-            "fabsh",
-            "fnegh",
-            "fnormh",
-            "fscaleh",
-        )
-    return ("fadds", "fsubs", "fabss", "fnegs", "fnorms", "fscales")
 
 
 _OP = {name: int(i) for name, i in VOP.items()}
@@ -312,7 +257,7 @@ def element(op, half, a, b, s):
     return rare(op, half, a, b)
 
 
-_FN = {name: i for i, name in enumerate(O.MATH_FUNCTIONS)}
+_FN = {name: i for i, name in enumerate(FUNCTIONS)}
 SQRT, RSQRT, EXP, LOG, SIN, COS, TAN, TANH = (
     _FN[n] for n in ("sqrt", "rsqrt", "exp", "log", "sin", "cos", "tan", "tanh")
 )
@@ -340,7 +285,7 @@ def logarithm(v, base):
 
 @helper_kernel
 def math_function(fn, x):
-    """f32 function `fn` (row of MATH_FUNCTIONS): evaluated in double, rounded once."""
+    """f32 function `fn` (row of FUNCTIONS): evaluated in double, rounded once."""
     v = np.float64(x)
     finite = v - v == 0.0
     r = math.nan

@@ -41,28 +41,10 @@ Y = O.Sys
     ASSERT_FAIL, UNBLOCK_CMD_STREAM, SET_ROUTES, SET_SWITCH, INVALIDATE_SWITCH, SET_POSITION, GET_POSITION, SET_RING, SET_POP, GET_ROUTES,
     TEARDOWN_ENTER, TEARDOWN_EXIT, TEARDOWN_PENDING, IS_TEARDOWN, SET_FILTER, FILTER_FIELD, QUEUE_FLUSH, IQ_EMPTY, OQ_EMPTY, IQ_COLOR, OQ_COLOR,
     TASK_PRIORITY, MAIN_PRIORITY, PERF_COUNTER, IS_ACTIVE, READ_CONFIG, WRITE_CONFIG, SWAP, TRACE, ADVANCE, HALT, DSR_SAVE, DRAINED,
+    IQ_FULL, OQ_FULL,
 ) = (int(f) for f in Y)  # fmt: skip
-_USES_COLOR = (
-    (1 << 15)
-    | (1 << 16)
-    | (1 << 17)
-    | (1 << 18)
-    | (1 << 19)
-    | (1 << 20)
-    | (1 << 21)
-    | (1 << 22)
-    | (1 << 23)
-    | (1 << 24)
-    | (1 << 26)
-    | (1 << 27)
-    | (1 << 28)
-    | (1 << 40)
-    | (1 << 42)
-    | (1 << 45)
-)
-_AT_ONCE = (
-    (1 << 5) | (1 << 6) | (1 << 7) | (1 << 8) | (1 << 9) | (1 << 10) | (1 << 11) | (1 << 13) | (1 << 44)
-)
+_USES_COLOR = sum(1 << f for f in Y if f.when == "color")
+_AT_ONCE = sum(1 << f for f in Y if f.when == "at once")
 NO_TASK_A, NO_TASK_B = 31, 63
 
 
@@ -258,6 +240,12 @@ def system(c, t, m):
         result = np.int64(1) if visible(c, x & 7, t, m.iq_count, m.iq_last) == 0 else np.int64(0)
     elif fn == OQ_EMPTY:
         result = np.int64(1) if x >= m.out_depth.shape[0] or m.oq_count[x, c] == 0 else np.int64(0)
+    elif fn == IQ_FULL:
+        for q in range(m.in_depth.shape[0]):
+            result |= np.int64(m.iq_count[q, c] >= m.in_depth[q]) << q
+    elif fn == OQ_FULL:
+        for q in range(m.out_depth.shape[0]):
+            result |= np.int64(m.oq_count[q, c] >= m.out_depth[q]) << q
     elif fn == IQ_COLOR:
         slot = np.int64(m.slot_of[y & 31])
         if slot >= 0 and 0 <= x < m.in_color.shape[1]:

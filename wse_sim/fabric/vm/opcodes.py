@@ -20,6 +20,7 @@ One file, because compiler and machine must read one list.
 from __future__ import annotations
 
 from enum import IntEnum, auto
+from typing import NamedTuple
 
 WORDS = 24_576  # 16-bit words of a core's memory
 QUEUES = 8  # input queues of a core, and as many output queues
@@ -152,7 +153,7 @@ class Op(IntEnum):
     F2H = auto()
     I2F = auto()  # int64 to f32, to nearest even
     F2I = auto()  # f32 to int64, toward zero; not a number gives 0, beyond int64 its limit
-    MATH = auto()  # r[a] = fn c of r[b], f32 (MATH_FUNCTIONS)
+    MATH = auto()  # r[a] = fn c of r[b], f32 (FUNCTIONS of semantics)
     POW = auto()  # r[a] = r[b] ** r[c], f32
     # memory; address = r[b] + imm c
     LD_I16 = auto()
@@ -200,61 +201,92 @@ class Space(IntEnum):
     MICROTHREAD = 3
 
 
-MATH_FUNCTIONS = (
-    "sqrt", "rsqrt", "exp", "log", "sin", "cos", "tan", "tanh", "inv", "floor", "ceil", "round", "trunc", "asin", "acos", "atan",
-    "sinh", "cosh", "exp2", "log2", "log10", "sigmoid", "erf",
-)  # fmt: skip
-
-
 class Sys(IntEnum):
-    """Functions of SYS; arguments r[b], r[b + 1], ...; ``->`` the result in r[a]."""
+    """Functions of SYS; arguments r[b], r[b + 1], ...; ``->`` the result in r[a].
 
-    TSC_READ = 0  # pointer: three words, lowest first
-    TSC_ENABLE = 1
-    TSC_DISABLE = 2
-    TSC_RESET = 3
-    TSC_VALUE = 4  # -> the counter, 48 bit
-    RANDOM16 = 5  # -> u16
-    SET_PRNG = 6  # number of the generator
-    SEED_PRNG = 7  # state u32
-    X_COORD = 8  # -> column in the program rectangle
-    Y_COORD = 9  # -> row
-    FABRIC_X = 10  # -> column on the fabric
-    FABRIC_Y = 11
-    PRINT = 12  # row of image.prints, then its values
-    ASSERT_FAIL = 13  # row of image.asserts
-    UNBLOCK_CMD_STREAM = 14
-    SET_ROUTES = 15  # color, rx mask (N 1, E 2, S 4, W 8, RAMP 16), tx mask: position 0
-    SET_SWITCH = 16  # color, position 1..3, rx mask (0: as the position before), tx mask (0: likewise)
-    INVALIDATE_SWITCH = 17  # color, position 1..3; 0: all three
-    SET_POSITION = 18  # color, position
-    GET_POSITION = 19  # color -> position
-    SET_RING = 20  # color, bool
-    SET_POP = 21  # color, Pop
-    GET_ROUTES = 22  # color, position -> rx | tx << 5
-    TEARDOWN_ENTER = 23  # color
-    TEARDOWN_EXIT = 24  # color
-    TEARDOWN_PENDING = 25  # -> mask of colors in teardown whose handler has not run
-    IS_TEARDOWN = 26  # color -> bool
-    SET_FILTER = 27  # color, row of image.filters; -1 removes
-    FILTER_FIELD = 28  # color, FilterField, value
-    QUEUE_FLUSH = 29  # queue, 1 for an input queue: its handler or task 29 runs when it is empty
-    IQ_EMPTY = 30  # input queue -> bool
-    OQ_EMPTY = 31  # output queue -> bool
-    IQ_COLOR = 32  # input queue, color: bind
-    OQ_COLOR = 33  # output queue, color: bind
-    TASK_PRIORITY = 34  # task, 0 low or 1 high
-    MAIN_PRIORITY = 35  # Priority of the main thread
-    PERF_COUNTER = 36  # number -> value
-    IS_ACTIVE = 37  # microthread -> bool
-    READ_CONFIG = 38  # register address -> u16
-    WRITE_CONFIG = 39  # register address, u16
-    SWAP = 40  # color, bit 0 x | bit 1 y: color swap
-    TRACE = 41  # row of image.prints, then its values: kept for the host, not printed
-    ADVANCE = 42  # color: the local switch advances
-    HALT = 43  # the core does nothing any more
-    DSR_SAVE = 44  # DSR number (file * 64 + id), DSD value: state after its own loop
-    DRAINED = 45  # color -> bool: none of its words waits in an output queue or at the ramp of the router
+    A row declares a function to compiler, machine and static analysis; the branch in :func:`~wse_sim.fabric.vm.cores.system` is what it does.
+
+    cost       cost class
+    course     how the analysis treats it: "free" has no effect that it follows; "clock", "random", "machine", "position" say why the result is
+               unknown; "changes" the state of routers, queues or tasks; "reads" that state; "" has a separate rule, or is not followed
+    arguments  of "changes" and "reads": their number
+    when       "color": r[b] is a color, and the function does nothing where no router has it; "at once": does not wait for earlier cycles
+    builtin    name, type of the result, types of the arguments of the builtin that is this function
+    """
+
+    cost: str
+    course: str
+    arguments: int
+    when: str
+    builtin: tuple[str, ...]
+
+    def __new__(
+        cls,
+        number: int,
+        cost: str = "register",
+        course: str = "",
+        arguments: int = 0,
+        when: str = "",
+        builtin: tuple[str, ...] = (),
+    ) -> Sys:
+        made = int.__new__(cls, number)
+        made._value_, made.cost, made.course = number, cost, course
+        made.arguments, made.when, made.builtin = arguments, when, builtin
+        return made
+
+    # fmt: off
+    TSC_READ = 0, "tsc"  # pointer: three words, lowest first
+    TSC_ENABLE = 1, "register", "free"
+    TSC_DISABLE = 2, "register", "free"
+    TSC_RESET = 3, "register", "free"
+    TSC_VALUE = 4, "trace", "clock"  # -> the counter, 48 bit
+    RANDOM16 = 5, "random", "random", 0, "at once", ("random16", "u16")  # -> u16
+    SET_PRNG = 6, "register", "free", 0, "at once", ("set_active_prng", "void", "u16")  # number of the generator
+    SEED_PRNG = 7, "random", "free", 0, "at once"  # state u32
+    X_COORD = 8, "coordinate", "position", 0, "at once"  # -> column in the program rectangle
+    Y_COORD = 9, "coordinate", "position", 0, "at once"  # -> row
+    FABRIC_X = 10, "coordinate", "position", 0, "at once"  # -> column on the fabric
+    FABRIC_Y = 11, "coordinate", "position", 0, "at once"
+    PRINT = 12, "print", "free"  # row of image.prints, then its values
+    ASSERT_FAIL = 13, "free", "", 0, "at once"  # row of image.asserts
+    UNBLOCK_CMD_STREAM = 14, "task_bit"
+    SET_ROUTES = 15, "config", "changes", 3, "color"  # color, rx mask (N 1, E 2, S 4, W 8, RAMP 16), tx mask: position 0
+    SET_SWITCH = 16, "config", "changes", 4, "color"  # color, position 1..3, rx mask (0: as the position before), tx mask (0: likewise)
+    INVALIDATE_SWITCH = 17, "register", "changes", 2, "color"  # color, position 1..3; 0: all three
+    SET_POSITION = 18, "config", "changes", 2, "color"  # color, position
+    GET_POSITION = 19, "register", "reads", 1, "color"  # color -> position
+    SET_RING = 20, "config", "changes", 2, "color"  # color, bool
+    SET_POP = 21, "config", "changes", 2, "color"  # color, Pop
+    GET_ROUTES = 22, "register", "reads", 2, "color"  # color, position -> rx | tx << 5
+    TEARDOWN_ENTER = 23, "register", "changes", 1, "color"  # color
+    TEARDOWN_EXIT = 24, "register", "changes", 1, "color"  # color
+    TEARDOWN_PENDING = 25, "register", "reads"  # -> mask of colors in teardown whose handler has not run
+    IS_TEARDOWN = 26, "register", "reads", 1, "color"  # color -> bool
+    SET_FILTER = 27, "config", "changes", 2, "color"  # color, row of image.filters; -1 removes
+    FILTER_FIELD = 28, "register", "changes", 3, "color"  # color, FilterField, value
+    QUEUE_FLUSH = 29, "register", "changes", 2  # queue, 1 for an input queue: its handler or task 29 runs when it is empty
+    IQ_EMPTY = 30, "register", "machine"  # input queue -> bool
+    OQ_EMPTY = 31, "register", "machine"  # output queue -> bool
+    IQ_COLOR = 32, "register", "changes", 2  # input queue, color: bind
+    OQ_COLOR = 33, "register", "changes", 2  # output queue, color: bind
+    TASK_PRIORITY = 34, "register", "changes", 2  # task, 0 low or 1 high
+    MAIN_PRIORITY = 35, "register", "changes", 1  # Priority of the main thread
+    PERF_COUNTER = 36, "register", "clock"  # number -> value
+    IS_ACTIVE = 37, "register", "machine"  # microthread -> bool
+    READ_CONFIG = 38, "config"  # register address -> u16
+    WRITE_CONFIG = 39, "config"  # register address, u16
+    SWAP = 40, "register", "changes", 2, "color"  # color, bit 0 x | bit 1 y: color swap
+    TRACE = 41, "print", "free"  # row of image.prints, then its values: kept for the host, not printed
+    ADVANCE = 42, "register", "changes", 1, "color"  # color: the local switch advances
+    HALT = 43, "register", "changes"  # the core does nothing any more
+    DSR_SAVE = 44, "free", "", 0, "at once"  # DSR number (file * 64 + id), DSD value: state after its own loop
+    DRAINED = 45, "register", "machine", 0, "color"  # color -> bool: none of its words waits in an output queue or at the ramp of the router
+    IQ_FULL = 46, "register", "machine"  # -> mask of input queues where a further word would wait
+    OQ_FULL = 47, "register", "machine"  # the same of output queues
+    # fmt: on
+
+
+SYSTEM_BUILTINS = {f"@{function.builtin[0]}": function for function in Sys if function.builtin}
 
 
 class Priority(IntEnum):
@@ -347,14 +379,42 @@ class Form(IntEnum):
     POINTER = 4  # a scalar in memory: a vector of stride 0 without length
 
 
-# Vector operations.  Destination d, sources a, b, scalar s; "16" and "32" name the width on the wire and in memory.
-VECTOR_OPS = (
-    "mov16", "mov32", "add16", "addc16", "sub16", "and16", "or16", "xor16", "sll16", "slr16", "sar16", "popcnt", "clz", "ctz",
-    "add32", "sub32", "mul16", "and32", "or32", "xor32",
-    "fmovs", "fadds", "fsubs", "fmuls", "fmacs", "fnegs", "fabss", "fmaxs", "fnorms", "fscales",
-    "fmovh", "faddh", "fsubh", "fmulh", "fmach", "fnegh", "fabsh", "fmaxh", "fnormh", "fscaleh",
-    "faddhs", "fmachs", "fh2s", "fs2h", "fh2xp16", "fs2xp16", "xp162fh", "xp162fs",
-)  # fmt: skip
+class VectorOp(NamedTuple):
+    """A vector operation, named as its builtin.
+
+    kinds  of destination, sources and scalar: s an f32, h a 16-bit float, w and d raw words of 16 and 32 bits
+    rate   which ``*_milli`` of the configuration an element costs, and its column (0 f32, 1 f16, 2 mixed); without one, a cycle
+    """
+
+    kinds: str
+    rate: str = ""
+    column: int = 0
+
+    def words(self, place: int) -> int:
+        """Words of an element of operand `place`; operands that it lacks have the width of source 0, a scalar one word."""
+        if place < len(self.kinds):
+            return 2 if self.kinds[place] in "sd" else 1
+        return 1 if place == 3 else self.words(1)
+
+
+VECTOR_OPERATIONS = {
+    "mov16": VectorOp("ww", "mov", 1), "mov32": VectorOp("dd", "mov", 0), "add16": VectorOp("www", "add", 1),
+    "addc16": VectorOp("www", "max", 1), "sub16": VectorOp("www", "add", 1), "and16": VectorOp("www", "add", 1),
+    "or16": VectorOp("www", "add", 1), "xor16": VectorOp("www", "add", 1), "sll16": VectorOp("www", "max", 0),
+    "slr16": VectorOp("www", "max", 0), "sar16": VectorOp("www", "max", 0), "popcnt": VectorOp("ww"), "clz": VectorOp("ww"),
+    "ctz": VectorOp("ww"), "add32": VectorOp("ddd"), "sub32": VectorOp("ddd"), "mul16": VectorOp("www"), "and32": VectorOp("ddd"),
+    "or32": VectorOp("ddd"), "xor32": VectorOp("ddd"), "fmovs": VectorOp("ss", "mov", 0), "fadds": VectorOp("sss", "add", 0),
+    "fsubs": VectorOp("sss", "add", 0), "fmuls": VectorOp("sss", "mul", 0), "fmacs": VectorOp("ssss", "fma", 0),
+    "fnegs": VectorOp("ss", "add", 0), "fabss": VectorOp("ss", "add", 0), "fmaxs": VectorOp("sss", "max", 0),
+    "fnorms": VectorOp("ss", "add", 0), "fscales": VectorOp("ssw", "add", 0), "fmovh": VectorOp("hh", "mov", 1),
+    "faddh": VectorOp("hhh", "add", 1), "fsubh": VectorOp("hhh", "add", 1), "fmulh": VectorOp("hhh", "mul", 1),
+    "fmach": VectorOp("hhhh", "fma", 1), "fnegh": VectorOp("hh", "add", 1), "fabsh": VectorOp("hh", "add", 1),
+    "fmaxh": VectorOp("hhh", "max", 1), "fnormh": VectorOp("hh", "add", 1), "fscaleh": VectorOp("hhw", "add", 1),
+    "faddhs": VectorOp("ssh", "add", 2), "fmachs": VectorOp("sshh", "fma", 2), "fh2s": VectorOp("sh", "max", 0),
+    "fs2h": VectorOp("hs", "max", 0), "fh2xp16": VectorOp("wh", "max", 1), "fs2xp16": VectorOp("ws", "max", 0),
+    "xp162fh": VectorOp("hw", "max", 1), "xp162fs": VectorOp("sw", "max", 0),
+}  # fmt: skip
+VECTOR_OPS = tuple(VECTOR_OPERATIONS)
 
 # Columns of image.vector_issues, int32.  Ids below 0: none; USE_REGISTER + i: found in r[b + i]; USE_CONSTANT + k: K[k].
 (V_OP, V_DEST, V_SRC0, V_SRC1, V_SRC2) = range(5)  # V_DEST..V_SRC2: Form

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
-from wse_sim.fabric.vm.opcodes import MATH_FUNCTIONS, Op
+from wse_sim.fabric.vm.opcodes import Op
 
 Binary = Callable[[int, int], int]
 
@@ -226,19 +226,32 @@ def power(x: float, y: float) -> float:
         return math.copysign(math.inf, x) if y % 2.0 == 1.0 else math.inf
 
 
-FUNCTIONS: dict[str, Callable[[float], float]] = {
-    "sqrt": math.sqrt, "rsqrt": lambda x: math.inf if x == 0.0 else 1.0 / math.sqrt(x), "exp": math.exp, "log": _log(math.log),
-    "sin": math.sin, "cos": math.cos, "tan": math.tan, "tanh": math.tanh, "inv": lambda x: divided(1.0, x), "floor": _whole(math.floor),
-    "ceil": _whole(math.ceil), "round": _whole(round), "trunc": _whole(math.trunc), "asin": math.asin, "acos": math.acos, "atan": math.atan,
-    "sinh": math.sinh, "cosh": math.cosh, "exp2": lambda x: 2.0**x, "log2": _log(math.log2), "log10": _log(math.log10),
-    "sigmoid": lambda x: 0.0 if x < -700.0 else 1.0 / (1.0 + math.exp(-x)), "erf": math.erf,
+class Function(NamedTuple):
+    """A function of floats: its definition, and the cost class of a call."""
+
+    value: Callable[[float], float]
+    cost: str
+
+
+FUNCTIONS = {
+    "sqrt": Function(math.sqrt, "math_sqrt"), "rsqrt": Function(lambda x: math.inf if x == 0.0 else 1.0 / math.sqrt(x), "math_rsqrt"),
+    "exp": Function(math.exp, "math_exp"), "log": Function(_log(math.log), "math_log"), "sin": Function(math.sin, "math_sin"),
+    "cos": Function(math.cos, "math_cos"), "tan": Function(math.tan, "math_tan"), "tanh": Function(math.tanh, "math_tanh"),
+    "inv": Function(lambda x: divided(1.0, x), "math_inv"), "floor": Function(_whole(math.floor), "math_round"),
+    "ceil": Function(_whole(math.ceil), "math_round"), "round": Function(_whole(round), "math_round"),
+    "trunc": Function(_whole(math.trunc), "math_round"), "asin": Function(math.asin, "math_tan"), "acos": Function(math.acos, "math_tan"),
+    "atan": Function(math.atan, "math_tan"), "sinh": Function(math.sinh, "math_exp"), "cosh": Function(math.cosh, "math_exp"),
+    "exp2": Function(lambda x: 2.0**x, "math_exp"), "log2": Function(_log(math.log2), "math_log"),
+    "log10": Function(_log(math.log10), "math_log"),
+    "sigmoid": Function(lambda x: 0.0 if x < -700.0 else 1.0 / (1.0 + math.exp(-x)), "math_exp"), "erf": Function(math.erf, "math_exp"),
 }  # fmt: skip
+NAMES = tuple(FUNCTIONS)
 
 
 def math_function(name: str, x: float) -> float:
-    """Function `name` of MATH_FUNCTIONS; outside its domain not a number, beyond the largest double infinite."""
+    """Function `name` of FUNCTIONS; outside its domain not a number, beyond the largest double infinite."""
     try:
-        return FUNCTIONS[name](x)
+        return FUNCTIONS[name].value(x)
     except ValueError:
         return math.nan
     except OverflowError:
@@ -268,7 +281,7 @@ FLOATS: dict[int, Binary] = {
     Op.F2U: lambda x, _: signed(float_to_integer(F32.decode(x), -(1 << 63), (1 << 64) - 1), 64),
 }  # fmt: skip
 """r[a] = f(r[b], r[c]), f32 and conversions"""
-IMMEDIATE[Op.MATH] = lambda x, fn: F32.encode(round_f32(math_function(MATH_FUNCTIONS[fn], F32.decode(x))))
+IMMEDIATE[Op.MATH] = lambda x, fn: F32.encode(round_f32(math_function(NAMES[fn], F32.decode(x))))
 
 
 @cache

@@ -103,7 +103,7 @@ class Body:
             if kind < 4:
                 op = rng.choice(list(rng.choice(tables)))
                 if op == Op.MATH:
-                    c = rng.randrange(len(O.MATH_FUNCTIONS))
+                    c = rng.randrange(len(M.NAMES))
                 elif op in M.IMMEDIATE:
                     c = (
                         rng.randint(1, 64)
