@@ -40,7 +40,7 @@ LIBRARY = {
     **dict.fromkeys(("gradient_norm", "gradient_scale", "schedule"), "gradients"),
     **{
         name: f"{name}.family"
-        for name in ("attention", "conv2d", "embedding", "gemm", "generated", "layout", "scan")
+        for name in ("attention", "conv2d", "embedding", "gemm", "generated", "layout", "rotary", "scan")
     },
     **{
         name: f"collectives.{name}"
