@@ -24,7 +24,7 @@ from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.blocks.probes import ELEMENTS, arrival_probes, pointwise_probe
 from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
-from wse_sim.kernels.contract.element_work import ElementWork, Floats
+from wse_sim.kernels.contract.element_work import WITH_TABLES, WITH_X, ElementWork, Floats, Held
 from wse_sim.kernels.contract.equations import ceil_div, check_tiling, per_core, pointwise, words
 from wse_sim.kernels.contract.family import (
     NONE,
@@ -113,16 +113,17 @@ class OnTables(OnElements):
             drawn = rng.integers(-4, 5, (*units, width)).astype(np.float32)
             held = drawn if table is None else work.table(table, drawn, work.unit)
             inputs[name] = held.reshape(rows, cols, n)
-            return b.buffer(name, n, dtype, bank=0 if table is None else 2).dsd()
+            return b.buffer(name, n, dtype, bank=WITH_X if table is None else WITH_TABLES).dsd()
 
         x, y = buffer("x"), buffer("y")
         names = [name.strip(".") for name in work.tables]
         tables = [buffer(name, number) for number, name in enumerate(names)]
-        kind = b.core_class("core")
+        scratch = [b.buffer(f"scratch{i}", n, dtype, bank=bank).dsd() for i, bank in enumerate(work.scratch)]
+        kind, rest = b.core_class("core"), Held(tables, scratch)
         if phase is Phase.FORWARD:
-            work.forward(kind, y, x, tables, n, wafer)
+            work.forward(kind, y, x, rest, n)
         else:
-            work.backward(kind, x, y, tables, n, wafer)
+            work.backward(kind, x, y, rest, n)
         b.place(kind, None)
         given = {name: value.reshape(*units, work.unit) for name, value in inputs.items()}
         held = [given[name] for name in names]
@@ -138,7 +139,7 @@ class OnTables(OnElements):
         """Return a probe on the units of one core, if they are few."""
         phase, dtype, attrs = asked(how)
         work, cost = self.work(dims, attrs, dtype), self.cost(dims, tiling, wafer, **how)
-        room = min(ELEMENTS, wafer.sram_usable_bytes // (4 * (2 + len(work.tables))) - 8)
+        room = min(ELEMENTS, wafer.sram_usable_bytes // (4 * (2 + len(work.tables) + len(work.scratch))) - 8)
         most = 2 * work.unit * max(1, room // (2 * work.unit))
         own = pointwise_probe(
             "elements",

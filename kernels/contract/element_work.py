@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,16 +19,27 @@ from wse_sim.fabric.format.classes import CoreClass, Operand
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 
+BANKS = 4
+"""Two vectors are in the same bank if they begin a multiple of this number of 16-bit words apart."""
+WITH_X, WITH_TABLES = 0, 2
+"""Banks in which x and y begin, and in which tables begin."""
 Floats = NDArray[np.float32]
 Rounded = Callable[[Floats], Floats]
+
+
+class Held(NamedTuple):
+    """The tables and the scratch vectors on a core."""
+
+    tables: Sequence[Operand]
+    scratch: Sequence[Operand]
 
 
 @dataclass(frozen=True)
 class ElementWork(ABC):
     """Work on units of elements.
 
-    Operands are vectors of a core: x and y in one memory bank, every table in another one, so that an instruction may read
-    x or y together with a table at the same place without a conflict.
+    Vectors of a core: x and y begin in one memory bank, tables in another one, so that an instruction reads x or y together
+    with a table at the same place without a conflict.
 
     Attributes
     ----------
@@ -44,6 +55,16 @@ class ElementWork(ABC):
     dtype: str = "fp16"
     tables: ClassVar[tuple[str, ...]] = ()
 
+    @property
+    def scratch(self) -> tuple[int, ...]:
+        """Banks of the scratch vectors that it needs: :data:`WITH_X` or :data:`WITH_TABLES`."""
+        return ()
+
+    @property
+    def table_width(self) -> int:
+        """Features of a unit for which the model's tables have values."""
+        return self.unit
+
     @abstractmethod
     def values(self, x: Floats, *tables: Floats, rounded: Rounded) -> Floats:
         """Return y of units (..., unit), with tables of the same shape; `rounded` rounds what an instruction stores.
@@ -52,15 +73,11 @@ class ElementWork(ABC):
         """
 
     @abstractmethod
-    def forward(
-        self, core: CoreClass, y: Operand, x: Operand, tables: Sequence[Operand], count: int, wafer: Wafer
-    ) -> None:
+    def forward(self, core: CoreClass, y: Operand, x: Operand, held: Held, count: int) -> None:
         """Write the instructions for `count` elements, whole units."""
 
     @abstractmethod
-    def backward(
-        self, core: CoreClass, x: Operand, g: Operand, tables: Sequence[Operand], count: int, wafer: Wafer
-    ) -> None:
+    def backward(self, core: CoreClass, x: Operand, g: Operand, held: Held, count: int) -> None:
         """Write the instructions that replace x by its gradient; g is the gradient of y."""
 
     @abstractmethod
@@ -70,11 +87,6 @@ class ElementWork(ABC):
     @abstractmethod
     def starts(self, phase: Phase) -> int:
         """Return the number of vector starts, however many units a core has."""
-
-    @property
-    def table_width(self) -> int:
-        """Features of a unit for which the model's tables have values."""
-        return self.unit
 
     def table(self, number: int, values: Floats, features: int) -> Floats:
         """Return table `number` as the cores store it, (rows, features), from the model's constant; rows of fewer
@@ -91,6 +103,28 @@ class ElementWork(ABC):
             above, below = (self.values(at, *tables, rounded=np.asarray) for at in (x + step, x - step))
             found[..., place] = ((above - below) / 2 * g).sum(-1)
         return found
+
+    def on_units(
+        self,
+        core: CoreClass,
+        instruction: str,
+        vectors: Sequence[Operand],
+        places: Sequence[int],
+        length: int,
+        count: int,
+        *,
+        every: int = 0,
+    ) -> None:
+        """Write an instruction, such as "add", on `length` elements of every unit (or of every `every` elements), which begin at
+        `places` in the `vectors`, the result first; all units together pay one start."""
+        every = every or self.unit
+        pairs = list(zip(vectors, places, strict=True))
+        write = getattr(core, instruction)
+        write(*(part(vector, first, length) for vector, first in pairs), dtype=self.dtype)
+        if count > every:
+            with core.loop(count // every - 1):
+                operands = (part(vector, first + every, length, step=every) for vector, first in pairs)
+                write(*operands, dtype=self.dtype, start="none")
 
 
 def part(

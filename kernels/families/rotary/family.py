@@ -2,9 +2,9 @@
 
 Mapping: heads over all cores of the rectangle, n = ceil(elements / cores); on the whole fabric whole heads of d features.
 
-    T = starts o + n / d (d / w + 2 (turned / b) ceil(b / 2 / w))        b features of a block; three starts for whole heads
+    T = starts o + n / d (2 d / w + 2 (turned / b) ceil(b / 2 / a))        b features of a block, a sums per cycle
 
-Backward: the same with the sines of the partners. Angles are tables that rest on the cores.
+Backward: a product of whole heads is one of halves. Four starts forward, five backward. Angles are tables on the cores.
 Source: vector rates of the SDK documentation.
 Program: :mod:`wse_sim.kernels.families.rotary.core`.  Band of cost against program: 1 % from 200 elements per core;
 halves of an odd number of elements begin half a word apart and take up to 50 % longer.

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from wse_sim.fabric.format.builder import Buffer, Builder
 from wse_sim.fabric.format.classes import CoreClass, Operand
 from wse_sim.graph import Kernel, KernelGraph, Phase, TensorKind
 from wse_sim.kernels.blocks.on_tables import OnTables
-from wse_sim.kernels.contract.element_work import ElementWork
+from wse_sim.kernels.contract.element_work import ElementWork, Held
 from wse_sim.kernels.contract.registry import family
 from wse_sim.whole.regions.contract import PAIR, Floats, refused, stream_order
 from wse_sim.whole.regions.pointwise import Pointwise
@@ -99,6 +100,13 @@ class WorkPlace(PointwisePlace):
                     "give one for the features of a token or of a unit",
                 )  # fmt: skip
 
+    def scratch_vectors(self, b: Builder) -> list[Buffer]:
+        """Declare the scratch vectors of the cores."""
+        return [
+            b.buffer(f"{self.name}.scratch{i}", self.each, "fp16", (self.rows, self.columns), bank=bank)
+            for i, bank in enumerate(self.work.scratch)
+        ]
+
     def held_values(self, number: int, parameter: Floats) -> Floats:
         """Return a table with all features of a token."""
         features = self.graph.tensors[self.kernel.outputs[0]].shape[-1]
@@ -113,11 +121,16 @@ class WorkRegion(WorkPlace, Pointwise):
         units = PAIR * self.token_words // self.unit
         return [count for count in super().splits(tensor) if units % count == 0]
 
+    def _declare(self, b: Builder) -> None:
+        super()._declare(b)
+        self.scratch = self.scratch_vectors(b)
+
     def emit(
         self, core: CoreClass, result: Operand, value: Operand, others: Sequence[Operand], count: int
     ) -> None:
         """Write the work on the `count` elements of a core."""
-        self.work.forward(core, result, value, others, count, self.wafer)
+        scratch = [one.dsd(0, count) for one in self.scratch]
+        self.work.forward(core, result, value, Held(others, scratch), count)
 
     def work_cycles(self, count: int) -> float:
         """Return the issue cycles of the work on `count` elements."""
