@@ -221,6 +221,40 @@ def test_turned_queries_and_keys_train(name: str) -> None:
     assert all(one.busiest == one.engine for one in turned)
 
 
+class Layer(nn.Module):
+    """A layer of LLaMA between products: norms, rotary positions, a gated network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        n = 2 * D
+        self.first, self.turned = nn.Linear(n, n, bias=False), Turned(halves)
+        self.gate, self.up, self.down = (
+            nn.Linear(*size, bias=False) for size in ((n, 2 * n), (n, 2 * n), (2 * n, n))
+        )
+        self.norms = nn.ModuleList(nn.RMSNorm(n) for _ in range(3))
+        self.head = nn.Linear(n, 10, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, tokens, features)."""
+        x = self.first(x)
+        x = x + self.turned(self.norms[0](x))
+        y = self.norms[1](x)
+        return self.head(self.norms[2](x + self.down(F.silu(self.gate(y)) * self.up(y))))
+
+
+@pytest.mark.slow
+def test_a_layer_of_llama_trains() -> None:
+    """Two steps, a dozen roundings between the loss and the first weight."""
+    torch.manual_seed(0)
+    model = Layer().eval()
+    graph = api.lower(model, (torch.zeros(1, T, 2 * D),), training=True, optimizer="sgd")
+    plan = plan_of(inputs_over_rows(graph), 96)
+    x = np.random.default_rng(0).standard_normal((4, T, 2 * D)).astype(np.float16).astype(np.float32)
+    checked = check_values(model, plan, x, np.arange(4 * T) % 10, steps=2)
+    for kind in ("outputs", "gradient", "update"):
+        assert max(checked.largest(kind)) <= 12 * ROUNDING
+
+
 def test_order_of_shared_heads_is_needed() -> None:
     """Without it the fabric might give a query the keys of another group."""
     model = MODELS["shared heads"]()
