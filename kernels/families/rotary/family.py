@@ -31,7 +31,7 @@ class RotaryAttributes(WorkAttributes):
     block: int = attribute(
         0, "features whose halves turn together: those of a head, 2 for neighbours; 0: not known", at_least=0
     )
-    turned: int = attribute(0, "features of a head that turn, the first ones; 0: all", at_least=0)
+    turned: int = attribute(0, "features of a head that turn, the first ones; 0: all pairs", at_least=0)
 
 
 class Rotary(OnTables):
@@ -53,7 +53,7 @@ class Rotary(OnTables):
             If the features that turn are not whole blocks of pairs.
         """
         width, stated = int(dims["cols"]), RotaryAttributes.of(attrs)
-        turned = stated.turned or width
+        turned = stated.turned or width - width % PAIR
         block = stated.block or turned
         if block % PAIR or turned % block or turned > width:
             raise KernelError(
