@@ -140,7 +140,7 @@ def _elements(**choices: tuple[str, ...]) -> Sampler:
 
 ALGORITHMS = ("sgd", "momentum", "adam", "adamw")
 CHAINS = ("add", "mul", "mul,add", "sub,max", "add,add,add", "div,min")
-GENERATED = ("silu,mul", "gelu,mul", "add,relu", "rotary", "mul,add,mul")
+GENERATED = ("silu,mul", "gelu,mul", "add,relu", "mul,add,mul")
 FUNCTIONS = ("relu", "gelu", "silu", "tanh")
 
 PRODUCT_SAMPLES: dict[str, tuple[str, int, Sampler]] = {

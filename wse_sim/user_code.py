@@ -170,7 +170,7 @@ def file_of(spec: str) -> Path | None:
     where = spec.rpartition(":")[0]
     if where.endswith(".py"):
         return Path(os.path.realpath(where))
-    _look_in(Path.cwd())
+    look_in(Path.cwd())
     found = importlib.util.find_spec(where)
     return Path(found.origin) if found is not None and found.origin else None
 
@@ -243,20 +243,20 @@ def _offered(module: ModuleType) -> str:
     )
 
 
-def _look_in(folder: Path) -> None:
+def look_in(folder: Path) -> None:
     """Put a folder first among those that Python looks in."""
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
 
 def _from_path(module: str) -> ModuleType:
-    _look_in(Path.cwd())
+    look_in(Path.cwd())
     return importlib.import_module(module)
 
 
 def _from_file(file: Path) -> ModuleType:
     """The module of one file, run once; its name is the file's unless another module has that name."""
-    _look_in(file.parent)  # for what it imports from next to it
+    look_in(file.parent)  # for what it imports from next to it
     for module in list(sys.modules.values()):
         if getattr(module, "__file__", None) == str(file):
             return module

@@ -2,8 +2,7 @@
 
 forward    an operator replaces the value: add, sub, mul, max, min with a resident operand; relu, abs, neg,
            square, copy; a special function is scalar code of e cycles per element, a quotient the
-           reciprocal of its operand (e) and a product; rotary is x cos + x turned sin, where the second
-           halves of the pairs rest in reverse order, so that the turned x is read backwards
+           reciprocal of its operand (e) and a product
 backward   from the last operator to the first, with what the forward pass kept: a special function is a
            product with its slope in scalar code of e / 4 per element, a product passes a gradient to
            both operands, a sum adds its gradient to that of its operand, a selection multiplies by a mask
@@ -59,7 +58,7 @@ def check_chain(name: str, ops: Sequence[str]) -> None:
     KernelError
         Naming the operator and those that have programs.
     """
-    known = (*BINARY, *MAPPED, *FUNCTIONS, "rotary")
+    known = (*BINARY, *MAPPED, *FUNCTIONS)
     if unknown := [op for op in ops if op not in known]:
         raise KernelError(f"{name} '{unknown[0]}' has no fabric program; use {', '.join(known)}")
 
@@ -145,9 +144,7 @@ def forward(c: Chain, ops: Sequence[str]) -> tuple[Any, Any]:
     value, k = c.whole(1 if positive else -4), c.core
     x = c.buffer("v0", value, bank=0)
     for i, op in enumerate(ops, 1):
-        if op == "rotary":
-            x, value = _rotary(c, x, value, i)
-        elif op in BINARY:
+        if op in BINARY:
             operand = c.whole(1, 5) if op == "div" else c.whole()
             other = c.buffer(f"v{i}", operand)
             if op == "div":
@@ -185,19 +182,6 @@ def _quotient(c: Chain, x: Buffer, other: Buffer) -> None:
     c.core.mul(x.dsd(), x.dsd(), other.dsd(), dtype=c.dtype, start="loaded")
 
 
-def _rotary(c: Chain, x: Buffer, value: Array, i: int) -> tuple[Any, Any]:
-    """Write x cos + (x read backwards) sin to a separate buffer."""
-    cosine, sine = c.whole(-2, 3), c.whole(-2, 3)
-    # The first read of the backward vector, the sums and the next operand (bank 2) are in different banks.
-    last = (c.n - 1) * (2 if c.dtype == "fp32" else 1) % 4
-    turned = c.builder.buffer(f"y{i}", c.n, c.dtype, bank=0 if last else 1)
-    cos, sin = c.buffer(f"cos{i}", cosine), c.buffer(f"sin{i}", sine, bank=3)
-    c.core.mul(turned.dsd(), x.dsd(), cos.dsd(), dtype=c.dtype)
-    backwards = x.dsd(c.n - 1, c.n, -1)
-    c.core.fmac(turned.dsd(), turned.dsd(), backwards, sin.dsd(), dtype=c.dtype, start="loaded")
-    return turned, c.rounded(value * cosine + value[..., ::-1] * sine)
-
-
 def backward(c: Chain, ops: Sequence[str], given: tuple[Any, Any] | None = None) -> tuple[Any, Any]:
     """Emit the gradients, last operator first; return the buffer of the first operand's gradient and its
     values.
@@ -210,9 +194,7 @@ def backward(c: Chain, ops: Sequence[str], given: tuple[Any, Any] | None = None)
         given = c.buffer("g", gradient, bank=0), gradient
     g, gradient = given
     for i, op in reversed(list(enumerate(ops, 1))):
-        if op == "rotary":
-            g, gradient = _rotary(c, g, gradient, i)
-        elif op in {"add", "sub"}:
+        if op in {"add", "sub"}:
             others = c.whole()
             total = c.buffer(f"d{i}", others)
             getattr(k, op)(total.dsd(), total.dsd(), g.dsd(), dtype=c.dtype)

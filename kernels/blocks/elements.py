@@ -33,7 +33,7 @@ REDUCED = {"sum": 0, "mean": 0, "amax": 2, "amin": 3}
 
 
 def chain(operands: tuple[Any, ...], ops: str, dtype: str, parts: int = 1) -> Array:
-    """Apply a chain of operators in fp32 and round once; `rotary` takes cosines and sines.
+    """Apply a chain of operators in fp32 and round once.
 
     Raises
     ------
@@ -49,11 +49,6 @@ def chain(operands: tuple[Any, ...], ops: str, dtype: str, parts: int = 1) -> Ar
         if op in REDUCED:
             value = core.row_reduce(value, REDUCED[op], parts)
             value = value / np.float32(np.shape(operands[0])[-1]) if op == "mean" else value
-        elif op == "rotary":
-            cosine, sine, rest = rest[0], rest[1], rest[2:]
-            half = value.shape[-1] // 2
-            turned = np.concatenate([-value[..., half:], value[..., :half]], axis=-1)
-            value = core.binary("add", core.binary("mul", value, cosine), core.binary("mul", turned, sine))
         elif name in core.UNARY:
             value = core.unary(name, value)
         elif name in core.BINARY:
@@ -88,9 +83,6 @@ def op_rate(op: str, dtype: str, wafer: Wafer) -> float:
     copies have the rate of sums."""
     if op in {"mul", "square", "scale", "fma", "addcmul"}:
         return wafer.mul_fp32_per_cycle if dtype == "fp32" else wafer.fma_fp16_per_cycle
-    if op == "rotary":
-        # x cos + rotated x sin: a product and a multiply-accumulate
-        return (wafer.mul_fp32_per_cycle if dtype == "fp32" else wafer.fma_fp16_per_cycle) / 2
     if op in {
         "max",
         "min",

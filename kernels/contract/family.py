@@ -142,6 +142,7 @@ class Role(StrEnum):
     NORM = "norm"
     TABLE = "table"  # rows of a weight are looked up
     CHOICE = "choice"  # the largest of a row
+    POSITIONS = "positions"  # positions turn features of queries and keys
     MIXER = "mixer"  # tokens or features are combined other than by attention and by products with weights
     OTHER = "other"
 
@@ -157,13 +158,12 @@ class Link:
 
     `ops`: operators in order, comma-separated. `operands`: number of tensors that it reads. `part`: name of
     the work if it is fused to a product: one of :data:`STRAIGHT_PARTS`, or a function such as "gelu"; "" if
-    it cannot be fused. `chains`: whether it can merge with the links before and after it into one pass.
+    it cannot be fused.
     """
 
     ops: str
     operands: int = 1
     part: str = ""
-    chains: bool = True
 
     @property
     def bends(self) -> bool:

@@ -19,7 +19,7 @@ from wse_sim.errors import KernelError
 from wse_sim.files import is_file, is_folder, read_text
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.kernels.contract.family import Family, Role
-from wse_sim.user_code import guarded
+from wse_sim.user_code import guarded, look_in
 
 F = TypeVar("F", bound=Family)
 
@@ -40,7 +40,7 @@ LIBRARY = {
     **dict.fromkeys(("gradient_norm", "gradient_scale", "schedule"), "gradients"),
     **{
         name: f"{name}.family"
-        for name in ("attention", "conv2d", "embedding", "gemm", "generated", "layout", "scan")
+        for name in ("attention", "conv2d", "embedding", "gemm", "generated", "layout", "rotary", "scan")
     },
     **{
         name: f"collectives.{name}"
@@ -222,6 +222,7 @@ def _import_file(file: Path) -> None:
     read_text(file, "kernel file", KernelError)
     module = module_from_spec(spec)
     sys.modules[name] = module
+    look_in(file.resolve().parent)  # for what it imports from next to it
     before = dict(REGISTRY)
     try:
         with guarded(f"kernel file '{file}'", KernelError):

@@ -29,6 +29,7 @@ READ = {"text", "json"}
 """Languages of blocks for readers: what a command prints, formulas."""
 ELSEWHERE = {
     "write-a-kernel": "tests/doors/test_write_a_kernel.py",
+    "own-faces": "tests/doors/test_write_a_kernel.py",
     "add-an-operator": "tests/frontend/test_registration.py",
 }
 """Pages with a test of their own."""

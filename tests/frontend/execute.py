@@ -25,6 +25,7 @@ from wse_sim.frontend.trace import Node, NodeRef
 from wse_sim.graph import Kernel
 from wse_sim.kernels import family
 from wse_sim.kernels.blocks.elements import ALIASES
+from wse_sim.kernels.blocks.on_tables import OnTables
 from wse_sim.kernels.contract.numerics import BINARY, UNARY
 
 SPLIT = {"parts": 3}  # every reduction is split over this many cores
@@ -197,7 +198,7 @@ def run_kernel(
 ) -> Any:
     """Return the result of one kernel on the values of its operands."""
     nodes, of = lowered.nodes_of[kernel.name], _Values(lowered, values, leaves)
-    if kernel.family in ("elementwise", "activation", "generated") and nodes[0].op != "wse.rotary":
+    if kernel.family in ("elementwise", "activation", "generated"):
         return _chain(kernel, nodes, of).reshape(nodes[-1].shape)
     if kernel.family == "conv2d":
         return _conv(kernel, nodes, of).reshape(nodes[-1].shape)
@@ -370,7 +371,12 @@ def _embedding(kernel: Kernel, node: Node, of: _Values) -> Any:
 
 
 def _rotary(kernel: Kernel, node: Node, of: _Values) -> Any:
-    return family("generated").compute(*(of(a) for a in node.args), ops=kernel.attrs["ops"])
+    turned = family("rotary")
+    assert isinstance(turned, OnTables)
+    x, work = of(node.args[0]), turned.work(kernel.dims, kernel.attrs)
+    tables = [np.concatenate([of(a) for a in node.args[number::2]], -1) for number in (1, 2)]
+    held = [work.table(number, table, x.shape[-1]) for number, table in enumerate(tables)]
+    return turned.compute(x, *held, **kernel.attrs)
 
 
 def _layout(kernel: Kernel, node: Node, of: _Values) -> Any:
@@ -403,7 +409,7 @@ _RUN: dict[str, Callable[[Kernel, Node, _Values], Any]] = {
     "reduce": _reduce,
     "softmax": _softmax,
     "embedding": _embedding,
-    "generated": _rotary,
+    "rotary": _rotary,
     "layout": _layout,
     "indexed": _indexed,
     "cross_entropy": _cross_entropy,

@@ -147,14 +147,39 @@ def _pairs(x: Tensor) -> Tensor:
     return torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
 
 
-@pytest.mark.parametrize("turn", [_half, _pairs])
-def test_rotary_positions(turn: Callable[[Tensor], Tensor]) -> None:
+@pytest.mark.parametrize(("turn", "block"), [(_half, 8), (_pairs, 2)])
+def test_rotary_positions(turn: Callable[[Tensor], Tensor], block: int) -> None:
     """Both conventions of rotating a head are one kernel."""
     cos, sin = torch.randn(16, 8), torch.randn(16, 8)
     graph = lowered(
         lambda m, q: q * m.cos + turn(q) * m.sin, HEADS[0], cos=nn.Buffer(cos), sin=nn.Buffer(sin)
     )
-    assert [(k.family, k.attrs["ops"]) for k in graph] == [("generated", "rotary")]
+    assert [(k.family, dict(k.attrs)) for k in graph] == [("rotary", {"block": block})]
+
+
+def test_rotary_positions_of_an_image() -> None:
+    """Half of a head turns by rows, the other half by columns."""
+
+    def axial(m: Any, q: Tensor) -> Tensor:
+        parts = zip(q.chunk(2, -1), m.cos.chunk(2, -1), m.sin.chunk(2, -1), strict=True)
+        return torch.cat(
+            [x * cos + torch.cat((-x[..., 2:], x[..., :2]), -1) * sin for x, cos, sin in parts], -1
+        )
+
+    tables = {"cos": nn.Buffer(torch.randn(16, 8)), "sin": nn.Buffer(torch.randn(16, 8))}
+    graph = lowered(axial, HEADS[0], **tables)
+    assert [(k.family, dict(k.attrs)) for k in graph] == [("rotary", {"block": 4})]
+
+
+def test_halves_in_another_order_are_two_rotations() -> None:
+    """(b, a) turns both halves of a head and swaps them."""
+
+    def swapped(m: Any, q: Tensor) -> Tensor:
+        parts = reversed(q.chunk(2, -1))
+        return torch.cat([x * m.cos + torch.cat((-x[..., 2:], x[..., :2]), -1) * m.sin for x in parts], -1)
+
+    tables = {"cos": nn.Buffer(torch.randn(16, 4)), "sin": nn.Buffer(torch.randn(16, 4))}
+    assert [k.family for k in lowered(swapped, HEADS[0], **tables)] == ["rotary", "rotary", "layout"]
 
 
 def test_rotary_on_part_of_a_head() -> None:
@@ -166,7 +191,8 @@ def test_rotary_on_part_of_a_head() -> None:
         return torch.cat((turned * m.cos + half * m.sin, rest), -1)
 
     tables = {"cos": nn.Buffer(torch.randn(16, 4)), "sin": nn.Buffer(torch.randn(16, 4))}
-    assert [k.attrs["ops"] for k in lowered(partial, HEADS[0], **tables)] == ["rotary"]
+    graph = lowered(partial, HEADS[0], **tables)
+    assert [(k.family, dict(k.attrs)) for k in graph] == [("rotary", {"block": 4, "turned": 4})]
 
 
 def test_rotary_as_complex_numbers() -> None:
@@ -177,7 +203,7 @@ def test_rotary_as_complex_numbers() -> None:
         return torch.view_as_real(pairs * m.turns).flatten(3)
 
     turns = nn.Buffer(torch.randn(16, 4, dtype=torch.complex64))
-    assert [k.attrs["ops"] for k in lowered(rotate, HEADS[0], turns=turns)] == ["rotary"]
+    assert [k.family for k in lowered(rotate, HEADS[0], turns=turns)] == ["rotary"]
 
 
 def _spelled(q: Tensor, k: Tensor, v: Tensor, mask: Any = None, where: bool = False) -> Tensor:

@@ -346,14 +346,6 @@ def test_optimizer(n, seed, algorithm):
     close(w, p, 1e-4)
 
 
-def test_rotary_turns_pairs_of_halves():
-    """Rotary positions as LLaMA defines them: x cos + rotate_half(x) sin."""
-    x, angle = draw(0, 5, 8), draw(1, 5, 8)
-    turned = np.concatenate([-x[:, 4:], x[:, :4]], axis=1)
-    ours = family("generated").compute(x, np.cos(angle), np.sin(angle), ops="rotary")
-    close(ours, x * np.cos(angle) + turned * np.sin(angle))
-
-
 def test_cbfloat16_has_nine_bits_of_mantissa():
     """1 + 2^-9 is kept, 1 + 2^-10 ties to even (1), 2^-31 vanishes and 2^32 overflows."""
     from wse_sim.kernels.contract.numerics import rounded

@@ -17,7 +17,7 @@ from wse_sim.kernels import REGISTRY, Tiling, family, load_families, load_path
 from wse_sim.kernels.contract.testing import check_faces
 
 WSE2 = load_wafer("wse2")
-DOC = Path(__file__).parents[2] / "docs" / "write-a-kernel.md"
+DOC = Path(__file__).parents[2] / "docs" / "howto" / "own-faces.md"
 
 POINTS = [
     ("broadcast", {"words": 50}, Tiling(2, 9, "grid"), 0.0, {}),
@@ -264,13 +264,13 @@ def same_families():
 
 
 def test_the_page_about_writing_a_kernel(tmp_path, monkeypatch):
-    """The kernel of docs/write-a-kernel.md loads from its file and passes its own test; the page is short."""
+    """The kernel of docs/howto/own-faces.md loads from its file and passes its own test; the page is short."""
     text = DOC.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 100
     kernel, test = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (tmp_path / "saxpy.py").write_text(kernel, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    exec(compile(test, "write-a-kernel.md", "exec"), {})
+    exec(compile(test, "own-faces.md", "exec"), {})
     # 256 elements per core at 1 per cycle after a start of 21.
     report = run_kernel("saxpy", {"elements": "4096"}, WSE2)
     assert (report.model_cycles, report.fabric_cycles, report.max_abs_error) == (277, 277, 0)

@@ -31,10 +31,12 @@ OTHER_MEANINGS = {
     "wse_sim/compiler/defects.py": {"shift"},  # what a row with a defect does
     "wse_sim/frontend/api.py": {"dropout"},  # a parameter of a model
     "wse_sim/frontend/cleanup.py": {"dropout"},  # an operator of PyTorch
-    "wse_sim/frontend/parameters.py": {"activation"},  # a key of a model
+    "wse_sim/frontend/parameters.py": {"activation", "rotary"},  # a key of a model; a value of one
     "wse_sim/frontend/orders.py": {"softmax"},  # an operator of PyTorch
-    "wse_sim/frontend/patterns.py": {"attention", "dropout", "softmax"},  # a pattern and operators of PyTorch
+    # patterns and operators of PyTorch
+    "wse_sim/frontend/patterns.py": {"attention", "dropout", "rotary", "softmax"},
     "wse_sim/frontend/training.py": {"attention", "optimizer"},  # a recompute policy; a fact of a graph
+    "wse_sim/frontend/zoo.py": {"rotary"},  # a value of a key of a model
     "wse_sim/modes/pipelined/repricing.py": {"optimizer"},  # an option of a tiling
     "wse_sim/modes/pipelined/steps.py": {
         "attention",

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wse_sim.bench.contract import KernelCommand, KernelRequest
+from wse_sim.bench.products import PHASE
 from wse_sim.bench.table import COMMANDS
 from wse_sim.compiler.defects import usable_cores
 from wse_sim.errors import KernelError
+from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.contract.family import Cost, Family, Tiling
 from wse_sim.kernels.contract.numerics import UNARY
@@ -106,12 +108,15 @@ def _of_family(found: Family) -> KernelCommand:
     """A command for a family that the table does not know: its sizes and attributes, a rectangle, its first mapping."""
     names = {size.name: MATRIX.get(size.name, size.name) for size in found.sizes()[: len(found.dims)]}
     size = 64 if len(names) <= 3 else 8
+    # Operands of a region arrive over its edge, which no program of a kernel alone does.
+    in_place = "streamed" if "streamed" in found.mappings else found.mappings[0]
     rectangle = (
         Parameter("rows", 4, "rows of cores"),
         Parameter("cols", 4, "columns of cores"),
         Parameter("dtype", "fp32", "precision"),
-        Parameter("mapping", found.mappings[0], "mapping", tuple(found.mappings)),
+        Parameter("mapping", in_place, "mapping", tuple(found.mappings)),
         Parameter("algorithm", "", "algorithm of the mapping"),
+        PHASE,
     )
     taken = {*names.values(), *(parameter.name for parameter in rectangle)}
     attributes = tuple(
@@ -127,7 +132,12 @@ def _of_family(found: Family) -> KernelCommand:
         tiling = Tiling(p["rows"], p["cols"], p["mapping"], p["algorithm"])
         attrs = {item.name: p[item.name] for item in attributes}
         return KernelRequest(
-            found.name, {dim: p[name] for dim, name in names.items()}, tiling, p["dtype"], attrs
+            found.name,
+            {dim: p[name] for dim, name in names.items()},
+            tiling,
+            p["dtype"],
+            attrs,
+            Phase(p["phase"]),
         )
 
     return KernelCommand(found.name, summary(type(found)), (*sizes, *rectangle, *attributes), call)

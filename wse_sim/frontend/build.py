@@ -27,7 +27,7 @@ from wse_sim.frontend.pairs import COMPLEX, as_pairs, is_complex, pair_shape
 from wse_sim.frontend.precision import Precision
 from wse_sim.frontend.repeats import find_repeats
 from wse_sim.frontend.rewrites import Applied, fuse, rewrite
-from wse_sim.frontend.rotations import ATTENTION, ROTARY, Taken, features_turned, heads_taken
+from wse_sim.frontend.rotations import ATTENTION, ROTARY, Taken, heads_taken
 from wse_sim.frontend.samples import in_doubt, settled
 from wse_sim.frontend.steps import says_more, steps_of
 from wse_sim.frontend.trace import VIEWS, Argument, Node, NodeRef, Trace
@@ -220,8 +220,6 @@ class _Builder:
             factor=self._factor(nodes) if "scale" in fused_items(kernel) else 1.0,
             steps=self._steps(kernel, nodes),
             heads=self._heads(kernel, nodes[0]),
-            pairs=str(nodes[0].kwargs.get("pairs", "")) if nodes[0].op == ROTARY else "",
-            turned=features_turned(self.trace, nodes[0]),
         )
         return dataclasses.replace(kernel, access=access)
 

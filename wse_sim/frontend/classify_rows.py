@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from wse_sim.frontend.classify import HANDLERS, Draft, axes, handles, shape_of, unsupported
+from wse_sim.frontend.rotations import attributes_of
 from wse_sim.frontend.trace import Argument, Node, NodeRef, Trace
 
 ACTIVATIONS = (
@@ -282,7 +283,7 @@ def _initial_states(node: Node, trace: Trace) -> dict[str, str]:
 def _rotary(node: Node, trace: Trace) -> Draft:
     cols = node.shape[-1]
     dims = {"elements": node.elements, "rows": node.elements // cols, "cols": cols}
-    return Draft("generated", dims, _sample(node, "elements"), {"ops": "rotary", "inputs": 1}, [node.args[0]])
+    return Draft("rotary", dims, _sample(node, "elements"), attributes_of(trace, node), [node.args[0]])
 
 
 @handles(

@@ -203,9 +203,9 @@ class ElementwiseChain:
 
     def apply(self, draft: DraftGraph, kernel: Kernel) -> str | None:
         first = _link(kernel)
-        reader = draft.only_reader(kernel) if first is not None and first.chains else None
+        reader = draft.only_reader(kernel) if first is not None else None
         second = _link(reader)
-        if first is None or second is None or reader is None or not second.chains:
+        if first is None or second is None or reader is None:
             return None
         if reader.dims["elements"] != kernel.dims["elements"] or kernel.sample_dim != reader.sample_dim:
             return None

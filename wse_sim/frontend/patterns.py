@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wse_sim.frontend.classify import HIDDEN, distinct_heads, kind_of_mask, mask_kind
-from wse_sim.frontend.rotations import ROTARY, pairs_of, whole_head
+from wse_sim.frontend.rotations import ROTARY, block_of, joined_heads, whole_head
 from wse_sim.frontend.trace import PARTIAL_VIEWS, VIEWS, Argument, Node, NodeRef, Trace
 
 
@@ -235,7 +235,7 @@ class Rotary:
                 else None
             )
         if node.op == "cat":
-            return self._partial(node, trace)
+            return self._joined(node, trace) or self._partial(node, trace)
         for left, right in _sides(node):
             straight, crossed = _base(trace, left, "mul"), _base(trace, right, "mul")
             if straight is None or crossed is None or not isinstance(straight.args[1], NodeRef):
@@ -244,7 +244,7 @@ class Rotary:
             source = trace.base(straight.args[0])
             if turned is not None and source is not None and self._is_rotation(turned, source, trace):
                 taken = straight.args[0], straight.args[1], crossed.args[1]
-                return made_from(node, ROTARY, taken, pairs=pairs_of(trace, taken[0], turned, taken[1:]))
+                return made_from(node, ROTARY, taken, block=block_of(trace, taken[0], turned, taken[1:]))
         return None
 
     @staticmethod
@@ -253,6 +253,16 @@ class Rotary:
         plain = [b for b in bases if b is source]
         negated = [b for b in bases if b is not None and b.op == "neg" and trace.base(b.args[0]) is source]
         return len(plain) == 1 and len(negated) == 1
+
+    @staticmethod
+    def _joined(node: Node, trace: Trace) -> Node | None:
+        turned = [one for one in (_base(trace, ref, ROTARY) for ref in node.refs()) if one is not None]
+        if len(turned) < 2 or len(turned) != len(node.refs()):
+            return None
+        value, block = joined_heads(trace, turned)
+        is_last = node.arg(1, "dim", 0) in (-1, len(node.shape) - 1)
+        tables = tuple(table for one in turned for table in one.args[1:])
+        return made_from(node, ROTARY, (value, *tables), block=block) if block and is_last else None
 
     @staticmethod
     def _partial(node: Node, trace: Trace) -> Node | None:
@@ -265,8 +275,8 @@ class Rotary:
         if source is None or trace.base(turned.args[0]) is not source:
             return None
         whole = whole_head(trace, turned, rest)
-        pairs = turned.kwargs.get("pairs", "") if whole is not None else ""
-        return made_from(node, ROTARY, (whole or NodeRef(source.name), *turned.args[1:]), pairs=pairs)
+        block = turned.kwargs.get("block", 0) if whole is not None else 0
+        return made_from(node, ROTARY, (whole or NodeRef(source.name), *turned.args[1:]), block=block)
 
 
 def _filled(step: Node, trace: Trace) -> str:

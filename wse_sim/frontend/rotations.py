@@ -9,7 +9,7 @@ The views are applied to arrays whose memory is never touched.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -18,33 +18,55 @@ from wse_sim.frontend.trace import Argument, Node, NodeRef, Trace
 
 ROTARY = "wse.rotary"
 ATTENTION = ("scaled_dot_product_attention", "wse.attention")
+_CUTS = ("slice", "split", "split_with_sizes", "chunk")
 HEAD_AXES = 4  # samples, heads and tokens in either order, features of a head
-HALVES, NEIGHBOURS = "halves", "neighbours"
 TABLES = (".cos", ".sin")
 """Suffixes of the name of a rotation: its cosines and sines."""
+NEIGHBOURS = 2  # features of a block
 Taken = tuple[str, int, int]
 
 
-def pairs_of(trace: Trace, value: Argument, turned: Node, tables: tuple[Argument, ...]) -> str:
-    """Return how ``turned``, a concatenation or a stack, pairs the features of `value`: (-x2, x1) of its "halves" or of
-    "neighbours"; "" if it does something else, or if the `tables` depend on inputs."""
+def block_of(trace: Trace, value: Argument, turned: Node, tables: tuple[Argument, ...]) -> int:
+    """Return the features of a block of `value` whose halves (x1, x2) become (-x2, x1) in ``turned``, a concatenation or a
+    stack: all for halves of heads, 2 for neighbours; 0 if it does something else, or if the `tables` depend on inputs."""
     parts = turned.args[0] if turned.args else ()
     if not isinstance(parts, tuple) or len(parts) != 2 or any(_is_dynamic(trace, one) for one in tables):
-        return ""
+        return 0
     first, base = trace.node(parts[0]), trace.base(value)
     rank = len(turned.shape)
     if first is None or first.op != "neg" or base is None or turned.arg(1, "dim", 0) not in (-1, rank - 1):
-        return ""
+        return 0
     whole: Elements = np.empty(base.elements, np.int8)
     x, negated, plain = (viewed(trace, one, whole) for one in (value, first.args[0], parts[1]))
     if x is None or negated is None or plain is None or x.shape[-1] % 2:
-        return ""
+        return 0
     half = x.shape[-1] // 2
     if turned.op == "cat" and _is(negated, x[..., half:]) and _is(plain, x[..., :half]):
-        return HALVES
+        return 2 * half
     if turned.op == "stack" and _is(negated, x[..., 1::2]) and _is(plain, x[..., ::2]):
         return NEIGHBOURS
-    return ""
+    return 0
+
+
+def joined_heads(trace: Trace, turned: Sequence[Node]) -> tuple[Argument, int]:
+    """Return the value whose equal consecutive parts the rotations `turned` turn, in order, and the features of their
+    blocks; None and 0 if they do something else. The first part may turn by rows and the second by columns of an image."""
+    blocks = {int(one.kwargs.get("block", 0)) for one in turned}
+    pieces = [trace.node(one.args[0]) for one in turned]
+    cut = pieces[0] if pieces[0] is None or pieces[0].op != "getitem" else trace.node(pieces[0].args[0])
+    value = cut.args[0] if cut is not None and cut.op in _CUTS else None
+    base, owner = trace.base(value), trace.node(value)
+    if len(blocks) > 1 or not min(blocks) or base is None or owner is None:
+        return None, 0
+    whole: Elements = np.empty(base.elements, np.int8)
+    x, width = viewed(trace, value, whole), turned[0].shape[-1]
+    views = [viewed(trace, one.args[0], whole) for one in turned]
+    if x is None or x.shape[-1] != width * len(turned) or any(len(one.args) != 3 for one in turned):
+        return None, 0
+    is_in_order = all(
+        view is not None and _is(view, x[..., i * width : (i + 1) * width]) for i, view in enumerate(views)
+    )
+    return (value, min(blocks)) if is_in_order else (None, 0)
 
 
 def heads_taken(trace: Trace, node: Node, tensor_of: Mapping[str, str]) -> tuple[Taken, ...]:
@@ -62,10 +84,13 @@ def heads_taken(trace: Trace, node: Node, tensor_of: Mapping[str, str]) -> tuple
     return tuple(out)
 
 
-def features_turned(trace: Trace, node: Node) -> int:
-    """Return the features of a head for which a rotation with known pairs has cosines; else 0."""
-    cosines = trace.node(node.args[1]) if node.op == ROTARY and node.kwargs.get("pairs") else None
-    return cosines.shape[-1] if cosines is not None and cosines.shape else 0
+def attributes_of(trace: Trace, node: Node) -> dict[str, int]:
+    """Return the attributes of a rotation: the features of its blocks, and those that turn, if not all of a head do."""
+    cosines, block = [trace.node(one) for one in node.args[1::2]], int(node.kwargs.get("block", 0))
+    turned = sum(one.shape[-1] for one in cosines if one is not None and one.shape)
+    if not block or turned % block:
+        return {}
+    return {"block": block} | ({"turned": turned} if turned < node.shape[-1] else {})
 
 
 def whole_head(trace: Trace, turned: Node, rest: Node) -> Argument:

@@ -12,7 +12,7 @@ from wse_sim.frontend.build import lower_trace
 from wse_sim.frontend.capture import export, trace_exported
 from wse_sim.frontend.orders import ROWS
 from wse_sim.frontend.precision import precision_of
-from wse_sim.frontend.rotations import TABLES
+from wse_sim.frontend.rotations import ROTARY, TABLES
 
 
 class _Recorder(torch.fx.Interpreter):
@@ -74,13 +74,15 @@ def values_of(
             base = lowered.trace.base(ref)
             if base is not None and base.kind == "input" and ref.name in recorder.values:
                 of_node[kernel.name + ROWS] = ref.name
-    for kernel in (one for one in lowered.graph.kernels if one.access.pairs):
-        tables = lowered.nodes_of[kernel.name][0].args[1:3]
-        of_node |= {
-            kernel.name + end: ref.name
-            for end, ref in zip(TABLES, tables, strict=True)
-            if ref.name in recorder.values
-        }
+    for kernel in lowered.graph.kernels:
+        node = lowered.nodes_of[kernel.name][0]
+        if node.op == ROTARY and node.kwargs.get("block"):
+            for number, end in enumerate(TABLES, 1):
+                refs = node.args[number :: len(TABLES)]
+                parts = [recorder.values[ref.name] for ref in refs if ref.name in recorder.values]
+                if len(parts) == len(refs):
+                    of_node[kernel.name + end] = kernel.name + end
+                    recorder.values[kernel.name + end] = torch.cat(torch.broadcast_tensors(*parts), -1)
     found = {name: recorder.values[of_node[name]] for name in names if name in of_node}
     return {
         name: value.detach().float().numpy()

@@ -290,6 +290,8 @@ def check_updates(graph: KernelGraph, kernels: list[Kernel]) -> None:
     seen: dict[str, str] = {}
     for kernel in kernels:
         for name in kernel.parameters:
+            if graph.tensors[name].kind is TensorKind.CONSTANT:
+                continue
             if name not in trained:
                 raise ModelError(
                     f"parameter '{name}' does not train, but the whole fabric updates all; train every parameter"

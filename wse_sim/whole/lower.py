@@ -28,11 +28,11 @@ from wse_sim.whole.parallel_links import (
     packed_tensors,
     trained_bundles,
 )
-from wse_sim.whole.regions.contract import PAIR, POINTWISE
+from wse_sim.whole.regions.contract import PAIR, has_work, is_pointwise
 from wse_sim.whole.regions.depthwise import Depthwise
+from wse_sim.whole.regions.element_work import work_of
 from wse_sim.whole.regions.fused_work import items_of
 from wse_sim.whole.regions.norm import affine_parts
-from wse_sim.whole.regions.rotation_tables import is_rotation
 from wse_sim.whole.residual_sums import summed_apart
 from wse_sim.whole.rotations import with_rotations
 from wse_sim.whole.split_products import transposed, unpacked
@@ -52,7 +52,7 @@ REWRITES: tuple[Pass, ...] = (
     summed_apart,
 )
 """Passes that keep all work on the wafer, in order; a pass that changes nothing returns the same graph."""
-OF_INFERENCE = (with_patches, with_first_tokens, with_affine, with_rotations)
+OF_INFERENCE = (with_patches, with_first_tokens, with_affine)
 """Those of an inference graph alone."""
 TRAINING_REWRITES = tuple(one for one in REWRITES if one not in OF_INFERENCE)
 """The same for the forward part of a training graph."""
@@ -79,9 +79,10 @@ LAYS: dict[str, dict[str, object]] = {
     "conv2d": {"unfolded": True},
     "gemm": {"word_rows": True},
     "pool2d": {"apart": True},
-    **{family: {"in_words": True} for family in POINTWISE},
 }
 """Attributes that select the layout of a family on the fabric."""
+IN_WORDS: dict[str, object] = {"in_words": True}
+"""The same for families that work element by element."""
 TRAINED_LAYS: dict[str, dict[str, object]] = {
     "attention": {"collected": True},
     "generated": {"trains": True},
@@ -123,7 +124,7 @@ def priced_graph(graph: KernelGraph) -> KernelGraph:
 
 def is_laid(graph: KernelGraph) -> bool:
     """Whether kernels of a graph have the layout attributes of their fabric programs."""
-    laid = ("orientation", *(name for lays in LAYS.values() for name in lays))
+    laid = ("orientation", *(name for lays in (*LAYS.values(), IN_WORDS) for name in lays))
     return any(name in kernel.attrs for kernel in graph.kernels for name in laid)
 
 
@@ -159,11 +160,12 @@ def laid_graph(graph: KernelGraph, *, streamed: bool = False) -> KernelGraph:
         # A backward kernel has no parameters of its own: use those of the forward kernel whose name it
         # extends.
         passed = kernel if kernel.name in forward else forward.get(kernel.name.rpartition(".")[0], kernel)
-        lays = LAYS.get(kernel.family, {}) | (affine_parts(passed) if passed.family == kernel.family else {})
-        if in_regions and "inputs" in kernel.attrs and kernel.family in POINTWISE:
+        lays = IN_WORDS if is_pointwise(kernel.family) else LAYS.get(kernel.family, {})
+        lays = lays | (affine_parts(passed) if passed.family == kernel.family else {})
+        if in_regions and "inputs" in kernel.attrs and is_pointwise(kernel.family):
             lays = lays | {"inputs": max(1, len(kernel.inputs))}  # parameters rest on the cores
-        if in_regions and is_rotation(kernel):
-            lays = lays | {"unit_words": kernel.dims["cols"] // PAIR}
+        if is_network and has_work(kernel.family):
+            lays = lays | {"unit_words": work_of(kernel).unit // PAIR, "trains": graph.training}
         owner = forward.get(kernel.forward) if kernel.family == "activation" else None
         if is_network and owner is not None and owner.family in MEETS:
             lays = lays | {"met": True}

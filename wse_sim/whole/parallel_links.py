@@ -16,15 +16,12 @@ from types import MappingProxyType
 from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.kernels.blocks.word_rows import is_light
 from wse_sim.kernels.contract.equations import ceil_div
-from wse_sim.whole.regions.contract import PAIR, POINTWISE, stream_order, token_words
+from wse_sim.whole.regions.contract import PAIR, has_work, is_pointwise, stream_order, token_words
 from wse_sim.whole.regions.fused_work import items_of
-from wse_sim.whole.regions.rotation_tables import is_rotation
 
 WITHOUT_PROGRAM = ("embedding", "dropout", "cross_entropy")
 """Families without a fabric program: the host does their work, or the loss that a training run adds."""
 PACKED = 3  # queries, keys and values
-AS_ONE = (*POINTWISE, "norm", "layout")
-"""Families whose operands and result have the same number of bundles."""
 MOST_BANDS = 16  # bands of attention; each has four streams
 
 
@@ -46,12 +43,12 @@ def link_attributes(
         tensors = [name for name in (*kernel.inputs, *kernel.outputs) if name in most]
         words = max(graph.tensors[name].elements / graph.samples / PAIR / most[name] for name in tensors)
         # The cost of elementwise work includes the links that its operands share, that of a norm or of joined rows its links.
-        own = 0 if kernel.family in AS_ONE else round(words)
+        own = 0 if _is_as_one(kernel) else round(words)
         out[kernel.name] = {"link_words": own, "most_bundles": most[first]}
-        if kernel.family in (*POINTWISE, "layout"):
+        if is_pointwise(kernel.family) or kernel.family == "layout":
             out[kernel.name]["token_words"] = token_words(graph, kernel.outputs[0])
         needed = kernel.outputs if kernel.family == "gemm" else tensors
-        is_wide = kernel.family in (*AS_ONE, "gemm")
+        is_wide = _is_as_one(kernel) or kernel.family == "gemm"
         if is_wide and (fewest := max((least.get(name, 0) for name in needed), default=0)):
             out[kernel.name]["least_bundles"] = fewest
         if kernel.family == "attention":
@@ -84,7 +81,7 @@ def most_bundles(graph: KernelGraph) -> dict[str, int]:
             bands, parts = bands_of(graph, kernel), PACKED if len(kernel.inputs) == 1 else 1
             found |= dict.fromkeys(set(kernel.inputs) & set(found), bands * parts)
             found |= dict.fromkeys(set(kernel.outputs) & set(found), bands)
-    tied = [kernel for kernel in graph.kernels if kernel.family in AS_ONE]
+    tied = [kernel for kernel in graph.kernels if _is_as_one(kernel)]
     tied = [kernel for kernel in tied if kernel.inputs and kernel.outputs[0] in found]
     for _ in tied:  # one tie may follow from another
         for kernel in tied:
@@ -122,7 +119,7 @@ def _splits_in_training(kernel: Kernel, tensor: str) -> bool:
 def _tied_least(graph: KernelGraph, least: Mapping[str, int]) -> dict[str, int]:
     """Return the smallest numbers of bundles with those of the tensors that must have as many."""
     found = dict(least)
-    tied = [kernel for kernel in graph.kernels if found and kernel.family in AS_ONE]
+    tied = [kernel for kernel in graph.kernels if found and _is_as_one(kernel)]
     for _ in tied:  # one tie may follow from another
         for kernel in tied:
             names = (*kernel.inputs, *kernel.outputs)
@@ -140,7 +137,7 @@ def bands_of(graph: KernelGraph, kernel: Kernel) -> int:
     made = {name for one in others for name in one.outputs}
     ends = [(one, name) for one in others for name in names.intersection((*one.inputs, *one.outputs))]
     is_split = all(
-        (one.family == "gemm" or is_rotation(one)) and _splits(graph, one, name) for one, name in ends
+        (one.family == "gemm" or has_work(one.family)) and _splits(graph, one, name) for one, name in ends
     )
     is_split &= names <= made | set(kernel.outputs)
     return _most(heads, MOST_BANDS) if is_split and width % PAIR == 0 else 1
@@ -152,8 +149,13 @@ def _splits(graph: KernelGraph, kernel: Kernel, tensor: str) -> bool:
         is_residual = tensor in kernel.inputs[1:]
         return kernel.inputs.count(tensor) < 2 and (not is_residual or is_light(items_of(kernel)))
     return kernel.family in ("norm", "layout", *WITHOUT_PROGRAM) or (
-        kernel.family in POINTWISE and graph.tensors[tensor].shape[-1] % PAIR == 0
+        is_pointwise(kernel.family) and graph.tensors[tensor].shape[-1] % PAIR == 0
     )
+
+
+def _is_as_one(kernel: Kernel) -> bool:
+    """Return whether the operands and the result of a kernel have the same number of bundles."""
+    return kernel.family in ("norm", "layout") or is_pointwise(kernel.family)
 
 
 def _most(words: int, limit: int) -> int:

@@ -20,20 +20,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import torch
 from torch.nn import functional
 
 from wse_sim.graph import Kernel, KernelGraph, Phase, TensorKind
 from wse_sim.kernels.blocks.windows import surround
+from wse_sim.kernels.contract.element_work import Floats, Rounded
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 from wse_sim.kernels.families.norm import NormAttributes, affine_of
 from wse_sim.kernels.families.pool2d import Pool2dAttributes
 from wse_sim.whole.regions.convolution import statistics_of
+from wse_sim.whole.regions.element_work import work_of
 from wse_sim.whole.regions.fused_work import items_of
 from wse_sim.whole.regions.leading_rows import FIRST, rows_of
 from wse_sim.whole.regions.pointwise_place import met_by, operators_of, taken_by
-from wse_sim.whole.regions.rotation_tables import is_rotation, partner, table
 from wse_sim.whole.tokens import tokens_pooled
 
 Values = dict[str, torch.Tensor]
@@ -122,7 +124,7 @@ class Reference:
         found: Values = {}
         for kernel in self.kernels:
             operands = [self._words(found.get(name, x)) for name in kernel.inputs]
-            made = _KINDS[kernel.family](self, kernel, operands, weights)
+            made = _KINDS.get(kernel.family, Reference._work)(self, kernel, operands, weights)
             found[kernel.outputs[0]] = self._words(made)
         outputs = self.graph.tensors
         return next(value for name, value in found.items() if outputs[name].kind is TensorKind.OUTPUT)
@@ -255,8 +257,6 @@ class Reference:
     def _pointwise(
         self, kernel: Kernel, operands: Sequence[torch.Tensor], weights: Mapping[str, torch.Tensor]
     ) -> torch.Tensor:
-        if is_rotation(kernel):
-            return self._rotation(kernel, operands[0], weights)
         held = dict(zip(kernel.inputs, operands, strict=True))
         held |= {name: self._copy(weights[name]) for name in kernel.parameters}
         value = held[taken_by(kernel)[0]]
@@ -273,27 +273,21 @@ class Reference:
                 value = self._function(op, value)
         return value
 
-    def _rotation(self, kernel: Kernel, x: torch.Tensor, weights: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        access, width = kernel.access, int(kernel.dims["cols"])
-        rows = self.graph.tensors[kernel.parameters[0]].shape[0]
-        x = x.reshape(len(x), rows, -1)
-        cosines, sines = (
-            self._copy(
-                torch.tensor(
-                    table(
-                        weights[name].detach().numpy(),
-                        width,
-                        x.shape[-1] // width,
-                        access.pairs,
-                        is_sine=i == 1,
-                    )
-                )
-            )
+    def _work(
+        self, kernel: Kernel, operands: Sequence[torch.Tensor], weights: Mapping[str, torch.Tensor]
+    ) -> torch.Tensor:
+        work, features = work_of(kernel), self.graph.tensors[kernel.outputs[0]].shape[-1]
+        x = operands[0].reshape(len(operands[0]), -1, features // work.unit, work.unit)
+        tables = [
+            self._copy(torch.tensor(work.table(i, weights[name].detach().numpy(), features)))
             for i, name in enumerate(kernel.parameters)
+        ]
+        held = [table.reshape(-1, *x.shape[2:]) for table in tables]
+        # Tensors take the place of arrays.
+        found = work.values(
+            cast("Floats", x), *cast("list[Floats]", held), rounded=cast("Rounded", self._words)
         )
-        other = torch.tensor(partner(width, access.turned, access.pairs))
-        met = x.reshape(len(x), rows, -1, width)[..., other].reshape(x.shape)
-        return self._words(x * cosines) + met * sines
+        return cast("torch.Tensor", found).reshape(len(x), -1, features)
 
 
 def _turned(found: torch.Tensor, z: torch.Tensor, elements: Sequence[int]) -> torch.Tensor:

@@ -16,12 +16,13 @@ from wse_sim.frontend.rotations import TABLES
 from wse_sim.graph import Kernel, KernelGraph, Tensor, TensorKind
 from wse_sim.whole.host_part import with_kernels
 from wse_sim.whole.regions.leading_rows import TOKEN_AXES
-from wse_sim.whole.regions.rotation_tables import is_rotation
 from wse_sim.whole.split_products import part_of_product, product_splits
+
+ROTARY = "rotary"
 
 
 def with_rotations(graph: KernelGraph) -> KernelGraph:
-    """Return the inference graph with rotations on tokens, and with a product for every part of a result that attention
+    """Return the forward graph with rotations on tokens, and with a product for every part of a result that attention
     and rotations take; a note states them."""
     if not any(_turns(graph, kernel) for kernel in graph.kernels):
         return by_heads(graph)
@@ -47,7 +48,11 @@ def with_rotations(graph: KernelGraph) -> KernelGraph:
 
 def _turns(graph: KernelGraph, kernel: Kernel) -> bool:
     """Return whether a kernel is a rotation whose operand, pairs and readers are known."""
-    if not is_rotation(kernel) or kernel.parameters or not (kernel.access.pairs and kernel.access.heads):
+    if (
+        kernel.family != ROTARY
+        or kernel.parameters
+        or not (kernel.attrs.get("block") and kernel.access.heads)
+    ):
         return False
     readers = [one for one in graph.kernels if kernel.outputs[0] in one.inputs]
     return bool(readers) and all(one.family == "attention" and one.access.heads for one in readers)

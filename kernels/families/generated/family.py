@@ -8,7 +8,7 @@ chain also reduces ceil(rows / R) results along the row of cores and multicasts 
 The backward pass has the instructions of each operator (:mod:`wse_sim.kernels.blocks.chains`).
 Source: vector rates of the SDK documentation; special elements and all-reduce from calibration.
 Program: chains forward and backward, with one reduction at the end (:mod:`wse_sim.kernels.families.generated.reduction_chain`).
-Band of cost against program: 2 % from 200 elements per core (4 % rotary).
+Band of cost against program: 2 % from 200 elements per core.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from wse_sim.graph import Kernel, Phase, Tensor
+from wse_sim.graph import Kernel, Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.activation_slopes import cycles_of_kept
 from wse_sim.kernels.blocks.base_families import OnElements
@@ -46,7 +46,6 @@ from wse_sim.kernels.contract.family import (
     Dims,
     Flow,
     How,
-    Kept,
     Lay,
     Link,
     Probe,
@@ -91,7 +90,7 @@ class Generated(OnElements):
     more_dims = sizes(rows="rows of a reduction at the end of the chain", cols="elements of such a row")
     lies = "elements over all cores; a reduction also along the row"
     programs = "forward and backward; one reduction (sum, mean, amax, amin) at the end"
-    bands = "1 %; rotary and reductions 5 %"
+    bands = "1 %; reductions 5 %"
     attributes = GeneratedAttributes
     color = "#f0f0f0"
 
@@ -107,9 +106,9 @@ class Generated(OnElements):
         return Flow(rows=dims.get("rows", 0), at_once=is_long)
 
     def link(self, attrs: Mapping[str, Any] = NONE) -> Link:
-        """Return the operators as a chain; a rotation of pairs cannot be chained."""
+        """Return the operators as a chain."""
         stated = GeneratedAttributes.of(attrs)
-        return Link(stated.ops, stated.inputs, chains=stated.ops != "rotary")
+        return Link(stated.ops, stated.inputs)
 
     def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
         """With whole words, operands enter at separate cores.
@@ -128,8 +127,6 @@ class Generated(OnElements):
         check_tiling(self.name, tiling, self.mappings)
         ops = [op for op in GeneratedAttributes.of(attrs).ops.split(",") if op]
         issue, special, instructions = chain_work(ops, phase, dtype, wafer)
-        if GeneratedAttributes.of(attrs).in_words:  # a rotation in words turns both sides of its pairs apart
-            instructions += 2 * ops.count("rotary")
         cost = pointwise(
             dims["elements"],
             tiling,
@@ -201,10 +198,6 @@ class Generated(OnElements):
                 attrs=dict(attrs),
             ),
         )
-
-    def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Return the operands; a rotation needs none."""
-        return Kept() if GeneratedAttributes.of(kernel.attrs).ops == "rotary" else Kept(kernel.inputs)
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
         """Emit one pass over the result's gradient and stored tensors."""

@@ -38,6 +38,11 @@ def _operand(source: PeSource, row: P.IntArray, place: int) -> str:
     outer = int(row[place + P.OUTER_STEP]) if len(source.loops) > 2 else 0
     around = (source.loops[-2].counter if outer else "", outer)
     if place == P.S:
+        if stride and (row[P.N] > 1 or row[P.N_PARAM] >= 0):
+            raise KernelError(
+                f"{source.name} sums products of two vectors, but an instruction of CSL multiplies a vector by a number; write the "
+                "products to a vector, then add"
+            )
         if not (step or outer):
             return f"{info.name}[{offset}]"
         index = source.running((f"{info.name}_at", offset, step, outer), str(offset), around, step, "")

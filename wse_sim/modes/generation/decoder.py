@@ -293,7 +293,7 @@ class _Reader:
         hidden = self._hidden()
         norms = [kernel for kernel in self.graph.kernels if role_of(kernel) is Role.NORM]
         means = sum(kernel.attrs.get("kind") == "layer" for kernel in norms)
-        rotary = sum("rotary" in str(kernel.attrs.get("ops", "")) for kernel in self.graph.kernels)
+        rotary = sum(role_of(kernel) is Role.POSITIONS for kernel in self.graph.kernels)
         chosen = sum(
             int(k.dims["k"])
             for k in self.graph.kernels

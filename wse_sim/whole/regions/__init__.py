@@ -11,7 +11,7 @@ attention.py         softmax attention
 attention_bands.py   attention with its heads in bands of rows
 pointwise_place.py   cores and operators of elementwise work, in both passes
 pointwise.py         elementwise work and activations
-rotation.py          rotations of queries and keys by their positions
+element_work.py      families that describe the work of a core, such as rotary positions
 dense_streaming.py   dense layers that stream their results out as they are summed
 windows.py           the elements that the windows of a convolution read from a stored image
 convolution.py       convolutions: a dense layer on unfolded pixels
@@ -25,23 +25,27 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.families.attention.attributes import AttentionAttributes
 from wse_sim.whole.regions.attention import Attention
 from wse_sim.whole.regions.attention_bands import BandedAttention
-from wse_sim.whole.regions.contract import POINTWISE, Inlet, Ports, RegionKind
+from wse_sim.whole.regions.contract import POINTWISE, Inlet, Kinds, Ports, RegionKind
 from wse_sim.whole.regions.convolution import Convolution, FlowingConvolution
 from wse_sim.whole.regions.dense import Dense
 from wse_sim.whole.regions.dense_shared import SharedDense
 from wse_sim.whole.regions.dense_streaming import Flowing
 from wse_sim.whole.regions.depthwise import Depthwise
+from wse_sim.whole.regions.element_work import WorkRegion
 from wse_sim.whole.regions.leading_rows import JoinedRows
 from wse_sim.whole.regions.norm import NormRegion
 from wse_sim.whole.regions.pointwise import Pointwise
 from wse_sim.whole.regions.pooling import Pooling
-from wse_sim.whole.regions.rotation import Rotation
 from wse_sim.whole.regions.softmax import SoftmaxRegion
 
-KINDS: dict[str, type[RegionKind]] = {
-    kind.family: kind
-    for kind in (Dense, NormRegion, SoftmaxRegion, Attention, Convolution, Pooling, JoinedRows)
-} | dict.fromkeys(POINTWISE, Pointwise)
+KINDS: Kinds[RegionKind] = Kinds(
+    {
+        kind.family: kind
+        for kind in (Dense, NormRegion, SoftmaxRegion, Attention, Convolution, Pooling, JoinedRows)
+    }
+    | dict.fromkeys(POINTWISE, Pointwise),
+    WorkRegion,
+)
 """Kinds of regions by kernel family: the families that the whole-fabric simulation supports."""
 
 
@@ -56,8 +60,6 @@ def region_of(graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) ->
     """Return the region of a stage, in the program variant with the fewest cycles."""
     if Depthwise.is_for(kernel):
         return Depthwise(graph, kernel, stage, wafer)
-    if Rotation.is_for(kernel):
-        return Rotation(graph, kernel, stage, wafer)
     if kernel.family == "attention" and AttentionAttributes.of(kernel.attrs).bands > 1:
         return BandedAttention(graph, kernel, stage, wafer)
     found = KINDS[kernel.family](graph, kernel, stage, wafer)

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,9 @@ from wse_sim.errors import ModelError
 from wse_sim.fabric.format.builder import Builder
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.on_tables import OnTables
 from wse_sim.kernels.contract.equations import ceil_div
+from wse_sim.kernels.contract.registry import family
 from wse_sim.whole.areas import FabricPlace
 from wse_sim.whole.paths import STEPS, Cell
 
@@ -32,8 +34,9 @@ IMAGES = ("conv2d", "pool2d")
 IMAGE_AXES = 4  # samples, channels, lines, columns
 HEAD_AXES = 4  # samples, heads, tokens, features of a head
 POINTWISE = ("elementwise", "activation", "generated")
-"""Families that work element by element."""
+"""Families of chains of operators on elements."""
 Floats = NDArray[np.float32]
+K = TypeVar("K", bound="PlacedKernel")
 IntArray = NDArray[np.integer]
 
 
@@ -232,6 +235,32 @@ class RegionKind(PlacedKernel):
         """Write the buffers, core classes and routes."""
 
 
+def has_work(name: str) -> bool:
+    """Return whether a family describes the work of a core on its elements (:mod:`wse_sim.kernels.contract.element_work`)."""
+    return isinstance(family(name), OnTables)
+
+
+def is_pointwise(name: str) -> bool:
+    """Return whether a family works element by element: operands and result have the same words, in the same order."""
+    return name in POINTWISE or has_work(name)
+
+
+class Kinds(dict[str, type[K]]):
+    """Kinds of regions by kernel family; families that describe their work have the kind `of_work`."""
+
+    def __init__(self, kinds: Mapping[str, type[K]], of_work: type[K]) -> None:
+        super().__init__(kinds)
+        self.of_work = of_work
+
+    def __missing__(self, name: str) -> type[K]:
+        if has_work(name):
+            return self.of_work
+        raise KeyError(name)
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or (isinstance(name, str) and has_work(name))
+
+
 def refused(kernel: Kernel, what: str, remedy: str) -> ModelError:
     """Return the error for a kernel that is not supported."""
     return ModelError(f"kernel '{kernel.name}' {what}; {remedy}")
@@ -274,7 +303,7 @@ def _images(graph: KernelGraph) -> set[str]:
     """Return the tensors that travel pixel by pixel."""
     ends = [{*kernel.inputs, *kernel.outputs} for kernel in graph.kernels if kernel.family in IMAGES]
     found = set[str]().union(*ends)
-    passing = [{*kernel.inputs, *kernel.outputs} for kernel in graph.kernels if kernel.family in POINTWISE]
+    passing = [{*kernel.inputs, *kernel.outputs} for kernel in graph.kernels if is_pointwise(kernel.family)]
     while joined := [names for names in passing if names & found and not names <= found]:
         found.update(*joined)
     return found

@@ -28,7 +28,6 @@ from wse_sim.whole.regions.contract import (
     rows_in_turn,
     stream_order,
 )
-from wse_sim.whole.regions.rotation_tables import check_rotation, is_rotation
 from wse_sim.whole.regions.shared_color import (
     RELAY_SLOTS,
     alternate,
@@ -53,7 +52,7 @@ class PointwisePlace(PlacedKernel):
     @property
     def takes_whole(self) -> bool:
         """Whether a slow function is applied: the last core then begins with the last words."""
-        return not SPECIAL_FUNCTIONS.isdisjoint(operators_of(self.kernel))
+        return not SPECIAL_FUNCTIONS.isdisjoint(self.operators)
 
     def _make_room(self) -> None:
         """Turn compute columns into moving columns if there are too few for the inlets."""
@@ -77,9 +76,6 @@ class PointwisePlace(PlacedKernel):
     @classmethod
     def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
         """Check that all operators have programs, and that each has its operand, in the shape of the result."""
-        if is_rotation(kernel):
-            check_rotation(graph, kernel)
-            return
         ops = operators_of(kernel)
         for op in ops:
             if op not in (*BINARY, *MAPPED, *FUNCTIONS):

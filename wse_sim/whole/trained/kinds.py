@@ -3,19 +3,24 @@
 from wse_sim.compiler.plan import Stage
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
-from wse_sim.whole.regions.contract import POINTWISE
+from wse_sim.whole.regions.contract import POINTWISE, Kinds
 from wse_sim.whole.trained.attention import TrainedAttention
 from wse_sim.whole.trained.contract import TrainedKind
 from wse_sim.whole.trained.convolution import TrainedConvolution
 from wse_sim.whole.trained.dense import TrainedDense
+from wse_sim.whole.trained.element_work import TrainedWork
 from wse_sim.whole.trained.norm import TrainedNorm
 from wse_sim.whole.trained.pointwise import TrainedPointwise
 from wse_sim.whole.trained.pooling import TrainedPooling
 
-TRAINED: dict[str, type[TrainedKind]] = {
-    kind.family: kind
-    for kind in (TrainedAttention, TrainedConvolution, TrainedDense, TrainedNorm, TrainedPooling)
-} | dict.fromkeys(POINTWISE, TrainedPointwise)
+TRAINED: Kinds[TrainedKind] = Kinds(
+    {
+        kind.family: kind
+        for kind in (TrainedAttention, TrainedConvolution, TrainedDense, TrainedNorm, TrainedPooling)
+    }
+    | dict.fromkeys(POINTWISE, TrainedPointwise),
+    TrainedWork,
+)
 """Trainable kinds of regions, by kernel family."""
 
 
