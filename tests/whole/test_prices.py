@@ -114,6 +114,19 @@ def test_the_losses_of_samples_of_one_row_keep_the_pace():
     assert free_step_cycles(plan) == pytest.approx(found.engine_step, rel=0.05)
 
 
+@pytest.mark.parametrize("loss", ["squared error", "cross entropy"])
+def test_cores_in_rotation_are_those_of_the_program(loss):
+    """Every core takes one of the eight samples of a round.  The pace alone would need nine or 16 cores, and the last layer
+    has four rows.
+    """
+    model = nn.Sequential(nn.Linear(16, 6), nn.ReLU(), nn.Linear(6, 20))
+    graph = api.lower(model, (torch.zeros(1, 16),), training=True, optimizer="sgd")
+    plan = planned(graph, replicas=1, loss=loss)
+    stepped = trained_network(planned(inputs_over_rows(graph), replicas=1), plan.batch, 0.0, loss)
+    assert plan.stages[-1].region.cores == len(stepped.loss_place.cores) == plan.round_samples == 8
+    assert all(0 <= one.region.row <= WAFER.rows - one.region.rows for one in plan.stages)
+
+
 def test_layers_around_attention_have_columns_for_its_bands():
     """Two heads are two bands, whose queries come in two bundles. With one column of outputs the layers around could send only
     one, and the bands would be 37 % slower than their price; so the layers get two columns.

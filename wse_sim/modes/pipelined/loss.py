@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from math import ceil
 
 from wse_sim.compiler.plan import CoreMemory, Region, Stage, Stream, waiting_bytes
-from wse_sim.compiler.streams import HOST, copy_name
+from wse_sim.compiler.streams import HOST, copy_name, plain_name
 from wse_sim.errors import ModelError
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.hardware import Wafer
@@ -101,6 +101,15 @@ def with_loss(plan: PipelinedPlan, loss: str, cores: int | None = None) -> Pipel
     return dataclasses.replace(plan, stages=tuple(stages), streams=tuple(streams))
 
 
+def without_loss(plan: PipelinedPlan) -> PipelinedPlan:
+    """Return the plan without the stages that :func:`with_loss` has added."""
+    return dataclasses.replace(
+        plan,
+        stages=tuple(stage for stage in plan.stages if stage.kernels),
+        streams=tuple(stream for stream in plan.streams if plain_name(stream.consumer) != LOSS),
+    )
+
+
 def _cores_within(last: Stage, rows: int, rotation: int) -> int:
     """Return the number of cores for the loss next to the region of the last stage."""
     most = last.region.rows
@@ -112,7 +121,9 @@ def _cores_within(last: Stage, rows: int, rotation: int) -> int:
 def _stage(last: Stage, loss: str, rows: int, logits: int, count: int, wafer: Wafer) -> Stage:
     place = last.region
     moving = place.cols - place.compute_cores // place.rows
-    region = Region(place.row + place.rows - count, max(place.col, place.col + moving - 1), count, 1, count)
+    # More cores than the region has rows go on to the north, and to the south from the edge.
+    first = max(0, place.row + place.rows - count)
+    region = Region(first, max(place.col, place.col + moving - 1), count, 1, count)
     # A region is described by the cycles per sample of its busiest core.
     each = 1 / count if rows == 1 else ceil_div(rows, count)
     forward, backward = (each * cycles for cycles in loss_cycles(loss, logits, wafer))
