@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.drawn_models import Around
 from tests.whole.test_regions import Heads
 from wse_sim import api
 from wse_sim.errors import ModelError
@@ -112,6 +113,28 @@ def test_the_losses_of_samples_of_one_row_keep_the_pace():
     assert loss.cycles_per_sample < 1.1 * max(one.cycles_per_sample for one in layers)
     found = compare_training(planned(inputs_over_rows(graph), replicas=1), "squared error")
     assert free_step_cycles(plan) == pytest.approx(found.engine_step, rel=0.05)
+
+
+@pytest.mark.parametrize("tokens", [48, 96])
+def test_a_residual_that_no_core_can_store_is_named(tokens):
+    """One core stores the residual of a sample in at most 0.7 of 48 KiB: 2 bytes of 48 x 256 numbers fit, 2 bytes of
+    96 x 256 numbers are 49,152.  Then there is no program of rounds, and the plan says why.
+    """
+    model = Around(256, nn.Sequential(nn.LayerNorm(256), nn.Linear(256, 256)), nn.Identity())
+    plan = planned(
+        api.lower(model, (torch.zeros(1, tokens, 256),), training=True, optimizer="sgd"), replicas=1
+    )
+    note = next(note for note in plan.notes if note.startswith("schedule: "))
+    if tokens == 48:
+        assert plan.round_samples > 0
+        assert "all forward passes before the backward passes" in note
+    else:
+        assert plan.round_samples == 0
+        assert "passes alternate" in note
+        assert (
+            "does not have room for a sample of the residual 'first.out': it takes 49,152 bytes, limit"
+            in note
+        )
 
 
 @pytest.mark.parametrize("loss", ["squared error", "cross entropy"])

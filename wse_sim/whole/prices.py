@@ -146,8 +146,9 @@ def scheduled(found: Plan | Infeasible, schedule: str | None) -> Plan | Infeasib
         return plan
     try:
         plan = in_program_rounds(plan)
-    except ModelError:  # no program for this plan: building it says so, a price needs none
-        return plan
+    except ModelError as told:
+        why = f"the programs of the fabric, which train in rounds, do not fit this plan ({_reason(told)})"
+        return _noted(plan, f"schedule: forward and backward passes alternate, because {why}")
     note = (
         f"schedule: rounds of {plan.round_samples} of {plan.batch} samples, all forward passes before the backward passes, as the programs "
         "of the fabric train; schedule=1f1b would alternate them"

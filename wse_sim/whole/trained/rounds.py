@@ -167,8 +167,7 @@ def most_of(region: TrainedKind) -> int:
     most = region.most_in_flight()
     if most < 1:
         raise ModelError(
-            f"a core of '{region.name}' does not have room for what the backward pass of a sample needs; use more cores or shorter "
-            "samples"
+            f"a core of '{region.name}' does not have room for {region.too_large}; use more cores or shorter samples"
         )
     return most
 
