@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.drawn_models import Around
+from benchmarks.drawn_models import Around, drawn
 from tests.whole.test_regions import Heads
 from wse_sim import api
 from wse_sim.errors import ModelError
@@ -21,6 +21,7 @@ from wse_sim.modes.pipelined.run import free_step_cycles
 from wse_sim.whole import compare_training, compare_with_engine, inputs_over_rows, prices
 from wse_sim.whole.bundles import late_paces, regions_with_bundles
 from wse_sim.whole.trained import trained_network
+from wse_sim.whole.trained.rounds import in_program_rounds
 
 WAFER = load_wafer("wse2").derive(rows=32, cols=32, program_rows=32, program_cols=32, io_channels_per_edge=8)
 
@@ -113,6 +114,25 @@ def test_the_losses_of_samples_of_one_row_keep_the_pace():
     assert loss.cycles_per_sample < 1.1 * max(one.cycles_per_sample for one in layers)
     found = compare_training(planned(inputs_over_rows(graph), replicas=1), "squared error")
     assert free_step_cycles(plan) == pytest.approx(found.engine_step, rel=0.05)
+
+
+def test_a_plan_for_rounds_shortens_the_slowest_forward_plus_the_slowest_backward_pass():
+    """Norms and layers divide a sample's time differently between the passes, so regions with equal sums leave one pass of
+    each too slow in rounds.  A plan for alternating passes keeps a pace that is no longer, the plan for rounds has shorter ones.
+    """
+    case = drawn(14)
+    graph = api.lower(case.model, (torch.zeros(1, *case.shape),), training=True, optimizer="sgd")
+    how = {"replicas": 1, "placer": case.placer, "prices": "composed"}
+    plan, other = (planned(graph, case.wafer(), **how, schedule=one) for one in (None, "1f1b"))
+    turned = in_program_rounds(other)
+    assert plan.round_samples == turned.round_samples == 8
+    longest = [
+        sum(max(getattr(one, f"{name}_cycles") for one in found.stages) for name in ("forward", "backward"))
+        for found in (plan, turned)
+    ]
+    assert longest[0] < 0.9 * longest[1]
+    assert free_step_cycles(plan) < 0.9 * free_step_cycles(turned)
+    assert other.pace_cycles <= plan.pace_cycles
 
 
 @pytest.mark.parametrize("tokens", [48, 96])
