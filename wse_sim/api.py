@@ -151,9 +151,10 @@ def compile(  # noqa: A001  (the word of the field)
         return chosen.compile(graph, system, fixed)
     from wse_sim.whole.prices import plan_with
 
-    return plan_with(
-        fixed.prices, graph, wafer, lambda one: chosen.compile(one, system, fixed), fixed.schedule
-    )
+    def compiler(one: KernelGraph, schedule: str | None = fixed.schedule) -> Plan | Infeasible:
+        return chosen.compile(one, system, fixed.replace(schedule=schedule))
+
+    return plan_with(fixed.prices, graph, wafer, compiler, fixed.schedule)
 
 
 def plan_of(graph: KernelGraph, options: RunOptions, mode: str | None = None) -> Plan | Infeasible:

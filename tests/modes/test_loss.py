@@ -78,8 +78,33 @@ def test_samples_in_rotation_on_paper() -> None:
     one, back = loss_cycles("cross entropy", 20, plan.wafer)
     stage = with_loss(plan, "cross entropy", 4).stages[-1]
     assert (stage.forward_cycles, stage.backward_cycles) == (one / 4, back / 4)
-    assert stage.region.cores == 4
-    assert with_loss(plan, "squared error", 16).stages[-1].forward_cycles == 10
+    assert stage.region.cores == stage.rotation == 4
+    stage = with_loss(plan, "squared error", 16).stages[-1]
+    assert stage.forward_cycles == 10
+    assert stage.rotation == 10  # of 16: after 10 samples of 10 cycles the first core is done with its 92
+
+
+def test_cores_in_rotation_shorten_no_sample() -> None:
+    """A batch of one takes as long with 16 cores as with one, but for hops along the column.  16 samples on 16 cores take
+    one turn of 4070 cycles, on one core they take 16.
+    """
+    plan = dataclasses.replace(training_plan((64, 64), 24, batch=1), round_samples=1)
+    one, shared = (free_step_cycles(with_loss(plan, "cross entropy", cores)) for cores in (1, 16))
+    assert shared == pytest.approx(one, abs=40)
+    turn, _ = loss_cycles("cross entropy", 64, plan.wafer)
+    many = dataclasses.replace(training_plan((64, 64), 24, batch=16), round_samples=16)
+    assert turn < free_step_cycles(with_loss(many, "cross entropy", 16)) < 1.5 * turn
+    assert 16 * turn < free_step_cycles(with_loss(many, "cross entropy", 1)) < 17 * turn
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("sizes", "side", "batch", "loss"),
+    [((14, 51, 50), 16, 5, "squared error"), ((16, 50, 32), 32, 8, "cross entropy")],
+)
+def test_few_samples_wait_for_a_whole_loss(sizes: tuple[int, ...], side: int, batch: int, loss: str) -> None:
+    """Every sample has a core of its own, whose time is much of the step: the engine is within a tenth of the fabric."""
+    assert abs(compare_training(training_plan(sizes, side, batch=batch), loss).difference) < 0.1
 
 
 def test_rows_of_a_sample_are_shared_out() -> None:
@@ -163,7 +188,9 @@ def test_a_loss_without_a_kernel_is_priced_again_with_other_constants(loss: str)
     stage = again.stages[-1]
     assert stage.forward_cycles == pytest.approx(fresh.forward_cycles)
     assert dict(stage.forward_parts) == pytest.approx(dict(fresh.forward_parts))
-    assert stage.forward_cycles > plan.stages[-1].forward_cycles
+    assert stage.rotation == fresh.rotation
+    alone, before = (one.rotation * one.forward_cycles for one in (stage, plan.stages[-1]))
+    assert alone > before  # words bind the pace of 8 cores, whose time is longer all the same
     mode = Pipelined()
     machines = [(plan.wafer, plan.cluster), (wafer, plan.cluster)]
     drawn = mode.drawn_figures(plan, machines)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.drawn_models import Around, drawn
 from tests.whole.test_regions import Heads
 from wse_sim import api
 from wse_sim.errors import ModelError
@@ -20,6 +21,7 @@ from wse_sim.modes.pipelined.run import free_step_cycles
 from wse_sim.whole import compare_training, compare_with_engine, inputs_over_rows, prices
 from wse_sim.whole.bundles import late_paces, regions_with_bundles
 from wse_sim.whole.trained import trained_network
+from wse_sim.whole.trained.rounds import in_program_rounds
 
 WAFER = load_wafer("wse2").derive(rows=32, cols=32, program_rows=32, program_cols=32, io_channels_per_edge=8)
 
@@ -112,6 +114,60 @@ def test_the_losses_of_samples_of_one_row_keep_the_pace():
     assert loss.cycles_per_sample < 1.1 * max(one.cycles_per_sample for one in layers)
     found = compare_training(planned(inputs_over_rows(graph), replicas=1), "squared error")
     assert free_step_cycles(plan) == pytest.approx(found.engine_step, rel=0.05)
+
+
+def test_a_plan_for_rounds_shortens_the_slowest_forward_plus_the_slowest_backward_pass():
+    """Norms and layers divide a sample's time differently between the passes, so regions with equal sums leave one pass of
+    each too slow in rounds.  A plan for alternating passes keeps a pace that is no longer, the plan for rounds has shorter ones.
+    """
+    case = drawn(14)
+    graph = api.lower(case.model, (torch.zeros(1, *case.shape),), training=True, optimizer="sgd")
+    how = {"replicas": 1, "placer": case.placer, "prices": "composed"}
+    plan, other = (planned(graph, case.wafer(), **how, schedule=one) for one in (None, "1f1b"))
+    turned = in_program_rounds(other)
+    assert plan.round_samples == turned.round_samples == 8
+    longest = [
+        sum(max(getattr(one, f"{name}_cycles") for one in found.stages) for name in ("forward", "backward"))
+        for found in (plan, turned)
+    ]
+    assert longest[0] < 0.9 * longest[1]
+    assert free_step_cycles(plan) < 0.9 * free_step_cycles(turned)
+    assert other.pace_cycles <= plan.pace_cycles
+
+
+@pytest.mark.parametrize("tokens", [48, 96])
+def test_a_residual_that_no_core_can_store_is_named(tokens):
+    """One core stores the residual of a sample in at most 0.7 of 48 KiB: 2 bytes of 48 x 256 numbers fit, 2 bytes of
+    96 x 256 numbers are 49,152.  Then there is no program of rounds, and the plan says why.
+    """
+    model = Around(256, nn.Sequential(nn.LayerNorm(256), nn.Linear(256, 256)), nn.Identity())
+    plan = planned(
+        api.lower(model, (torch.zeros(1, tokens, 256),), training=True, optimizer="sgd"), replicas=1
+    )
+    note = next(note for note in plan.notes if note.startswith("schedule: "))
+    if tokens == 48:
+        assert plan.round_samples > 0
+        assert "all forward passes before the backward passes" in note
+    else:
+        assert plan.round_samples == 0
+        assert "passes alternate" in note
+        assert (
+            "does not have room for a sample of the residual 'first.out': it takes 49,152 bytes, limit"
+            in note
+        )
+
+
+@pytest.mark.parametrize("loss", ["squared error", "cross entropy"])
+def test_cores_in_rotation_are_those_of_the_program(loss):
+    """Every core takes one of the eight samples of a round.  The pace alone would need nine or 16 cores, and the last layer
+    has four rows.
+    """
+    model = nn.Sequential(nn.Linear(16, 6), nn.ReLU(), nn.Linear(6, 20))
+    graph = api.lower(model, (torch.zeros(1, 16),), training=True, optimizer="sgd")
+    plan = planned(graph, replicas=1, loss=loss)
+    stepped = trained_network(planned(inputs_over_rows(graph), replicas=1), plan.batch, 0.0, loss)
+    assert plan.stages[-1].region.cores == len(stepped.loss_place.cores) == plan.round_samples == 8
+    assert all(0 <= one.region.row <= WAFER.rows - one.region.rows for one in plan.stages)
 
 
 def test_layers_around_attention_have_columns_for_its_bands():

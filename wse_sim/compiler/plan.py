@@ -104,7 +104,8 @@ class Stage:
     `forward_cycles` and `backward_cycles` are per sample, `update_cycles` are per batch. `forward_parts` and
     `backward_parts` split the cycles by cause (:data:`CAUSES`). A `barrier` stage contracts over the rows of
     a sample (attention): it emits nothing before it has read all rows. Other stages emit the first of their
-    `rows_per_sample` rows after one row's time.
+    `rows_per_sample` rows after one row's time. If several cores take whole samples in `rotation`, the cycles are
+    those of the region per sample, and one sample takes `rotation` times as many on its core.
     """
 
     name: str
@@ -124,6 +125,7 @@ class Stage:
     flops_per_sample: int
     replica: int = 0
     latency_cycles: float = 0.0  # fill of the rectangle in either pass, before the first row leaves
+    rotation: int = 1  # samples that the region works on at one time
 
     @property
     def cycles_per_sample(self) -> float:

@@ -93,7 +93,7 @@ class ShelfTable:
         assert group is not None  # only open kinds are widened
         prices = self._prices(group, (kind, strip, step), slice(first, last), slice(known, end))
         add_widths(
-            *(whole, known, prices.time(self._sizer.update_samples), np.ascontiguousarray(prices.memory)),
+            *(whole, known, self._sizer.times(prices), np.ascontiguousarray(prices.memory)),
             *(float(self._sizer.held_bytes(group)), self.heights[first:last], self._widths[known:end]),
             float(self._sizer.wafer.sram_usable_bytes),
         )
@@ -116,4 +116,4 @@ def times_held(
     in SRAM.
     """
     memory = prices.memory + sizer.held_bytes(group) / cores
-    return np.where(memory <= sizer.wafer.sram_usable_bytes, prices.time(sizer.update_samples), np.inf)
+    return np.where(memory <= sizer.wafer.sram_usable_bytes, sizer.times(prices), np.inf)

@@ -165,7 +165,7 @@ class ShelfPlacer:
         found = self._tables.get(limit)
         if found is None:
             shared, stages = self.sizer.tables, (limit, self._all_kinds)
-            key = (*stages, self.sizer.update_samples)
+            key = (*stages, (self.sizer.update_samples, self.sizer.forward_fraction))
             if key not in shared:
                 for other, table in shared.items():  # a search uses one of them after the other
                     if isinstance(table, ShelfTable) and other[:-1] == stages:

@@ -16,6 +16,10 @@ With R replicas every stage exists R times, so R times the fewest cores must fit
 Weights are updated once in n samples. A sizer for n (:meth:`Sizer.amortised`) counts ``update / n`` in the
 time of a stage, so that a stage with a long update gets more cores if the batch is short.
 
+In rounds all forward passes precede all backward passes, so a sample takes the slowest forward pass plus the slowest
+backward pass. A sizer for rounds (:meth:`Sizer.in_rounds`) gives forward passes a fraction phi of T: the time of a stage
+is ``max(forward / phi, backward / (1 - phi))``, so that T bounds that sum.
+
 This is one file, because a sizer is one object: its tables of times and memory answer every query about a
 stage.
 """
@@ -229,9 +233,12 @@ class ShapePrices:
         parts = self.forward, self.backward, self.update, self.fill, self.memory
         return tuple(float(part[index]) for part in parts)
 
-    def time(self, update_samples: float | None) -> FloatArray:
-        """Return the cycles per sample (n,), with a part of the update if `update_samples` is a number."""
+    def time(self, update_samples: float | None, forward_fraction: float | None = None) -> FloatArray:
+        """Return the cycles per sample (n,), with a part of the update if `update_samples` is a number, in rounds if
+        `forward_fraction` is one."""
         time = self.forward + self.backward
+        if forward_fraction is not None:
+            time = np.maximum(self.forward / forward_fraction, self.backward / (1 - forward_fraction))
         return time if update_samples is None else time + self.update / update_samples
 
 
@@ -258,6 +265,9 @@ class Sizer:
         self.prices = prices
         self.replicas = replicas
         self.update_samples: float | None = None  # samples per update; None: updates are not counted
+        self.forward_fraction: float | None = (
+            None  # of the time of a sample in rounds; None: passes alternate
+        )
         self.groups = make_groups(graph, wafer)
         index = {name: g.name for g in self.groups for name in (k.name for k in g.kernels)}
         forward = {g.name for g in self.groups}
@@ -298,7 +308,7 @@ class Sizer:
         reused.
         """
         other = Sizer(self.graph, wafer, self.prices, self.replicas, self.again)
-        other.update_samples = self.update_samples
+        other.update_samples, other.forward_fraction = self.update_samples, self.forward_fraction
         other._cache, other._prices, other.tables = self._cache, self._prices, self.tables
         self._share_samples(other)
         return other
@@ -357,10 +367,22 @@ class Sizer:
         prices are reused.
         """
         other = Sizer(self.graph, self.wafer, self.prices, self.replicas, self.again)
-        other.update_samples = samples
+        other.update_samples, other.forward_fraction = samples, self.forward_fraction
         other._prices, other.tables = self._prices, self.tables
         self._share_samples(other)
         return other
+
+    def in_rounds(self, forward_fraction: float | None) -> Sizer:
+        """Return a sizer of the same stages for rounds, with that fraction of a sample's time for its forward pass; None
+        lets passes alternate. Prices are reused."""
+        other = copy(self)
+        other.forward_fraction = forward_fraction
+        other._cache, other._front_of = {}, None
+        return other
+
+    def times(self, prices: ShapePrices) -> FloatArray:
+        """Return the cycles per sample (n,) that the sizer compares."""
+        return prices.time(self.update_samples, self.forward_fraction)
 
     def shape_prices(self, group: Group, shapes: Shapes) -> ShapePrices:
         """Return the prices of many shapes of a stage, cached for equal stages.
@@ -491,7 +513,7 @@ class Sizer:
         return Candidates(
             rows,
             cols,
-            found.time(self.update_samples),
+            self.times(found),
             found.memory,
             self.held_bytes(group),
             found.fill,

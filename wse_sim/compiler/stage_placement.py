@@ -44,7 +44,7 @@ class StageShapes:
         prices = sizer.shape_prices(group, Shapes.grid(self._rows, inner))
         cores = np.outer(self._rows, self._cols)
         memory = prices.memory.reshape(cores.shape) + sizer.held_bytes(group) / cores
-        time = prices.time(sizer.update_samples).reshape(cores.shape) / target
+        time = sizer.times(prices).reshape(cores.shape) / target
         self._time = np.where(memory <= wafer.sram_usable_bytes, time, np.inf)  # (rows, cols)
         self._key: Hashable = (sizer.kind(group), target)
 

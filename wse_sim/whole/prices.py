@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from wse_sim.compiler.plan import Infeasible, Plan
@@ -23,6 +24,7 @@ from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.hardware import Wafer
 from wse_sim.modes.base import expect
+from wse_sim.modes.pipelined.estimate import step_cycles
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole.bundles import settled
 from wse_sim.whole.coverage import check_wafer
@@ -30,7 +32,9 @@ from wse_sim.whole.lower import is_laid, priced_graph, with_programs, without_pr
 from wse_sim.whole.trained.coverage import check_any
 from wse_sim.whole.trained.rounds import in_program_rounds
 
-Compiler = Callable[[KernelGraph], Plan | Infeasible]
+Compiler = Callable[..., Plan | Infeasible]
+"""Makes the plan of a graph, with the user's schedule or, as a second argument, another one."""
+ALTERNATING = "1f1b"
 AUTO, COMPOSED, PLAIN = "auto", "composed", "plain"
 
 
@@ -104,7 +108,7 @@ def plan_with(
             check_any(with_programs(graph))
         except ModelError:  # the simulation states it
             return compiler(graph)
-        return scheduled(settled(graph, compiler), schedule)
+        return _scheduled(graph, compiler, schedule)
     if prices == PLAIN:
         return _noted(compiler(graph), _plain_note("prices=plain is set"))
     try:
@@ -118,7 +122,7 @@ def plan_with(
             ) from told
         return _noted(compiler(graph), _plain_note(_reason(told)))
     try:
-        found = scheduled(settled(composed.graph, compiler), schedule)
+        found = _scheduled(composed.graph, compiler, schedule)
     except WseError as told:
         if prices == COMPOSED:
             raise
@@ -137,17 +141,26 @@ def _reason(told: WseError) -> str:
     return str(told).rpartition("; ")[0] or str(told)
 
 
-def scheduled(found: Plan | Infeasible, schedule: str | None) -> Plan | Infeasible:
-    """Return the plan with the rounds of the network's program, and a note; inference and a stated schedule stay."""
-    if isinstance(found, Infeasible) or schedule is not None:
+def _scheduled(graph: KernelGraph, compiler: Compiler, schedule: str | None) -> Plan | Infeasible:
+    """Plan a laid graph; in training with the rounds of the network's program and a note, unless the user states a
+    `schedule`.
+
+    Of the plan for alternating passes and the plan for rounds, the faster one in rounds is taken.
+    """
+    if not graph.training or schedule is not None:
+        return settled(graph, compiler)
+    found = compiler(graph, ALTERNATING)
+    if isinstance(found, Infeasible):
         return found
-    plan = expect(found, PipelinedPlan)
-    if not plan.graph.training:
-        return plan
     try:
-        plan = in_program_rounds(plan)
-    except ModelError:  # no program for this plan: building it says so, a price needs none
-        return plan
+        plan = in_program_rounds(expect(found, PipelinedPlan))
+    except ModelError as told:
+        why = f"the programs of the fabric, which train in rounds, do not fit this plan ({_reason(told)})"
+        return _noted(found, f"schedule: forward and backward passes alternate, because {why}")
+    other = compiler(graph, None)
+    if not isinstance(other, Infeasible):
+        with suppress(ModelError):
+            plan = min(plan, in_program_rounds(expect(other, PipelinedPlan)), key=step_cycles)
     note = (
         f"schedule: rounds of {plan.round_samples} of {plan.batch} samples, all forward passes before the backward passes, as the programs "
         "of the fabric train; schedule=1f1b would alternate them"

@@ -9,7 +9,7 @@ A single sample passes every stage as in :mod:`wse_sim.modes.pipelined.region`::
     end          max(begin + f_k, max over inputs of their end + h + f_k / n_k)
     rows leave   from begin + (end - begin) / n_k + l_k to end + l_k
 
-and returns along the same streams with ``b_k``. With s_k the start of its forward pass at stage k, t_k of its
+and returns along the same streams with ``b_k``. R cores in rotation take R times as long for one sample. With s_k the start of its forward pass at stage k, t_k of its
 backward pass and E_k the end of that, samples follow each other at the pace of the slowest loop::
 
     hold_k = E_k - s_k                                        time that a stage stores a sample
@@ -18,7 +18,7 @@ backward pass and E_k the end of that, samples follow each other at the pace of 
     high = E + (N - 1) max(T, P)                              no stage works on before the first gradient is back
     low  = max(E + (N - 1) max(P, f_k, b_k), s_k + N (f_k + b_k) + max(E - E_k, u_k))      none ever waits
     step = (high + low) / 2                                   training: fill, samples, drain, update
-    step = R E' + (N - R) max(max f_k + max b_k, link) + max u_k       training in R rounds; E' is E without updates
+    step = r E' + (N - r) max(max f_k + max b_k, link) + max u_k       training in r rounds; E' is E without updates
     step = N T                                                inference: batches follow without a gap
 
 The formula ignores conflicts of forward and backward passes in a region. The simulation includes them and
@@ -157,6 +157,7 @@ def _passes(
     begin, end = {}, {}
     for stage in stages:
         cycles, fill = stage.backward_cycles if backward else stage.forward_cycles, stage.latency_cycles
+        cycles *= stage.rotation
         start = last[stage.name] if stage.barrier else first[stage.name]
         done = max(start + cycles, last[stage.name] + cycles / stage.rows_per_sample)
         begun = start + (done - start) / stage.rows_per_sample

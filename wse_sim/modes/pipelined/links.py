@@ -4,7 +4,7 @@ The timeline of a pipelined run shows the bundles of links that streams occupy l
 which the words of one sample leave the producer, from its first row to its last, but at least the time that
 the bundle needs for them::
 
-    end      max(begin + s, max over inputs of (their end + h) + s / n) + fill      (as in the region)
+    end      max(begin + s, max over inputs of (their end + h) + s / n) + fill      (as in the region, rotation too)
     start    min(start of the pass + (end of the pass - start) / n + fill, end - bytes / (width B))
 """
 
@@ -129,13 +129,14 @@ def _pass_ends(run: PipelinedRun, begins: dict[tuple[str, str], list[float]]) ->
     ends: dict[Lane, list[float]] = {}
     for lane in TopologicalSorter(before).static_order():
         stage = lane.region.stage
-        found = []
+        found, starts = [], _starts(lane)
         for sample, begin in enumerate(begins[stage.name, lane.name]):
             arrivals = [ends[k.other][sample] + k.other.fill + k.travel for k in lane.before]
             if lane is lane.region.backward and lane.region.is_sink:
                 arrivals.append(ends[lane.region.forward][sample] + stage.latency_cycles)
             last = max(arrivals, default=0.0)
-            end = begin + lane.cycles
-            found.append(max(end, last + lane.cycles / stage.rows_per_sample) if arrivals else end)
+            alone = stage.rotation * lane.cycles
+            end = max(begin + lane.cycles, starts[sample] + alone)
+            found.append(max(end, last + alone / stage.rows_per_sample) if arrivals else end)
         ends[lane] = found
     return ends

@@ -12,7 +12,8 @@ rows of one core (1 / L of a sample if samples have one row); o start of a vecto
                                                            e an exponential or a logarithm, d a division
     gradients out   n / 2 + 1                              in the backward pass
 
-The core that hands the rows to the others takes n / 2 cycles per row.
+The core that hands the rows to the others takes n / 2 cycles per row. So 1 / L of a sample's time is the pace of cores
+in rotation, and all of it the delay of its gradient.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from collections.abc import Mapping
 from math import ceil
 
 from wse_sim.compiler.plan import CoreMemory, Region, Stage, Stream, waiting_bytes
-from wse_sim.compiler.streams import HOST, copy_name
+from wse_sim.compiler.streams import HOST, copy_name, plain_name
 from wse_sim.errors import ModelError
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.hardware import Wafer
@@ -100,6 +101,15 @@ def with_loss(plan: PipelinedPlan, loss: str, cores: int | None = None) -> Pipel
     return dataclasses.replace(plan, stages=tuple(stages), streams=tuple(streams))
 
 
+def without_loss(plan: PipelinedPlan) -> PipelinedPlan:
+    """Return the plan without the stages that :func:`with_loss` has added."""
+    return dataclasses.replace(
+        plan,
+        stages=tuple(stage for stage in plan.stages if stage.kernels),
+        streams=tuple(stream for stream in plan.streams if plain_name(stream.consumer) != LOSS),
+    )
+
+
 def _cores_within(last: Stage, rows: int, rotation: int) -> int:
     """Return the number of cores for the loss next to the region of the last stage."""
     most = last.region.rows
@@ -111,7 +121,9 @@ def _cores_within(last: Stage, rows: int, rotation: int) -> int:
 def _stage(last: Stage, loss: str, rows: int, logits: int, count: int, wafer: Wafer) -> Stage:
     place = last.region
     moving = place.cols - place.compute_cores // place.rows
-    region = Region(place.row + place.rows - count, max(place.col, place.col + moving - 1), count, 1, count)
+    # More cores than the region has rows go on to the north, and to the south from the edge.
+    first = max(0, place.row + place.rows - count)
+    region = Region(first, max(place.col, place.col + moving - 1), count, 1, count)
     # A region is described by the cycles per sample of its busiest core.
     each = 1 / count if rows == 1 else ceil_div(rows, count)
     forward, backward = (each * cycles for cycles in loss_cycles(loss, logits, wafer))
@@ -136,7 +148,13 @@ def _stage(last: Stage, loss: str, rows: int, logits: int, count: int, wafer: Wa
         ),
         flops_per_sample=0,
         replica=last.replica,
+        rotation=_rotation(loss, logits, count, wafer) if rows == 1 else 1,
     )
+
+
+def _rotation(loss: str, logits: int, count: int, wafer: Wafer) -> int:
+    """Return how many of `count` cores work at one time on samples of one row, whose words arrive one after the other."""
+    return min(count, ceil(loss_cycles(loss, logits, wafer)[0] / (logits / 2)))
 
 
 def _parts(loss: str, logits: int, each: float, forward: float, wafer: Wafer) -> Mapping[str, float]:
@@ -170,8 +188,12 @@ def repriced_loss(stage: Stage, plan: PipelinedPlan, wafer: Wafer) -> Stage:
     """Return the stage of a loss with the costs on `wafer`."""
     loss, logits, each = loss_rows(stage, plan)
     forward = loss_forward_cycles(stage, plan, wafer)
+    one_row = stage.rows_per_sample == 1
     return dataclasses.replace(
-        stage, forward_cycles=forward, forward_parts=_parts(loss, logits, each, forward, wafer)
+        stage,
+        forward_cycles=forward,
+        forward_parts=_parts(loss, logits, each, forward, wafer),
+        rotation=_rotation(loss, logits, stage.region.cores, wafer) if one_row else 1,
     )
 
 
@@ -184,7 +206,9 @@ def _between(leaving: Stream, last: Stage, stage: Stage, plan: PipelinedPlan) ->
     start = (last.region.row + last.region.rows - 1, last.region.col + last.region.cols - 1)
     hops = abs(start[0] - point[0]) + abs(start[1] - point[1])
     way = last.latency_cycles + hops * plan.wafer.hop_cycles
-    on_way = int(way / max(plan.pace_cycles, stage.cycles_per_sample))
+    # Cores in rotation take samples as they come, until all of them work.
+    pace = max(plan.pace_cycles, 0.0 if stage.rotation > 1 else stage.cycles_per_sample)
+    on_way = int(way / pace)
     return dataclasses.replace(
         leaving,
         capacity_samples=2 + on_way,

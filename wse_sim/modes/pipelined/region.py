@@ -23,6 +23,8 @@ obeys the same equations, with every stream reversed.
 * A pass has room if fewer than `capacity` samples wait in each stream out of it that the reader has not
   started.  A started sample is in the reader's store of activations, which has room for ``in_flight``
   samples from the start of forward to the end of backward.
+* If R cores take whole samples in rotation, a pass takes R s cycles on one of them, and begins when the pass R samples
+  before is over. The region's cores are taken for s of them.
 * Weights are updated in place after the last backward pass of the batch; the next batch waits for it.
 
 Time of a region: busy (charged) + stalled on input (a pass is open or has partly arrived, and rows are
@@ -34,6 +36,7 @@ occupy the region like all others, and count as stalled, spread evenly over the 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from math import inf
@@ -90,6 +93,7 @@ class Lane:
     _last_start: float = -inf
     _arrivals: dict[int, Arrival] = field(default_factory=dict)
     _alarm: Alarm | None = None  # set while the lane waits
+    _ends: deque[float] = field(default_factory=deque)  # of the latest passes, one per core in rotation
 
     def run(self) -> Events:
         """Process all batches."""
@@ -99,8 +103,8 @@ class Lane:
             while self.step_started < pipeline.size(step):
                 delay = self._delay(env.now)
                 if delay == 0.0:
-                    end = self._start(env.now)
-                    yield env.timeout(end - env.now)
+                    free = self._start(env.now)
+                    yield env.timeout(free - env.now)
                     region.settle(env.now)
                     self.finished += 1
                     region.pass_ended(self)
@@ -190,14 +194,17 @@ class Lane:
         return delay
 
     def _start(self, now: float) -> float:
+        """Start the pass of the next sample; return when the one after it can start."""
         region, sample = self.region, self.started
         stage, pipeline = region.stage, region.pipeline
         begin = max(region.taken_until, now)
         region.taken_until = end = begin + self.cycles
+        alone = stage.rotation * self.cycles  # on one core
+        end = max(end, now + alone)
         region.add_stalls(self.stalls)
         arrival = self._arrivals.pop(sample, None)
         if arrival is not None:
-            end = max(end, arrival.last + self.cycles / stage.rows_per_sample)
+            end = max(end, arrival.last + alone / stage.rows_per_sample)
         self.started += 1
         self.step_started += 1
         self._last_start = now
@@ -221,7 +228,10 @@ class Lane:
                     stage.name, name, "compute", begin, self.cycles, 0.0, sample, self.name, self.name, sample
                 )
             )
-        return end
+        if stage.rotation == 1:
+            return end
+        self._ends.append(end)
+        return max(now, self._ends.popleft()) if len(self._ends) == stage.rotation else now
 
 
 class Surroundings(Protocol):

@@ -21,6 +21,7 @@ from wse_sim.compiler.objectives import LATENCY, SHELVES, THROUGHPUT
 from wse_sim.compiler.pins import check_pins, pinned_replicas, pinned_size, settle_parts, uneven_copies
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.compiler.pricing import Prices
+from wse_sim.compiler.rounds import for_rounds, trains_in_rounds
 from wse_sim.compiler.scores import without_scores
 from wse_sim.compiler.shelves import Box, ShelfPlacer, area_bound_cycles, with_efficiency
 from wse_sim.compiler.sizing import Group, Sizer
@@ -228,6 +229,12 @@ def count_replicas(sizer: Sizer, cluster: Cluster, options: PipelinedOptions, re
         sizer.in_flight = dict.fromkeys(sizer.in_flight, ceil(options.batch / sizer.replicas))
 
 
+@step("sizer")
+def split_rounds(sizer: Sizer, options: PipelinedOptions) -> Sizer:
+    """Choose the fraction of a sample's time for forward passes, if the programs of the fabric train in rounds."""
+    return for_rounds(sizer) if options.schedule is None and trains_in_rounds(sizer.graph) else sizer
+
+
 @step()
 def fit_samples(sizer: Sizer, weights_bytes: float) -> Infeasible | None:
     """Check that activations of all samples in flight, and samples in streams, fit together with the
@@ -282,7 +289,7 @@ def add_loss(plan: PipelinedPlan, options: PipelinedOptions) -> PipelinedPlan | 
 
 STEPS = [check_request, repair_wafer, state_one_sample, try_what_is_kept, add_detours, add_loss]
 """From graph, wafer, cluster and options to the plan."""
-ATTEMPT = [fit_weights, group_kernels, count_replicas, fit_samples, place_and_route]
+ATTEMPT = [fit_weights, group_kernels, count_replicas, split_rounds, fit_samples, place_and_route]
 """Steps for one recomputation policy: from graph, wafer, cluster, options, replicas and `again` to a plan."""
 
 
@@ -353,6 +360,7 @@ def _fastest_batch(
         or options.objective != THROUGHPUT
         or not plan.graph.training
         or plan.round_samples
+        or sizer.forward_fraction is not None
         or step - samples * plan.sample_cycles < NOTICEABLE * step
     ):
         return plan
@@ -414,8 +422,9 @@ def _routed(
     routed = route_streams(sizer, stages, pace, "pipelined")
     if isinstance(routed, Infeasible):
         return routed
-    bound, sent = area_bound_cycles(sizer), what_is_sent(graph, options.send)
-    bound_by_memory = sizer.memory_bound_fraction(pace) > 0.5
+    alternating = sizer if sizer.forward_fraction is None else sizer.in_rounds(None)
+    bound, sent = area_bound_cycles(alternating), what_is_sent(graph, options.send)
+    bound_by_memory = alternating.memory_bound_fraction(pace) > 0.5
     plan = PipelinedPlan(
         graph=graph,
         wafer=wafer,
@@ -433,8 +442,8 @@ def _routed(
         notes=(
             *_notes(graph, wafer),
             *note_of(graph, sent, options.send),
-            *_defect_notes(sizer, pace, options.placer, options.objective),
-            *narrow_note(sizer, stages, _fed_per_s(sizer, cluster, options)),
+            *_defect_notes(alternating, pace, options.placer, options.objective),
+            *narrow_note(alternating, stages, _fed_per_s(sizer, cluster, options)),
             *((SHARED_ENDS,) if routed.shares_ends else ()),
             *uneven_copies(graph, sizer.replicas, options.batch),
             *_worker_note(cluster, sizer.replicas),

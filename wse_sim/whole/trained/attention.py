@@ -63,7 +63,7 @@ from wse_sim.whole.regions.attention_pairs import (
 from wse_sim.whole.regions.contract import Floats, Inlet, IntArray, refused
 from wse_sim.whole.regions.shared_color import deal, receive_all, route_senders, route_takers
 from wse_sim.whole.trained.collectors import Collected, write_collectors
-from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, TrainedKind, TrainedPorts
+from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, TrainedKind, TrainedPorts, beyond
 from wse_sim.whole.trained.slots import Slotted, Turn
 
 QUERY, KEY, VALUES = range(3)  # operands
@@ -153,13 +153,25 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
 
     def most_in_flight(self) -> int:
         """Return the samples in flight that fit in a compute core."""
+        fixed, each, room = self._bytes
+        return int((room - fixed) // each)
+
+    @property
+    def too_large(self) -> str:
+        """Queries, keys, values and scores of a sample, with their bytes."""
+        fixed, each, room = self._bytes
+        return f"queries, keys, values and scores of a sample: {beyond(fixed + each, room)}"
+
+    @property
+    def _bytes(self) -> tuple[int, int, float]:
+        """Bytes of a compute core: fixed ones, those of each sample in flight, and the limit of both together."""
         a, b, s = self.query_elements, self.key_elements, self.pairs
         numbers = (
             FP32_BYTES * (a + 2 * b + s * (1 + self.is_causal) + self.heads * self.queries) + FP16_BYTES * s
         )
         slots = FP16_BYTES * sum(map(Slotted.pitch, (a, a, 2 * b, s)))
         room = HELD_FRACTION * FabricConfig.from_wafer(self.wafer).sram_usable_bytes
-        return int((room - numbers) // slots)
+        return numbers, slots, room
 
     def _declare(self, b: Builder, slots: int) -> None:
         cells = (self.rows, self.columns)

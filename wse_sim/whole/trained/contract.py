@@ -98,6 +98,11 @@ class TrainedPorts:
         return [*first, *self.gradients_out.get(tensor, ())]
 
 
+def beyond(need: float, limit: float) -> str:
+    """Return by how much bytes exceed those of a core."""
+    return f"it takes {need:,.0f} bytes, limit {limit:,.0f} ({need / limit:.3g} times as much)"
+
+
 class TrainedKind(PlacedKernel):
     """A trainable kernel on its region; `needs` are the operands whose gradients are needed."""
 
@@ -151,6 +156,11 @@ class TrainedKind(PlacedKernel):
     @abstractmethod
     def most_in_flight(self) -> int:
         """Return the number of samples that the fullest core can store."""
+
+    @property
+    def too_large(self) -> str:
+        """Words for the data that a core has no room for, if it can store no sample."""
+        return "what the backward pass of a sample needs"
 
     @abstractmethod
     def build_batch(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:

@@ -43,7 +43,7 @@ from wse_sim.whole.regions.contract import PAIR, Inlet, links_between, part_of, 
 from wse_sim.whole.regions.dense import Dense
 from wse_sim.whole.regions.fused_work import items_of
 from wse_sim.whole.regions.shared_color import route_senders
-from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, Floats, TrainedKind, TrainedPorts
+from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, Floats, TrainedKind, TrainedPorts, beyond
 from wse_sim.whole.trained.dense_inlets import RECEIVERS, Beside
 from wse_sim.whole.trained.dense_shared import products_for
 from wse_sim.whole.trained.products import OWN_COLORS
@@ -267,6 +267,14 @@ class TrainedDense(TrainedKind):
         if of_last := self.products.held_bytes(1):
             most = min(most, self._usable // of_last)
         return int(most) if self._slots or not self.has_residual else 0
+
+    @property
+    def too_large(self) -> str:
+        """The residual of a sample, with its bytes, if that is what is too large."""
+        if not self.has_residual or self._slots:
+            return super().too_large
+        need = FP16_BYTES * self.tokens * self.features
+        return f"a sample of the residual '{self.kernel.inputs[1]}': {beyond(need, self._usable)}"
 
     @property
     def _usable(self) -> float:

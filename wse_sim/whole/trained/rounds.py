@@ -17,6 +17,7 @@ from wse_sim.errors import ModelError
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.graph import Kernel
 from wse_sim.graph.kernel_graph import frozen
+from wse_sim.modes.pipelined.loss import loss_cores, loss_rows, with_loss, without_loss
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.repricing import reprice
 from wse_sim.whole.bundles import split
@@ -28,7 +29,7 @@ from wse_sim.whole.regions.contract import divisor
 from wse_sim.whole.stream_routes import Cycles, Ends, with_ways
 from wse_sim.whole.trained.contract import TrainedKind
 from wse_sim.whole.trained.kinds import TRAINED, trained_region_of
-from wse_sim.whole.trained.loss import LossPlace
+from wse_sim.whole.trained.loss import LossPlace, core_counts
 
 
 def in_rounds(plan: PipelinedPlan, samples: int, regions: Sequence[TrainedKind]) -> PipelinedPlan:
@@ -72,9 +73,9 @@ def in_program_rounds(plan: PipelinedPlan) -> PipelinedPlan:
     samples = ceil(plan.batch / plan.replicas)
     stages = [stage for stage in plan.stages if stage.replica == 0]
     regions = regions_of(plan, stages)
-    plan = with_bundles(plan, regions)
     fits = [most_of(region) for region in regions]
-    for stage in stages:
+    plan = with_bundles(_with_cores_in_rotation(plan, divisor(samples, min(fits))), regions)
+    for stage in (stage for stage in plan.stages if stage.replica == 0):
         if (
             not stage.kernels
         ):  # the loss has one token on each of its cores, where cores are free, or samples in rotation
@@ -166,8 +167,7 @@ def most_of(region: TrainedKind) -> int:
     most = region.most_in_flight()
     if most < 1:
         raise ModelError(
-            f"a core of '{region.name}' does not have room for what the backward pass of a sample needs; use more cores or shorter "
-            "samples"
+            f"a core of '{region.name}' does not have room for {region.too_large}; use more cores or shorter samples"
         )
     return most
 
@@ -180,6 +180,18 @@ def _storing(stage: Stage, samples: int) -> Stage:
     return dataclasses.replace(
         stage, in_flight=samples, memory=dataclasses.replace(stage.memory, activations_bytes=held)
     )
+
+
+def _with_cores_in_rotation(plan: PipelinedPlan, in_flight: int) -> PipelinedPlan:
+    """Return the plan with as many cores for a loss of samples of one row as its program has for rounds of `in_flight`
+    samples."""
+    stage = next((stage for stage in plan.stages if not stage.kernels), None)
+    if stage is None or stage.rows_per_sample > 1:
+        return plan
+    loss, logits, _ = loss_rows(stage, plan)
+    bare = without_loss(plan)
+    counts = core_counts(1, in_flight, loss_cores(bare, loss, logits))
+    return with_loss(bare, loss, next(count for count in counts if count <= plan.wafer.program_rows))
 
 
 def _loss_of(plan: PipelinedPlan, stage: Stage) -> LossPlace:
