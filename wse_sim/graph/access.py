@@ -45,11 +45,6 @@ class Access:
     heads:
         Of attention behind rotations of positions or with fewer heads of keys, and of such rotations: the operands in order, each
         with the first and the end of the features of a token that it takes head by head; empty where one is taken otherwise.
-    pairs:
-        Features of a head that a rotation of positions turns together: "halves" (i and i + d / 2), "neighbours" (2 i and 2 i +
-        1), or "" if that is not known.
-    turned:
-        The number of features of a head, the first, that the rotation turns.
     steps:
         Elementwise operators with their operands where some operand is a number.  The first step is ("", first value); of a
         product, whose steps follow its bias, the first value is its own result: ("", "").
@@ -69,8 +64,6 @@ class Access:
     factor: float = 1.0
     steps: tuple[Step, ...] = ()
     heads: tuple[tuple[str, int, int], ...] = ()
-    pairs: str = ""
-    turned: int = 0
 
     def renamed(self, name_of: Callable[[str], str | None]) -> Access:
         """The same access to tensors with other names; `name_of` returns None for a name that stays."""
