@@ -494,6 +494,48 @@ def test_what_is_written_in_place_is_read_as_written():
     assert any("arange" in note for note in graph.notes)
 
 
+class SizedByAMask(nn.Module):
+    """Sizes are the number of marked tokens: a tensor of one number, which torch reads in its parser of sizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, marked: torch.Tensor) -> torch.Tensor:
+        count = marked.sum(dim=1).max()
+        held = x.new_zeros((x.shape[0], count, 8))
+        table = torch.ones(count, 8) * count.expand(count)[:, None]
+        return self.layer(held + table.view(1, count, 8) + x.narrow(1, 0, count))
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_sizes_may_be_tensors_that_the_example_determines(training: bool) -> None:
+    x, marked = torch.randn(2, 6, 8), torch.arange(6).expand(2, 6) < 3
+    graph = lower(SizedByAMask(), (x, marked), training=training)
+    # 2 samples of 3 marked tokens through 8 x 8 weights; training adds the product of the weight gradient.
+    assert graph.total_flops == 2 * (2 * 3) * 8 * 8 * (2 if training else 1)
+
+
+class PlacesInLists(nn.Module):
+    """Marks places of a table whose rows and columns are tuples of tensors of one number each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        free = torch.full_like(x[:, :, 0], True).bool()
+        rows, columns = zip(*places, strict=True)
+        free[rows, columns] = False
+        return torch.cat([self.layer(x[i][free[i]]) for i in range(len(x))])
+
+
+def test_an_index_may_be_a_list_of_tensors() -> None:
+    x, places = torch.randn(2, 6, 8), torch.tensor([[0, 1], [0, 4], [1, 5]])
+    graph = lower(PlacesInLists(), (x, places))
+    assert [k.dims["m"] for k in graph if k.family == "gemm"] == [4, 5]  # of 6 places, 2 and 1 are marked
+
+
 class Hidden(torch.nn.Module):
     """Layers in a plain list, whose weights are registered under a name that is also a method."""
 

@@ -72,7 +72,24 @@ _SHAPED = frozenset(
 )
 _DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 _ASKS = (torch.Tensor.requires_grad.__set__, torch.Tensor.requires_grad_)  # type: ignore[attr-defined]
-_COUNTS = (torch.arange, torch.linspace)  # their arguments may be tensors of one number
+# Functions of counts and sizes, which may be tensors of one number.
+_COUNTS = (
+    torch.arange,
+    torch.linspace,
+    torch.zeros,
+    torch.ones,
+    torch.empty,
+    torch.full,
+    torch.rand,
+    torch.randn,
+)
+# Functions whose first argument is a tensor, and the others counts and sizes.
+_SIZES = (
+    *(torch.Tensor.new_zeros, torch.Tensor.new_ones, torch.Tensor.new_empty, torch.Tensor.new_full),
+    *(torch.Tensor.view, torch.Tensor.reshape, torch.reshape, torch.Tensor.expand, torch.Tensor.repeat),
+    *(torch.Tensor.narrow, torch.narrow),
+)
+_INDEXING = (torch.Tensor.__getitem__, torch.Tensor.__setitem__)
 _REPEATS = (torch.repeat_interleave, torch.Tensor.repeat_interleave)
 MOST_SHOWN = 8  # most numbers that a note prints
 _HERE = str(Path(__file__).parent)
@@ -155,8 +172,9 @@ class FoldedTests(TorchFunctionMode):
             answer = self._answer(func, args[0])
             if answer is not None:
                 return answer
-        if func in _COUNTS and any(isinstance(x, torch.Tensor) for x in args):
-            args = tuple(self._number(x) for x in args)
+        if func in _COUNTS or func in _SIZES:
+            operand = args[: func in _SIZES]
+            args = (*operand, *self._numbers(func, args[len(operand) :]))
         if func in (torch.equal, torch.Tensor.equal) and (answer := self._equal(*args[:2])) is not None:
             return answer
         if func in _TESTS and args and isinstance(args[0], torch.Tensor):
@@ -169,6 +187,8 @@ class FoldedTests(TorchFunctionMode):
             and any(isinstance(x, torch.Tensor) for x in pytree.tree_leaves(args))
         ):
             return self._assembled(args[0], *args[1:], **(kwargs or {}))
+        if func in _INDEXING:
+            args = (args[0], _joined(args[1]), *args[2:])
         if _shapes_by_values(func, args, kwargs or {}):
             args, answer = self._shaped(func, args, dict(kwargs or {}))
             if answer is None and not guesses() and _shapes_by_values(func, args, kwargs or {}):
@@ -247,13 +267,15 @@ class FoldedTests(TorchFunctionMode):
                 parts.append(part)
         return tuple(parts)
 
-    def _number(self, x: object) -> object:
-        """Return a scalar integer tensor as a number if the example determines it; other values as they are."""
-        value = self._value_of(x) if isinstance(x, torch.Tensor) and x.dim() == 0 else None
-        if value is None:
-            return x
-        self._note_values(torch.arange)
-        return value.item()
+    def _numbers(self, func: Function, sizes: Arguments) -> Arguments:
+        """Return sizes with scalar integer tensors as numbers, if the example determines them."""
+        leaves, spec = pytree.tree_flatten(sizes)
+        known = [self._value_of(x) if isinstance(x, torch.Tensor) and x.dim() == 0 else None for x in leaves]
+        if all(value is None for value in known):
+            return sizes
+        self._note_values(func)
+        numbers = [x if value is None else value.item() for x, value in zip(leaves, known, strict=True)]
+        return pytree.tree_unflatten(numbers, spec)  # type: ignore[no-any-return]
 
     def _equal(self, a: torch.Tensor, b: torch.Tensor) -> bool | None:
         """Return whether two integer tensors are equal; None if the example does not determine them."""
@@ -466,6 +488,18 @@ def _shapes_by_values(func: Callable[..., Any], args: tuple[Any, ...], kwargs: M
         counts = args[1] if len(args) > 1 else kwargs.get("repeats", args[0])
         return isinstance(counts, torch.Tensor) and kwargs.get("output_size") is None
     return func in _SHAPED
+
+
+def _joined(index: object) -> object:
+    """Return an index with lists of tensors, whose values torch would read, as stacks of them."""
+    if not isinstance(index, tuple):
+        return index
+    return tuple(
+        _stacked(part)
+        if isinstance(part, (list, tuple)) and any(isinstance(x, torch.Tensor) for x in part)
+        else part
+        for part in index
+    )
 
 
 def _stacked(data: object) -> torch.Tensor:

@@ -193,6 +193,10 @@ REASONS = (
 """Beginnings of the reason in a sentence, after the place and the line of code."""
 
 
+_NO_VALUES = r"[Ff]ake|meta tensor|not allocated"
+"""Messages of torch about tensors without values."""
+
+
 def fails_alike(fault: BaseException, run: Callable[[], object]) -> bool:
     """Return whether `run`, which does without a capture, also raises an error in the same line of the user.
 
@@ -202,7 +206,7 @@ def fails_alike(fault: BaseException, run: Callable[[], object]) -> bool:
         run()
     except Exception as other:  # of any type: the model's own
         text = f"{type(other).__name__}: {other}"
-        unknown = any(re.search(pattern, text) for pattern, *_ in _RULES[:3])
+        unknown = any(re.search(pattern, text) for pattern in (_NO_VALUES, *(rule[0] for rule in _RULES[:3])))
         return not unknown and _user_frame(other) == _user_frame(fault) != ""
     return False
 
