@@ -4,6 +4,8 @@ constants.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -514,6 +516,33 @@ def test_sizes_may_be_tensors_that_the_example_determines(training: bool) -> Non
     graph = lower(SizedByAMask(), (x, marked), training=training)
     # 2 samples of 3 marked tokens through 8 x 8 weights; training adds the product of the weight gradient.
     assert graph.total_flops == 2 * (2 * 3) * 8 * 8 * (2 if training else 1)
+
+
+class EveryOther(nn.Module):
+    """Takes every other place by a slice or by a list of places, and adds the result there."""
+
+    def __init__(self, places: Any) -> None:
+        super().__init__()
+        self.places = places
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        places = self.places()
+        taken = x[:, places]
+        taken += 1  # a list of places gives a copy, so x is unchanged
+        made = torch.zeros_like(x)
+        made[:, places] = self.layer(taken)
+        return made + x
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_constant_list_of_equidistant_places_is_a_slice(training: bool) -> None:
+    x = (torch.randn(2, 12, 8),)
+    families = []
+    for places in (lambda: slice(1, 12, 2), lambda: torch.arange(1, 12, 2), lambda: torch.tensor([1, 3, 4])):
+        families.append({k.family for k in lower(EveryOther(places), x, training=training)})
+    assert "indexed" not in families[0] | families[1]
+    assert "indexed" in families[2]  # not equidistant
 
 
 class PlacesInLists(nn.Module):

@@ -189,6 +189,11 @@ class FoldedTests(TorchFunctionMode):
             return self._assembled(args[0], *args[1:], **(kwargs or {}))
         if func in _INDEXING:
             args = (args[0], _joined(args[1]), *args[2:])
+            if (regular := self._as_slices(args[1])) is not None:
+                made = func(args[0], regular, *args[2:])
+                return (
+                    made.clone() if func is torch.Tensor.__getitem__ else made
+                )  # a copy, as of a list of places
         if _shapes_by_values(func, args, kwargs or {}):
             args, answer = self._shaped(func, args, dict(kwargs or {}))
             if answer is None and not guesses() and _shapes_by_values(func, args, kwargs or {}):
@@ -377,8 +382,32 @@ class FoldedTests(TorchFunctionMode):
             self._note_values(torch.Tensor.__getitem__)
         return tuple(parts)
 
-    def _value_of(self, x: torch.Tensor) -> torch.Tensor | None:
-        """Return the value of an integer or boolean tensor that the example determines, else None."""
+    def _as_slices(self, index: object) -> tuple[object, ...] | None:
+        """Return an index with a constant list of equidistant places as a slice; None if it has none.
+
+        Places from arguments or buffers count as irregular, because other values may follow.
+        """
+        parts = index if isinstance(index, tuple) else (index,)
+        lists = [x for x in parts if isinstance(x, torch.Tensor)]
+        if len(lists) != 1 or lists[0].dim() != 1 or lists[0].dtype is torch.bool or len(lists[0]) < 2:
+            return None
+        if any(isinstance(x, (int, list, tuple)) for x in parts):  # joins the list of places
+            return None
+        value = self._value_of(lists[0], {})
+        places = [] if value is None else value.tolist()
+        step = places[1] - places[0] if places else 0
+        if step < 1 or places[0] < 0 or places != list(range(places[0], places[-1] + 1, step)):
+            return None
+        regular = slice(places[0], places[-1] + 1, step)
+        return tuple(regular if x is lists[0] else x for x in parts)
+
+    def _value_of(
+        self, x: torch.Tensor, values: Mapping[torch.fx.Node, torch.Tensor] | None = None
+    ) -> torch.Tensor | None:
+        """Return the value of an integer or boolean tensor, else None.
+
+        `values` are known values; default: those of the example's arguments and of buffers.
+        """
         mode = get_proxy_mode()
         if mode is None or _is_inexact(x):
             return None
@@ -388,7 +417,9 @@ class FoldedTests(TorchFunctionMode):
         if node is None:
             return None
         with torch._C.DisableTorchFunction(), _disable_current_modes():
-            found = worked_out(node, self.values, getattr(mode.tracer, "root", None), [])
+            found = worked_out(
+                node, self.values if values is None else values, getattr(mode.tracer, "root", None), []
+            )
         return found if isinstance(found, torch.Tensor) and type(found) is torch.Tensor else None
 
     def _note_device(self) -> None:
