@@ -85,7 +85,7 @@ def _models_of(zoo: str) -> ModuleType:
     return zoo_graphs if zoo == "torch_geometric" else zoo_models
 
 
-def build(zoo: str, name: str, **how: bool) -> Built:
+def build(zoo: str, name: str, **how: int) -> Built:
     """Return a model on "meta" with example arguments; `whole` with all its layers (transformers)."""
     return getattr(_models_of(zoo), zoo)(name, **how)  # type: ignore[no-any-return]
 
@@ -185,8 +185,9 @@ def measure(zoo: str, name: str, training: bool) -> dict[str, Any]:
             if zoo != "transformers":
                 raise
             graph = None
-            # The arguments of hf: instead.  And some models read a layer by its number, which two layers do not have.
-            for how in ({"door": True}, {"whole": True}, {"whole": True, "door": True}):
+            # The arguments of hf: instead, each of its sets.  And some models read a layer by its number, which two
+            # layers do not have.
+            for how in ({"door": 0}, {"door": 1}, {"door": 2}, {"whole": True}, {"whole": True, "door": 0}):
                 with contextlib.suppress(Exception):
                     module, args, kwargs = build(zoo, name, **how)
                     graph = wse_sim.lower(module, args, kwargs, training=training)
@@ -200,8 +201,8 @@ def measure(zoo: str, name: str, training: bool) -> dict[str, Any]:
         row["samples_per_s"] = getattr(result, "samples_per_s", None)
         row["state"] = "runs" if row["samples_per_s"] else "does not fit"
     except WseError as fault:
-        why = _words(fault)[:400]
-        return {**row, "state": "not built" if why.endswith(_EXAMPLE) else "refused", "why": why}
+        why = _words(fault)
+        return {**row, "state": "not built" if why.endswith(_EXAMPLE) else "refused", "why": why[:400]}
     except Exception as fault:
         return {**row, "state": "fault", "why": _first(fault)}
     row["cpu_s"] = round(time.process_time() - start, 1)

@@ -158,9 +158,9 @@ def transformers_names() -> list[str]:
     return sorted(names)
 
 
-def transformers(name: str, *, whole: bool = False, door: bool = False) -> Built:
-    """Return a class of transformers with its default sizes and two layers; `whole` with all of them, `door` with the
-    arguments of hf:.
+def transformers(name: str, *, whole: bool = False, door: int | None = None) -> Built:
+    """Return a class of transformers with its default sizes and two layers; `whole` with all of them, `door` with a set of
+    arguments of hf:, by its number.
     """
     import transformers as zoo
 
@@ -186,10 +186,10 @@ def transformers(name: str, *, whole: bool = False, door: bool = False) -> Built
         config.vocab_size = 32
     with torch.device("meta"):
         module = kind(config)
-    if door:
+    if door is not None:
         from wse_sim.frontend.examples import examples_of
 
-        return module, (), examples_of(module, config, TOKENS)[0]
+        return module, (), examples_of(module, config, TOKENS)[door]
     return module, (), _transformers_inputs(module, config)
 
 

@@ -345,3 +345,42 @@ class NeedsAnImage(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         b, c, h, w = x.shape
         return x.reshape(b, c * h * w)
+
+
+@bad(
+    "bad_programs.py",
+    "split([3, 2]",
+    "forward() also fails without a capture",
+    "Split sizes",
+    "compare the sizes",
+)
+class SplitThatDoesNotFit(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat(x.split([3, 2], -1))
+
+
+@bad("bad_programs.py", 'self.sizes["b"]', "forward() also fails without a capture", "KeyError")
+class MissingKey(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes = {"a": 1}
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.sizes["b"]
+
+
+@bad(
+    "bad_programs.py",
+    "len(mask)",
+    "forward() has None where it needs a value",
+    "give the argument that is missing",
+)
+class LengthOfNone(nn.Module):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return x * len(mask)  # type: ignore[arg-type]
+
+
+@bad("bad_programs.py", "F.conv2d(image, x)", "forward() has None where it needs a value")
+class ConvolutionOfNone(nn.Module):
+    def forward(self, x: Tensor, image: Tensor | None = None) -> Tensor:
+        return F.conv2d(image, x)  # type: ignore[arg-type]

@@ -4,6 +4,8 @@ constants.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -492,6 +494,75 @@ def test_what_is_written_in_place_is_read_as_written():
     assert [k.dims["m"] for k in graph if k.family == "gemm"] == [1, 2, 3, 9]
     assert counts.tolist() == [1, 2, 3]
     assert any("arange" in note for note in graph.notes)
+
+
+class SizedByAMask(nn.Module):
+    """Sizes are the number of marked tokens: a tensor of one number, which torch reads in its parser of sizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, marked: torch.Tensor) -> torch.Tensor:
+        count = marked.sum(dim=1).max()
+        held = x.new_zeros((x.shape[0], count, 8))
+        table = torch.ones(count, 8) * count.expand(count)[:, None]
+        return self.layer(held + table.view(1, count, 8) + x.narrow(1, 0, count))
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_sizes_may_be_tensors_that_the_example_determines(training: bool) -> None:
+    x, marked = torch.randn(2, 6, 8), torch.arange(6).expand(2, 6) < 3
+    graph = lower(SizedByAMask(), (x, marked), training=training)
+    # 2 samples of 3 marked tokens through 8 x 8 weights; training adds the product of the weight gradient.
+    assert graph.total_flops == 2 * (2 * 3) * 8 * 8 * (2 if training else 1)
+
+
+class EveryOther(nn.Module):
+    """Takes every other place by a slice or by a list of places, and adds the result there."""
+
+    def __init__(self, places: Any) -> None:
+        super().__init__()
+        self.places = places
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        places = self.places()
+        taken = x[:, places]
+        taken += 1  # a list of places gives a copy, so x is unchanged
+        made = torch.zeros_like(x)
+        made[:, places] = self.layer(taken)
+        return made + x
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_constant_list_of_equidistant_places_is_a_slice(training: bool) -> None:
+    x = (torch.randn(2, 12, 8),)
+    families = []
+    for places in (lambda: slice(1, 12, 2), lambda: torch.arange(1, 12, 2), lambda: torch.tensor([1, 3, 4])):
+        families.append({k.family for k in lower(EveryOther(places), x, training=training)})
+    assert "indexed" not in families[0] | families[1]
+    assert "indexed" in families[2]  # not equidistant
+
+
+class PlacesInLists(nn.Module):
+    """Marks places of a table whose rows and columns are tuples of tensors of one number each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        free = torch.full_like(x[:, :, 0], True).bool()
+        rows, columns = zip(*places, strict=True)
+        free[rows, columns] = False
+        return torch.cat([self.layer(x[i][free[i]]) for i in range(len(x))])
+
+
+def test_an_index_may_be_a_list_of_tensors() -> None:
+    x, places = torch.randn(2, 6, 8), torch.tensor([[0, 1], [0, 4], [1, 5]])
+    graph = lower(PlacesInLists(), (x, places))
+    assert [k.dims["m"] for k in graph if k.family == "gemm"] == [4, 5]  # of 6 places, 2 and 1 are marked
 
 
 class Hidden(torch.nn.Module):

@@ -113,14 +113,12 @@ class Checked(Energy):
     def forward(self, x: Tensor) -> Tensor:
         x = x.detach().requires_grad_(True)
         (slope,) = torch.autograd.grad(self.net(x).sum(), x, create_graph=True)
-        if torch.isnan(slope).any():
-            raise ValueError("not a number")
-        return slope
+        return x if torch.isnan(slope).any() else slope
 
 
 def test_a_refusal_names_its_own_line_and_not_that_of_the_gradient() -> None:
     """Capture is tried without gradients first; what stops the second try must not be told of the first."""
-    with pytest.raises(ModelError, match=r"if torch\.isnan\(slope\).*leave out a check that only raises"):
+    with pytest.raises(ModelError, match=r"if torch\.isnan\(slope\).*control flow depends on the values"):
         lower(Checked(), (torch.randn(SAMPLES, WIDTH),))
 
 

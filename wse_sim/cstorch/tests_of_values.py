@@ -14,17 +14,17 @@ A step knows no values while it is recorded.  A branch on one is refused, for th
 from __future__ import annotations
 
 import ast
-import dis
 import linecache
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from types import CodeType, FrameType
+from types import FrameType
 
 import torch
 
 from wse_sim.cstorch import faults
+from wse_sim.frontend import raising_checks
 
 
 def passing(frame: FrameType | None) -> bool | None:
@@ -33,7 +33,7 @@ def passing(frame: FrameType | None) -> bool | None:
     """
     if frame is None or frame.f_globals.get("__name__") == "__main__":
         return None
-    found = _passing(frame.f_code, frame.f_lasti)
+    found = raising_checks.passing(frame)
     if found is not None:
         line = faults.line_of(frame.f_code.co_filename, frame.f_lineno)
         faults.warn_once(
@@ -41,66 +41,6 @@ def passing(frame: FrameType | None) -> bool | None:
             f"{line}: this check reads a tensor, which a compiled program cannot do; it is skipped",
         )
     return found
-
-
-@lru_cache(maxsize=256)
-def _checks(path: str) -> tuple[ast.If | ast.Assert, ...]:
-    """Return the tests of a file in which one branch only raises."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(path)))
-    except (SyntaxError, ValueError):
-        return ()
-    return tuple(
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assert)
-        or (isinstance(node, ast.If) and _raises(node.body) != _raises(node.orelse))
-    )
-
-
-def _raises(body: list[ast.stmt]) -> bool:
-    """Return whether statements end in ``raise`` and otherwise only assign names."""
-    return (
-        bool(body) and isinstance(body[-1], ast.Raise) and all(isinstance(s, ast.Assign) for s in body[:-1])
-    )
-
-
-@lru_cache(maxsize=1024)
-def _passing(code: CodeType, place: int) -> bool | None:
-    """Return the truth value with which the jump at a place of a program leaves a check without raising."""
-    found = list(dis.get_instructions(code))
-    at = next((i for i, instruction in enumerate(found) if instruction.offset == place), None)
-    if at is None or at + 1 >= len(found) or not found[at].opname.startswith(("POP_JUMP", "JUMP_IF")):
-        return None
-    jump = found[at]
-    target = next((i for i in found if i.offset == jump.argval), None)
-    line = jump.positions.lineno if jump.positions is not None else None
-    holding = [
-        node
-        for node in _checks(code.co_filename)
-        if line is not None and node.lineno <= line <= (node.test.end_lineno or node.lineno)
-    ]
-    if target is None or not holding:
-        return None
-    check = max(holding, key=lambda node: (node.lineno, node.col_offset))
-    sides = {_side(check, target), _side(check, found[at + 1])}
-    jumps = _side(check, target) < _side(check, found[at + 1])
-    return None if len(sides) == 1 else jumps == ("TRUE" in jump.opname)
-
-
-def _side(check: ast.If | ast.Assert, to: dis.Instruction) -> int:
-    """Return where an instruction leads: 0 out of the check, 1 to another part of its test, 2 to the raising
-    branch."""
-    if to.opname == "LOAD_ASSERTION_ERROR":
-        return 2
-    line = to.positions.lineno if to.positions is not None else None
-    if line is None:
-        return 0
-    if isinstance(check, ast.If):
-        suite = check.body if _raises(check.body) else check.orelse
-        if suite[0].lineno <= line <= (suite[-1].end_lineno or line):
-            return 2
-    return 1 if check.lineno <= line <= (check.test.end_lineno or line) else 0
 
 
 @contextmanager

@@ -18,7 +18,6 @@ the graph has the more probable branch.
 
 from __future__ import annotations
 
-import operator
 import traceback
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -42,10 +41,11 @@ from wse_sim.frontend.faults import (
     unwanted_operator,
 )
 from wse_sim.frontend.forward_gradients import gradient, own_detach
+from wse_sim.frontend.known_values import worked_out
 from wse_sim.frontend.obstacles import guesses, is_collecting, met
+from wse_sim.frontend.raising_checks import passing
 from wse_sim.frontend.selections import NOTE, Arguments, Function, Named, Selections
 from wse_sim.frontend.substitutes import forget_after, last_operator, substitute
-from wse_sim.frontend.trace import shape_operand
 from wse_sim.frontend.watch import made_by, user_line
 
 _READS = (
@@ -57,6 +57,11 @@ _READS = (
     torch.Tensor.tolist,
     torch.Tensor.numpy,
 )
+# Functions that give one truth value, if they read one.
+_TESTS = (
+    *(torch.Tensor.__bool__, torch.Tensor.item, torch.equal, torch.Tensor.equal),
+    *(torch.allclose, torch.Tensor.allclose, torch.is_nonzero, torch.Tensor.is_nonzero),
+)
 # Functions whose result has a shape that depends on values.
 _SHAPED = frozenset(
     [
@@ -67,9 +72,27 @@ _SHAPED = frozenset(
 )
 _DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 _ASKS = (torch.Tensor.requires_grad.__set__, torch.Tensor.requires_grad_)  # type: ignore[attr-defined]
-_COUNTS = (torch.arange, torch.linspace)  # their arguments may be tensors of one number
+# Functions of counts and sizes, which may be tensors of one number.
+_COUNTS = (
+    torch.arange,
+    torch.linspace,
+    torch.zeros,
+    torch.ones,
+    torch.empty,
+    torch.full,
+    torch.rand,
+    torch.randn,
+)
+# Functions whose first argument is a tensor, and the others counts and sizes.
+_SIZES = (
+    *(torch.Tensor.new_zeros, torch.Tensor.new_ones, torch.Tensor.new_empty, torch.Tensor.new_full),
+    *(torch.Tensor.view, torch.Tensor.reshape, torch.reshape, torch.Tensor.expand, torch.Tensor.repeat),
+    *(torch.Tensor.narrow, torch.narrow),
+)
+_INDEXING = (torch.Tensor.__getitem__, torch.Tensor.__setitem__)
 _REPEATS = (torch.repeat_interleave, torch.Tensor.repeat_interleave)
 MOST_SHOWN = 8  # most numbers that a note prints
+_HERE = str(Path(__file__).parent)
 
 
 def _is_captured(x: torch.Tensor) -> bool:
@@ -149,16 +172,28 @@ class FoldedTests(TorchFunctionMode):
             answer = self._answer(func, args[0])
             if answer is not None:
                 return answer
-        if func in _COUNTS and any(isinstance(x, torch.Tensor) for x in args):
-            args = tuple(self._number(x) for x in args)
+        if func in _COUNTS or func in _SIZES:
+            operand = args[: func in _SIZES]
+            args = (*operand, *self._numbers(func, args[len(operand) :]))
         if func in (torch.equal, torch.Tensor.equal) and (answer := self._equal(*args[:2])) is not None:
             return answer
+        if func in _TESTS and args and isinstance(args[0], torch.Tensor):
+            is_test = func not in _READS or func is torch.Tensor.__bool__ or args[0].dtype is torch.bool
+            if is_test and (answer := self._assumed()) is not None:
+                return answer
         if (
             func is torch.tensor
             and args
             and any(isinstance(x, torch.Tensor) for x in pytree.tree_leaves(args))
         ):
             return self._assembled(args[0], *args[1:], **(kwargs or {}))
+        if func in _INDEXING:
+            args = (args[0], _joined(args[1]), *args[2:])
+            if (regular := self._as_slices(args[1])) is not None:
+                made = func(args[0], regular, *args[2:])
+                return (
+                    made.clone() if func is torch.Tensor.__getitem__ else made
+                )  # a copy, as of a list of places
         if _shapes_by_values(func, args, kwargs or {}):
             args, answer = self._shaped(func, args, dict(kwargs or {}))
             if answer is None and not guesses() and _shapes_by_values(func, args, kwargs or {}):
@@ -237,13 +272,15 @@ class FoldedTests(TorchFunctionMode):
                 parts.append(part)
         return tuple(parts)
 
-    def _number(self, x: object) -> object:
-        """Return a scalar integer tensor as a number if the example determines it; other values as they are."""
-        value = self._value_of(x) if isinstance(x, torch.Tensor) and x.dim() == 0 else None
-        if value is None:
-            return x
-        self._note_values(torch.arange)
-        return value.item()
+    def _numbers(self, func: Function, sizes: Arguments) -> Arguments:
+        """Return sizes with scalar integer tensors as numbers, if the example determines them."""
+        leaves, spec = pytree.tree_flatten(sizes)
+        known = [self._value_of(x) if isinstance(x, torch.Tensor) and x.dim() == 0 else None for x in leaves]
+        if all(value is None for value in known):
+            return sizes
+        self._note_values(func)
+        numbers = [x if value is None else value.item() for x, value in zip(leaves, known, strict=True)]
+        return pytree.tree_unflatten(numbers, spec)  # type: ignore[no-any-return]
 
     def _equal(self, a: torch.Tensor, b: torch.Tensor) -> bool | None:
         """Return whether two integer tensors are equal; None if the example does not determine them."""
@@ -253,6 +290,19 @@ class FoldedTests(TorchFunctionMode):
         self._note_values(torch.equal)
         with torch._C.DisableTorchFunction(), _disable_current_modes():
             return torch.equal(known[0], known[1])
+
+    def _assumed(self) -> bool | None:
+        """Return the truth value with which a check in the user's line does not raise; None if it is no such check."""
+        frame = next(
+            (frame for frame, _ in traceback.walk_stack(None) if _is_users(frame.f_code.co_filename)), None
+        )
+        answer = None if frame is None else passing(frame)
+        note = (
+            f"checks: {_caller()} reads values, which a compiled program does not have; the check is left out"
+        )
+        if answer is not None and note not in self.notes:
+            self.notes.append(note)
+        return answer
 
     def _assembled(
         self,
@@ -332,8 +382,32 @@ class FoldedTests(TorchFunctionMode):
             self._note_values(torch.Tensor.__getitem__)
         return tuple(parts)
 
-    def _value_of(self, x: torch.Tensor) -> torch.Tensor | None:
-        """Return the value of an integer or boolean tensor that the example determines, else None."""
+    def _as_slices(self, index: object) -> tuple[object, ...] | None:
+        """Return an index with a constant list of equidistant places as a slice; None if it has none.
+
+        Places from arguments or buffers count as irregular, because other values may follow.
+        """
+        parts = index if isinstance(index, tuple) else (index,)
+        lists = [x for x in parts if isinstance(x, torch.Tensor)]
+        if len(lists) != 1 or lists[0].dim() != 1 or lists[0].dtype is torch.bool or len(lists[0]) < 2:
+            return None
+        if any(isinstance(x, (int, list, tuple)) for x in parts):  # joins the list of places
+            return None
+        value = self._value_of(lists[0], {})
+        places = [] if value is None else value.tolist()
+        step = places[1] - places[0] if places else 0
+        if step < 1 or places[0] < 0 or places != list(range(places[0], places[-1] + 1, step)):
+            return None
+        regular = slice(places[0], places[-1] + 1, step)
+        return tuple(regular if x is lists[0] else x for x in parts)
+
+    def _value_of(
+        self, x: torch.Tensor, values: Mapping[torch.fx.Node, torch.Tensor] | None = None
+    ) -> torch.Tensor | None:
+        """Return the value of an integer or boolean tensor, else None.
+
+        `values` are known values; default: those of the example's arguments and of buffers.
+        """
         mode = get_proxy_mode()
         if mode is None or _is_inexact(x):
             return None
@@ -343,7 +417,9 @@ class FoldedTests(TorchFunctionMode):
         if node is None:
             return None
         with torch._C.DisableTorchFunction(), _disable_current_modes():
-            found = _worked_out(node, self.values, getattr(mode.tracer, "root", None), [])
+            found = worked_out(
+                node, self.values if values is None else values, getattr(mode.tracer, "root", None), []
+            )
         return found if isinstance(found, torch.Tensor) and type(found) is torch.Tensor else None
 
     def _note_device(self) -> None:
@@ -411,7 +487,7 @@ class FoldedTests(TorchFunctionMode):
             {} if _is_inexact(read) else self.values
         )  # floating-point values are known only if they depend on random numbers alone
         with torch._C.DisableTorchFunction(), _disable_current_modes():
-            value = _worked_out(node, known, getattr(mode.tracer, "root", None), random)
+            value = worked_out(node, known, getattr(mode.tracer, "root", None), random)
             if not isinstance(value, torch.Tensor) or type(value) is not torch.Tensor:
                 return None
             answer, shown = func(value), str(value.tolist())
@@ -445,6 +521,18 @@ def _shapes_by_values(func: Callable[..., Any], args: tuple[Any, ...], kwargs: M
     return func in _SHAPED
 
 
+def _joined(index: object) -> object:
+    """Return an index with lists of tensors, whose values torch would read, as stacks of them."""
+    if not isinstance(index, tuple):
+        return index
+    return tuple(
+        _stacked(part)
+        if isinstance(part, (list, tuple)) and any(isinstance(x, torch.Tensor) for x in part)
+        else part
+        for part in index
+    )
+
+
 def _stacked(data: object) -> torch.Tensor:
     """Return nested lists of tensors and numbers as one stacked tensor."""
     if isinstance(data, (list, tuple)):
@@ -469,140 +557,17 @@ def _has_counted_values(x: object) -> bool:
     return not _is_inexact(x)
 
 
-def _mean(node: torch.fx.Node) -> torch.Tensor | None:
-    """Return the mean of the random numbers of a node, or the likelier boolean; None for any other node."""
-    name = str(node.target).removeprefix("aten.").partition(".")[0].removesuffix("_")
-    made = node.meta.get("val")
-    if name not in _DRAWS or not isinstance(made, torch.Tensor):
-        return None
-    names = ("low", "high") if "randint.low" in str(node.target) else _ARGUMENTS.get(name, ())
-    named = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-    if name == "bernoulli":
-        chance = named.get("p")
-        return None if not isinstance(chance, float) else _filled(made, float(chance >= 0.5))
-    if name in ("randn", "randn_like"):
-        return _filled(made, 0.0)
-    ends = (
-        [named.get("low", 0), named.get("high", node.args[0] if node.args else None)]
-        if name == "randint"
-        else []
-    )
-    if name == "uniform":
-        ends = [named.get("from", 0.0), named.get("to", 1.0)]
-    numbers = [x for x in ends or [0.0, 1.0] if isinstance(x, (int, float))]
-    if len(numbers) < 2:
-        return None
-    return _filled(made, sum(numbers) // 2 if name == "randint" else sum(numbers) / 2)
-
-
-def _filled(like: torch.Tensor, value: float) -> torch.Tensor:
-    return torch.full(like.shape, value, dtype=like.dtype)
-
-
-_ARGUMENTS = {
-    "uniform": ("self", "from", "to"),
-    "bernoulli": ("self", "p"),
-}
-_DRAWS = frozenset(["rand", "rand_like", "uniform", "bernoulli", "randint", "randn", "randn_like"])
-
-
-def _worked_out(
-    wanted: torch.fx.Node, known: Mapping[torch.fx.Node, Any], root: object, random: list[torch.fx.Node]
-) -> object:
-    """Return the value of a node from known nodes and means of random numbers.
-
-    Return None if it depends on anything else. Nodes of random numbers are appended to `random`. The program
-    may still write in place: writes to needed tensors are executed in order.
-    """
-    writes = [node for node in wanted.graph.nodes if _writes(node)]
-    needed = _needed(wanted, known, writes)
-    values = {n: v.clone() if writes else v for n, v in known.items() if n in needed}
-    for node in wanted.graph.nodes:
-        if node not in needed or node in values:
-            continue
-        if node.op == "get_attr":
-            found = getattr(root, str(node.target), None)
-            if not isinstance(found, torch.Tensor) or type(found) is not torch.Tensor:
-                return None
-            values[node] = found.clone() if writes else found
-        elif (mean := _mean(node)) is not None:
-            values[node] = mean
-            random.append(node)
-        elif node.target is torch.ops.aten.bernoulli.default and isinstance(node.args[0], torch.fx.Node):
-            chances = values[node.args[0]]
-            values[node] = (chances >= 0.5).to(chances.dtype)
-            random.append(node)
-        elif node.op != "call_function" or torch.Tag.nondeterministic_seeded in getattr(
-            node.target, "tags", ()
-        ):
-            return None
-        else:
-            args, kwargs = torch.fx.map_arg(
-                (node.args, dict(node.kwargs)), lambda n: values[n] if n in values else placeholder(n)
-            )
-            values[node] = node.target(*args, **kwargs)  # type: ignore[operator]
-    return values[wanted]
-
-
-def _needed(
-    wanted: torch.fx.Node, known: Mapping[torch.fx.Node, Any], writes: list[torch.fx.Node]
-) -> set[torch.fx.Node]:
-    """Return the nodes on which a node depends, including writes to any of them."""
-    needed: set[torch.fx.Node] = set()
-    waiting = [wanted]
-    while waiting:
-        while waiting:
-            node = waiting.pop()
-            if node in needed:
-                continue
-            needed.add(node)
-            if node not in known:
-                waiting.extend(n for n in node.all_input_nodes if not says_shape(node, n))
-        if writes:
-            held = {_base(node) for node in needed}
-            waiting = [node for node in writes if node not in needed and _base(node) in held]
-    return needed
-
-
-def _writes(node: torch.fx.Node) -> bool:
-    """Return whether an operator writes to its first operand."""
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
-
-
-def _base(node: torch.fx.Node) -> torch.fx.Node:
-    """Return the node whose memory a node shares."""
-    while node.op == "call_function" and node.args:
-        above = node.args[0]
-        schema = getattr(node.target, "_schema", None)
-        shares = node.target is operator.getitem or (
-            schema is not None and any(r.alias_info is not None for r in schema.returns)
-        )
-        if not shares or not isinstance(above, torch.fx.Node):
-            break
-        node = above
-    return node
-
-
-def says_shape(node: torch.fx.Node, operand: torch.fx.Node) -> bool:
-    """Return whether an operator uses only the shape or type of an operand."""
-    name = str(node.target).removeprefix("aten.").partition(".")[0]
-    place = shape_operand(name)
-    return place is not None and [a for a in node.args if a is operand] == list(node.args[place : place + 1])
-
-
-def placeholder(node: torch.fx.Node) -> torch.Tensor:
-    """Return a tensor with the shape and type of a node's result, but memory for one element only."""
-    made = node.meta["val"]
-    return torch.zeros((), dtype=made.dtype).expand(made.shape)
-
-
 def _caller() -> str:
     """Return the current line of the user: the innermost frame outside torch and the frontend."""
-    here = str(Path(__file__).parent)
     for frame in reversed(traceback.extract_stack()):
-        if not frame.filename.startswith((here, "<")) and "/torch/" not in frame.filename:
+        if _is_users(frame.filename):
             return f"{frame.filename}:{frame.lineno}: {frame.line or ''}"
     return ""
+
+
+def _is_users(filename: str) -> bool:
+    """Return whether a file is neither of torch nor of the frontend."""
+    return not filename.startswith((_HERE, "<")) and "/torch/" not in filename
 
 
 def _where(node: torch.fx.Node) -> str:

@@ -25,8 +25,8 @@ from torch.utils import _pytree as pytree
 from wse_sim.errors import ModelError, WseError
 from wse_sim.frontend import torch_flops
 from wse_sim.frontend.archive import inert
-from wse_sim.frontend.branch_folding import FoldedTests, placeholder, products_seen, says_shape
-from wse_sim.frontend.capture_inputs import as_fake, told_apart, with_more_samples
+from wse_sim.frontend.branch_folding import FoldedTests, products_seen
+from wse_sim.frontend.capture_inputs import as_fake, run_without_values, told_apart, with_more_samples
 from wse_sim.frontend.containers import Containers, root_of, unread
 from wse_sim.frontend.decompositions import decomposed
 from wse_sim.frontend.devices import modules_stay
@@ -34,6 +34,7 @@ from wse_sim.frontend.eager_types import types_as_eager
 from wse_sim.frontend.equal_layers import Layers
 from wse_sim.frontend.faults import (
     asked_for_gradient,
+    fails_alike,
     holds_cache,
     raised_here,
     sentence_of,
@@ -41,6 +42,7 @@ from wse_sim.frontend.faults import (
 )
 from wse_sim.frontend.forward_gradients import captured
 from wse_sim.frontend.function_definitions import defined
+from wse_sim.frontend.known_values import placeholder, says_shape
 from wse_sim.frontend.layer_copies import copied
 from wse_sim.frontend.obstacles import guesses, is_collecting, met
 from wse_sim.frontend.regions import FROZEN, frozen_marked, without_regions
@@ -162,7 +164,8 @@ def export(
         elif not is_retry and holds_cache(fault) and take_caches_apart(module):
             is_retry = True
         else:
-            raise ModelError(sentence_of(fault, type(module).__name__)) from fault
+            fails_too = fails_alike(fault, lambda: run_without_values(module, given, named))
+            raise ModelError(sentence_of(fault, type(module).__name__, is_eager=fails_too)) from fault
         program = None
     finally:
         for part, mode in modes.items():

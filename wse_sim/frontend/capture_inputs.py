@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from wse_sim.frontend.containers import hold
+from wse_sim.frontend.watch import quiet
 
 T = TypeVar("T")
 
@@ -56,6 +57,20 @@ def as_fake(
                 hold(part, key, pytree.tree_map(fake, value))
     args, kwargs = pytree.tree_map(fake, (args, kwargs))
     return module, args, kwargs
+
+
+def run_without_values(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+    """Return the result of a module without a capture, on fake tensors; a copy of the module runs.
+
+    Raises
+    ------
+    Exception
+        What forward() raises, and what torch raises if a value is read.
+    """
+    on_meta = pytree.tree_map_only(torch.Tensor, lambda x: x.to("meta"), (args, kwargs))
+    fake, given, named = as_fake(copy.deepcopy(module).to("meta"), *on_meta)
+    with torch.no_grad(), quiet():
+        return fake(*given, **named)
 
 
 def told_apart(values: T) -> T:

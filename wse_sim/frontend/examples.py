@@ -126,6 +126,8 @@ class _Rules:
         found = []
         if "input_ids" in self.takes:
             found.append("input_ids")
+        if "bbox" in self.takes and "input_ids" in self.takes:  # the place of each token on the page
+            found.append("bbox")
         if "pixel_values" in self.takes and (self.vision is not self.config or _side(self.config)):
             found.append("pixel_values")
             found += [
@@ -175,6 +177,8 @@ class _Rules:
             return ((1, values), (1, 1, values), (1, values, int(getattr(self.config, "num_mel_bins", 80))))
         if name.endswith(("input_ids", "attention_mask", "token_type_ids")):
             return ((1, self.length),)
+        if name == "bbox":
+            return ((1, self.length, 4),)
         if name == "past_values":
             steps = int(getattr(self.config, "context_length", DEFAULT_LENGTH))
             channels = int(getattr(self.config, "num_input_channels", 1))
@@ -229,6 +233,8 @@ class _Rules:
         for name, shape in shapes.items():
             if name.endswith("_mask"):
                 found[name] = torch.ones(shape, dtype=torch.long)
+            elif name == "bbox":
+                found[name] = torch.zeros(shape, dtype=torch.long)
             elif name == "image_sizes":
                 found[name] = torch.tensor([shapes["pixel_values"][-2:]])
             elif name == "target_sizes":
@@ -264,9 +270,10 @@ class _Rules:
         if "input_features" in found or "input_values" in found:
             text = self._with_places(found, text, "audio")
         found["input_ids"] = text
-        for name in ("attention_mask", "token_type_ids"):
+        for name in ("attention_mask", "token_type_ids", "bbox"):
             if name in found:
-                found[name] = found[name][:, :1].expand(text.shape).clone()
+                shape = (*text.shape, *found[name].shape[2:])
+                found[name] = found[name][:, :1].expand(shape).clone()
         if "mm_token_type_ids" in self.takes:
             found["mm_token_type_ids"] = (text == self._mark("image")).long()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 from wse_sim.user_code import not_installed
@@ -32,7 +33,7 @@ _RULES: tuple[tuple[str, str, str], ...] = (
     (
         r"data-dependent|GuardOnDataDependent|DataDependentOutput",
         "control flow depends on the values of a tensor, which a compiled program does not know",
-        "compute both sides and choose with torch.where, or leave out a check that only raises",
+        "compute both sides and choose with torch.where",
     ),
     (
         r"no fake impl|register_fake|fake impl registered|Meta kernel|meta implementation",
@@ -81,7 +82,7 @@ _RULES: tuple[tuple[str, str, str], ...] = (
         "give the arguments that forward() takes",
     ),
     (
-        r"'NoneType' object (?:is not|has no|does not)|must be (?!Tensor)\w+, not NoneType",
+        r"'NoneType' object (?:is not|has no|does not)|object of type 'NoneType'|got \([^()]*NoneType|must be (?!Tensor)\w+, not NoneType",
         "forward() has None where it needs a value",
         "give the argument that is missing, or check what forward() hands on",
     ),
@@ -179,14 +180,42 @@ _OPERATORS: dict[str, tuple[str, str]] = {
 
 
 UNKNOWN = "torch cannot capture this"
-REASONS = (*(reason for _, reason, _ in _RULES), *(reason for reason, _ in _OPERATORS.values()), UNKNOWN)
+EAGER = "forward() also fails without a capture"
+FITTING = (
+    "compare the sizes of the model with the example arguments, and give all arguments that forward() takes"
+)
+REASONS = (
+    *(reason for _, reason, _ in _RULES),
+    *(reason for reason, _ in _OPERATORS.values()),
+    UNKNOWN,
+    EAGER,
+)
 """Beginnings of the reason in a sentence, after the place and the line of code."""
 
 
-def sentence_of(fault: BaseException, model: str, line: str = "") -> str:
+_NO_VALUES = r"[Ff]ake|meta tensor|not allocated"
+"""Messages of torch about tensors without values."""
+
+
+def fails_alike(fault: BaseException, run: Callable[[], object]) -> bool:
+    """Return whether `run`, which does without a capture, also raises an error in the same line of the user.
+
+    Errors because a value is unknown do not count.
+    """
+    try:
+        run()
+    except Exception as other:  # of any type: the model's own
+        text = f"{type(other).__name__}: {other}"
+        unknown = any(re.search(pattern, text) for pattern in (_NO_VALUES, *(rule[0] for rule in _RULES[:3])))
+        return not unknown and _user_frame(other) == _user_frame(fault) != ""
+    return False
+
+
+def sentence_of(fault: BaseException, model: str, line: str = "", *, is_eager: bool = False) -> str:
     """Return torch's error on `model` as one sentence with the user's line, if it is known.
 
-    `line` overrides the line that the traceback and torch's message name.
+    `line` overrides the line that the traceback and torch's message name. `is_eager` states that forward() also fails
+    without a capture.
     """
     text = f"{type(fault).__name__}: {fault}"
     where = line or _user_frame(fault) or _caused_by(text) or f"model {model}"
@@ -202,6 +231,8 @@ def sentence_of(fault: BaseException, model: str, line: str = "") -> str:
     is_check = isinstance(fault, AssertionError) or re.search(r": (?:raise|assert)\b", where)
     if is_check and not isinstance(fault, NotImplementedError):
         return f"{where}: {CHECKED} ({type(fault).__name__}: {first.rstrip('.')}); {PASS}"
+    if is_eager:
+        return f"{where}: {EAGER} ({type(fault).__name__}: {first.rstrip('.')}); {FITTING}"
     return f"{where}: {UNKNOWN} ({type(fault).__name__}: {first.rstrip('.')}); rewrite this line with static tensor operations"
 
 

@@ -1,0 +1,63 @@
+"""Checks of values in forward() that only raise are left out; other tests of values are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import Tensor, nn  # noqa: E402
+
+from wse_sim.errors import ModelError  # noqa: E402
+from wse_sim.frontend import lower  # noqa: E402
+
+from .checked import WIDTH, Checked, Linear  # noqa: E402
+
+SAMPLES = 4
+X = (torch.randn(SAMPLES, WIDTH),)
+FLOPS = 2 * SAMPLES * WIDTH * WIDTH  # of one linear layer
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_checks_of_every_form_are_left_out(training: bool) -> None:
+    module = Checked()
+    module(*X)  # the example passes
+    graph = lower(module, X, training=training)
+    # The input needs no gradient: a step has the layer's product and that of its weight gradient.
+    assert graph.total_flops == FLOPS * (2 if training else 1)
+    told = [note for note in graph.notes if note.startswith("checks:")]
+    assert len(told) == 7
+    assert "if torch.isnan(x).any():" in told[0]
+
+
+class Caught(Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        try:
+            if x.sum() > 0:
+                raise ValueError
+            return self.layer(x)
+        except ValueError:
+            return x
+
+
+class Counted(Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        if x.sum().item() > 3:  # the comparison is not torch's
+            raise ValueError
+        return self.layer(x)
+
+
+class Chosen(Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        if x.sum() > 0:
+            x = x + 1
+        return self.layer(x)
+
+
+@pytest.mark.parametrize(
+    ("kind", "line"), [(Caught, "x.sum() > 0"), (Counted, "item() > 3"), (Chosen, "x.sum() > 0")]
+)
+def test_a_test_that_chooses_the_work_is_refused(kind: type[nn.Module], line: str) -> None:
+    with pytest.raises(ModelError) as fault:
+        lower(kind(), X)
+    assert line in str(fault.value)
