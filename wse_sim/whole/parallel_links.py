@@ -97,26 +97,43 @@ def most_bundles(graph: KernelGraph) -> dict[str, int]:
 
 
 def trained_bundles(graph: KernelGraph) -> dict[str, int]:
-    """Return the largest number of bundles by tensor in training: one per word of a token between two dense layers
-    that alone make and read it, or before a loss of the model; 1 elsewhere."""
+    """Return the largest number of bundles by tensor in training: one per word of a token if all kernels that make and
+    read it take bundles; 1 elsewhere, and for the output, which the loss reads over one link."""
     found = {}
     forward = [kernel for kernel in graph.kernels if kernel.phase is Phase.FORWARD]
     for name in {name for kernel in forward for name in (*kernel.inputs, *kernel.outputs)}:
-        makers = [kernel for kernel in forward if name in kernel.outputs]
-        readers = [kernel for kernel in forward if name in kernel.inputs]
-        ends = [*makers, *readers]
-        is_split = len(readers) == 1 and all(_splits_in_training(kernel, name) for kernel in ends)
-        is_split &= stream_order(graph, name) is None
+        ends = [kernel for kernel in forward if name in (*kernel.inputs, *kernel.outputs)]
+        is_split = any(name in kernel.inputs for kernel in ends) and stream_order(graph, name) is None
+        is_split = is_split and all(_splits_in_training(kernel, name) for kernel in ends)
         found[name] = int(ceil_div(graph.tensors[name].shape[-1], PAIR)) if is_split else 1
+    ties = [(*kernel.inputs[1:], *kernel.outputs) for kernel in forward if _adds(kernel)]
+    for _ in ties:  # one tie may follow from another
+        for names in ties:
+            found |= dict.fromkeys(names, min(found[name] for name in names))
     return found
 
 
+def readers_of(graph: KernelGraph, tensor: str) -> int:
+    """Return the number of kernels that read a tensor in the forward pass."""
+    return sum(tensor in kernel.inputs for kernel in graph.kernels if kernel.phase is Phase.FORWARD)
+
+
+def _adds(kernel: Kernel) -> bool:
+    """Return whether a dense layer adds a residual."""
+    return kernel.family == "gemm" and "residual" in items_of(kernel)
+
+
 def _splits_in_training(kernel: Kernel, tensor: str) -> bool:
-    """Return whether a kernel takes or gives a tensor in bundles in training; a result with a residual does not."""
+    """Return whether a kernel takes or gives a tensor in bundles in training.
+
+    The last row of a layer that adds a residual after its activation has no gradient of the residual to send.
+    """
     if kernel.family != "gemm":
         return kernel.family in WITHOUT_PROGRAM
-    is_result_of_sum = tensor in kernel.outputs and "residual" in items_of(kernel)
-    return tensor not in kernel.inputs[1:] and not is_result_of_sum
+    if not _adds(kernel) or tensor == kernel.inputs[0]:
+        return kernel.inputs.count(tensor) < 2
+    items = [item for item in items_of(kernel) if item != "bias"]
+    return kernel.inputs.count(tensor) < 2 and items[0] == "residual"
 
 
 def _tied_least(graph: KernelGraph, least: Mapping[str, int]) -> dict[str, int]:
