@@ -168,6 +168,9 @@ class Attributes:
     least_bundles: int = attribute(
         0, "fewest parallel streams of its operands and result, which other kernels need; 0: not given"
     )
+    readers: int = attribute(
+        1, "in training, kernels that read its result: a core next to its region sums their gradients"
+    )
 
     @classmethod
     def of(cls, *stated: Mapping[str, object] | None) -> Self:

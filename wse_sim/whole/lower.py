@@ -27,6 +27,7 @@ from wse_sim.whole.parallel_links import (
     link_attributes,
     packed_tensors,
     readers_of,
+    trained_attributes,
     trained_bundles,
 )
 from wse_sim.whole.regions.contract import PAIR, POINTWISE
@@ -136,6 +137,8 @@ def laid_graph(graph: KernelGraph, *, streamed: bool = False) -> KernelGraph:
     in_regions = not graph.training and is_network
     dense = _trained_rows(graph) if graph.training and is_network else {}
     links = link_attributes(graph) if in_regions else {}
+    if graph.training and is_network:
+        links = trained_attributes(graph)
     packed = packed_tensors(graph) if is_network else set()
     plain = without_program(graph)
     makers = {kernel.name for kernel in forward.values() if packed.intersection(kernel.outputs)}

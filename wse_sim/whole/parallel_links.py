@@ -25,6 +25,8 @@ WITHOUT_PROGRAM = ("embedding", "dropout", "cross_entropy")
 PACKED = 3  # queries, keys and values
 AS_ONE = (*POINTWISE, "norm", "layout")
 """Families whose operands and result have the same number of bundles."""
+TRAINED_AS_ONE = ("norm",)
+"""Those of them that take several bundles in training."""
 MOST_BANDS = 16  # bands of attention; each has four streams
 
 
@@ -106,16 +108,34 @@ def trained_bundles(graph: KernelGraph) -> dict[str, int]:
         is_split = any(name in kernel.inputs for kernel in ends) and stream_order(graph, name) is None
         is_split = is_split and all(_splits_in_training(kernel, name) for kernel in ends)
         found[name] = int(ceil_div(graph.tensors[name].shape[-1], PAIR)) if is_split else 1
-    ties = [(*kernel.inputs[1:], *kernel.outputs) for kernel in forward if _adds(kernel)]
+    ties = [(*kernel.inputs[_adds(kernel) :], *kernel.outputs) for kernel in forward if _is_tied(kernel)]
     for _ in ties:  # one tie may follow from another
         for names in ties:
             found |= dict.fromkeys(names, min(found[name] for name in names))
     return found
 
 
+def trained_attributes(graph: KernelGraph) -> dict[str, dict[str, object]]:
+    """Return by norm and its passes in training the largest number of bundles, and the readers of its result."""
+    most, out = trained_bundles(graph), dict[str, dict[str, object]]()
+    forward = {kernel.name: kernel for kernel in graph.kernels if kernel.phase is Phase.FORWARD}
+    for kernel in graph.kernels:
+        owner = forward.get(kernel.forward, kernel)
+        if owner.family == kernel.family and kernel.family in TRAINED_AS_ONE and owner.name in forward:
+            result = owner.outputs[0]
+            readers = max(1, readers_of(graph, result))
+            out[kernel.name] = {"most_bundles": most[result], "readers": readers}
+    return out
+
+
 def readers_of(graph: KernelGraph, tensor: str) -> int:
     """Return the number of kernels that read a tensor in the forward pass."""
     return sum(tensor in kernel.inputs for kernel in graph.kernels if kernel.phase is Phase.FORWARD)
+
+
+def _is_tied(kernel: Kernel) -> bool:
+    """Return whether a kernel has as many bundles of operands as of its result in training."""
+    return kernel.family in TRAINED_AS_ONE or _adds(kernel)
 
 
 def _adds(kernel: Kernel) -> bool:
@@ -129,7 +149,7 @@ def _splits_in_training(kernel: Kernel, tensor: str) -> bool:
     The last row of a layer that adds a residual after its activation has no gradient of the residual to send.
     """
     if kernel.family != "gemm":
-        return kernel.family in WITHOUT_PROGRAM
+        return kernel.family in (*TRAINED_AS_ONE, *WITHOUT_PROGRAM)
     if not _adds(kernel) or tensor == kernel.inputs[0]:
         return kernel.inputs.count(tensor) < 2
     items = [item for item in items_of(kernel) if item != "bias"]
