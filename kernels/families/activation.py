@@ -92,6 +92,7 @@ class Activation(OnElements):
         come = (
             inputs if bundles is None else 1
         )  # with whole words, slopes stay on the core that computed them
+        streams = stated.readers if backward else 0
         if function in SPECIAL_FUNCTIONS:
             fraction = wafer.backward_special_fraction if backward else 1.0
             return pointwise(
@@ -102,6 +103,7 @@ class Activation(OnElements):
                 special=fraction,
                 inputs=come,
                 bundles=bundles,
+                streams=streams,
             )
         issue = inputs / max_rate(dtype, wafer)
         return pointwise(
@@ -113,6 +115,7 @@ class Activation(OnElements):
             instructions=inputs,
             inputs=come,
             bundles=bundles,
+            streams=streams,
         )
 
     def compute(self, x: Array, *, function: str = "relu", dtype: str = "fp32") -> Array:

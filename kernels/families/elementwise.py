@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Unpack
 
-from wse_sim.graph import Kernel, Tensor
+from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.base_families import OnElements
 from wse_sim.kernels.blocks.chains import chain_program, ops_of
@@ -102,6 +102,7 @@ class Elementwise(OnElements):
             instructions=max(1, instructions),
             inputs=ElementwiseAttributes.of(attrs).inputs,
             bundles=ElementwiseAttributes.of(attrs).bundles,
+            streams=ElementwiseAttributes.of(attrs).readers if phase is Phase.INPUT_GRADIENT else 0,
         )
 
     def compute(self, *operands: Array, ops: str = "add", dtype: str = "fp32") -> Array:

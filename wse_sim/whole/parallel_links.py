@@ -10,7 +10,8 @@ token that a norm reads. The plan prices regions accordingly (attributes `link_w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 
 from wse_sim.graph import Kernel, KernelGraph, Phase
@@ -20,12 +21,14 @@ from wse_sim.whole.regions.contract import PAIR, POINTWISE, stream_order, token_
 from wse_sim.whole.regions.fused_work import items_of
 from wse_sim.whole.regions.rotation_tables import is_rotation
 
+Splits = Callable[[Kernel, str], bool]
+"""Whether a kernel takes or gives a tensor in bundles."""
 WITHOUT_PROGRAM = ("embedding", "dropout", "cross_entropy")
 """Families without a fabric program: the host does their work, or the loss that a training run adds."""
 PACKED = 3  # queries, keys and values
 AS_ONE = (*POINTWISE, "norm", "layout")
 """Families whose operands and result have the same number of bundles."""
-TRAINED_AS_ONE = ("norm",)
+TRAINED_AS_ONE = (*POINTWISE, "norm", "attention")
 """Those of them that take several bundles in training."""
 MOST_BANDS = 16  # bands of attention; each has four streams
 
@@ -108,6 +111,10 @@ def trained_bundles(graph: KernelGraph) -> dict[str, int]:
         is_split = any(name in kernel.inputs for kernel in ends) and stream_order(graph, name) is None
         is_split = is_split and all(_splits_in_training(kernel, name) for kernel in ends)
         found[name] = int(ceil_div(graph.tensors[name].shape[-1], PAIR)) if is_split else 1
+    for kernel in forward:
+        if kernel.family == "attention":
+            bands, names = bands_of(graph, kernel, _splits_in_training), (*kernel.inputs, *kernel.outputs)
+            found |= dict.fromkeys(names, bands if all(found[name] > 1 for name in names) else 1)
     ties = [(*kernel.inputs[_adds(kernel) :], *kernel.outputs) for kernel in forward if _is_tied(kernel)]
     for _ in ties:  # one tie may follow from another
         for names in ties:
@@ -116,7 +123,8 @@ def trained_bundles(graph: KernelGraph) -> dict[str, int]:
 
 
 def trained_attributes(graph: KernelGraph) -> dict[str, dict[str, object]]:
-    """Return by norm and its passes in training the largest number of bundles, and the readers of its result."""
+    """Return by norm, elementwise kernel and attention, and their passes, the largest number of bundles in training, and
+    the readers of its result."""
     most, out = trained_bundles(graph), dict[str, dict[str, object]]()
     forward = {kernel.name: kernel for kernel in graph.kernels if kernel.phase is Phase.FORWARD}
     for kernel in graph.kernels:
@@ -124,7 +132,10 @@ def trained_attributes(graph: KernelGraph) -> dict[str, dict[str, object]]:
         if owner.family == kernel.family and kernel.family in TRAINED_AS_ONE and owner.name in forward:
             result = owner.outputs[0]
             readers = max(1, readers_of(graph, result))
-            out[kernel.name] = {"most_bundles": most[result], "readers": readers}
+            links = "bands" if kernel.family == "attention" else "most_bundles"
+            out[kernel.name] = {links: most[result], "readers": readers}
+            if kernel.family in POINTWISE:
+                out[kernel.name]["token_words"] = token_words(graph, result)
     return out
 
 
@@ -148,6 +159,8 @@ def _splits_in_training(kernel: Kernel, tensor: str) -> bool:
 
     The last row of a layer that adds a residual after its activation has no gradient of the residual to send.
     """
+    if kernel.family == "attention":
+        return len(set(kernel.inputs)) == PACKED
     if kernel.family != "gemm":
         return kernel.family in (*TRAINED_AS_ONE, *WITHOUT_PROGRAM)
     if not _adds(kernel) or tensor == kernel.inputs[0]:
@@ -168,17 +181,16 @@ def _tied_least(graph: KernelGraph, least: Mapping[str, int]) -> dict[str, int]:
     return found
 
 
-def bands_of(graph: KernelGraph, kernel: Kernel) -> int:
+def bands_of(graph: KernelGraph, kernel: Kernel, splits: Splits | None = None) -> int:
     """Return the bands of heads of attention: 1 unless dense layers or rotations make all its operands, and dense layers
     read its result."""
     heads, width = int(kernel.dims.get("kv_heads", kernel.dims["heads"])), int(kernel.dims["d"])
     names = {*kernel.inputs, *kernel.outputs}
-    others = [one for one in graph.kernels if one is not kernel]
+    splits = splits or partial(_splits, graph)
+    others = [one for one in graph.kernels if one is not kernel and one.phase is Phase.FORWARD]
     made = {name for one in others for name in one.outputs}
     ends = [(one, name) for one in others for name in names.intersection((*one.inputs, *one.outputs))]
-    is_split = all(
-        (one.family == "gemm" or is_rotation(one)) and _splits(graph, one, name) for one, name in ends
-    )
+    is_split = all((one.family == "gemm" or is_rotation(one)) and splits(one, name) for one, name in ends)
     is_split &= names <= made | set(kernel.outputs)
     return _most(heads, MOST_BANDS) if is_split and width % PAIR == 0 else 1
 

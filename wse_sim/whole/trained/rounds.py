@@ -127,7 +127,10 @@ def with_bundles(plan: PipelinedPlan, regions: Sequence[TrainedKind]) -> Pipelin
         layer = plan.graph.kernel(kernel.forward) if kernel.phase in BACKWARD else kernel
         if layer.family == kernel.family and kernel.family in TRAINED_AS_ONE:
             given = bundles.get(layer.outputs[0], 1)
-            links = {"most_bundles": given, "least_bundles": given}
+            links = {
+                "bands" if kernel.family == "attention" else "most_bundles": given,
+                "least_bundles": given,
+            }
             return dataclasses.replace(kernel, attrs=frozen({**kernel.attrs, **links}))
         if not kernel.attrs.get("trained_rows", False):
             return kernel
