@@ -103,12 +103,13 @@ def most_bundles(graph: KernelGraph) -> dict[str, int]:
 
 def trained_bundles(graph: KernelGraph) -> dict[str, int]:
     """Return the largest number of bundles by tensor in training: one per word of a token if all kernels that make and
-    read it take bundles; 1 elsewhere, and for the output, which the loss reads over one link."""
+    read it take bundles; 1 elsewhere, and for the output of a dense layer, which the loss receives at one core."""
     found = {}
     forward = [kernel for kernel in graph.kernels if kernel.phase is Phase.FORWARD]
     for name in {name for kernel in forward for name in (*kernel.inputs, *kernel.outputs)}:
         ends = [kernel for kernel in forward if name in (*kernel.inputs, *kernel.outputs)]
-        is_split = any(name in kernel.inputs for kernel in ends) and stream_order(graph, name) is None
+        is_split = any(name in kernel.inputs or _is_tied(kernel) for kernel in ends)
+        is_split = is_split and stream_order(graph, name) is None
         is_split = is_split and all(_splits_in_training(kernel, name) for kernel in ends)
         found[name] = int(ceil_div(graph.tensors[name].shape[-1], PAIR)) if is_split else 1
     for kernel in forward:
