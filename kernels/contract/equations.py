@@ -236,7 +236,6 @@ def pointwise(
     instructions: int = 1,
     inputs: int = 1,
     bundles: Bundles | None = None,
-    streams: int = 0,
 ) -> Cost:
     """Return the cost of work on `elements` elements spread over all cores of the rectangle.
 
@@ -248,8 +247,7 @@ def pointwise(
     sequence, so a region of the wafer's full height leaves its last row to other streams.
 
     Per element: `issue` vector issue cycles, `special` special elements, `scalar` cycles of other scalar
-    code. `instructions`: vector starts. `inputs`: operands that arrive. `streams`: tensors whose words share a link, if
-    there are more of them.
+    code. `instructions`: vector starts. `inputs`: operands that arrive.
     """
 
     on_links = bundles is not None and tiling.mapping == "stationary"
@@ -269,7 +267,8 @@ def pointwise(
         startup = instructions * wafer.vector_start_cycles + 0.0 * n
         ramp = (inputs + 1) * words(n, dtype) if bundles is not None else 0.0 * n
         busy = compute + odd + startup + ramp
-        shared = max(inputs, streams) * words(size, dtype) * wafer.wavelet_cycles if on_links else 0.0
+        streams = max(inputs, bundles.streams) if bundles is not None else inputs
+        shared = streams * words(size, dtype) * wafer.wavelet_cycles if on_links else 0.0
         late = np.maximum(0.0, shared - busy)
         return Cost(
             ramp=ramp,

@@ -88,11 +88,10 @@ class Activation(OnElements):
             return Cost(compute=0.0 * per_core(dims["elements"], tiling))
         elements, inputs = dims["elements"], 2 if backward else 1
         stated = ActivationAttributes.of(attrs)
-        function, bundles = stated.function, stated.bundles
+        function, bundles = stated.function, stated.gradient_bundles if backward else stated.bundles
         come = (
             inputs if bundles is None else 1
         )  # with whole words, slopes stay on the core that computed them
-        streams = stated.readers if backward else 0
         if function in SPECIAL_FUNCTIONS:
             fraction = wafer.backward_special_fraction if backward else 1.0
             return pointwise(
@@ -103,7 +102,6 @@ class Activation(OnElements):
                 special=fraction,
                 inputs=come,
                 bundles=bundles,
-                streams=streams,
             )
         issue = inputs / max_rate(dtype, wafer)
         return pointwise(
@@ -115,7 +113,6 @@ class Activation(OnElements):
             instructions=inputs,
             inputs=come,
             bundles=bundles,
-            streams=streams,
         )
 
     def compute(self, x: Array, *, function: str = "relu", dtype: str = "fp32") -> Array:

@@ -88,9 +88,10 @@ class Elementwise(OnElements):
         """Return the cost: one vector instruction per operator."""
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
-        if ElementwiseAttributes.of(attrs).between:
+        stated = ElementwiseAttributes.of(attrs)
+        if stated.between:
             return Cost(compute=0.0 * per_core(dims["elements"], tiling))
-        ops = [op for op in ElementwiseAttributes.of(attrs).ops.split(",") if op]
+        ops = [op for op in stated.ops.split(",") if op]
         issue, special, instructions = chain_work(ops, phase, dtype, wafer)
         return pointwise(
             dims["elements"],
@@ -100,9 +101,8 @@ class Elementwise(OnElements):
             issue=issue,
             special=special,
             instructions=max(1, instructions),
-            inputs=ElementwiseAttributes.of(attrs).inputs,
-            bundles=ElementwiseAttributes.of(attrs).bundles,
-            streams=ElementwiseAttributes.of(attrs).readers if phase is Phase.INPUT_GRADIENT else 0,
+            inputs=stated.inputs,
+            bundles=stated.gradient_bundles if phase is Phase.INPUT_GRADIENT else stated.bundles,
         )
 
     def compute(self, *operands: Array, ops: str = "add", dtype: str = "fp32") -> Array:

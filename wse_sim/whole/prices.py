@@ -28,7 +28,7 @@ from wse_sim.whole.bundles import settled
 from wse_sim.whole.coverage import check_wafer
 from wse_sim.whole.lower import is_laid, priced_graph, with_programs, without_program
 from wse_sim.whole.trained.coverage import check_any
-from wse_sim.whole.trained.rounds import in_program_rounds
+from wse_sim.whole.trained.rounds import in_program_rounds, with_links_of_regions
 
 Compiler = Callable[[KernelGraph], Plan | Infeasible]
 AUTO, COMPOSED, PLAIN = "auto", "composed", "plain"
@@ -147,7 +147,7 @@ def scheduled(found: Plan | Infeasible, schedule: str | None) -> Plan | Infeasib
     try:
         plan = in_program_rounds(plan)
     except ModelError:  # no program for this plan: building it says so, a price needs none
-        return plan
+        return with_links_of_regions(plan)
     note = (
         f"schedule: rounds of {plan.round_samples} of {plan.batch} samples, all forward passes before the backward passes, as the programs "
         "of the fabric train; schedule=1f1b would alternate them"

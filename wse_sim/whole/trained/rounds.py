@@ -83,6 +83,15 @@ def in_program_rounds(plan: PipelinedPlan) -> PipelinedPlan:
     return in_rounds(with_ways(plan, *shortest_ways(plan, regions)), divisor(samples, min(fits)), regions)
 
 
+def with_links_of_regions(plan: PipelinedPlan) -> PipelinedPlan:
+    """Return the plan with the numbers of bundles that its regions have: every tensor as many at all its ends. A plan with
+    a region that has no program is returned unchanged."""
+    try:
+        return with_bundles(plan, regions_of(plan, [stage for stage in plan.stages if stage.replica == 0]))
+    except ModelError:
+        return plan
+
+
 def shortest_ways(plan: PipelinedPlan, regions: Sequence[TrainedKind]) -> tuple[Cycles, Cycles]:
     """Return the travel cycles of words between the cells at which streams leave and enter regions, forward and of
     gradients.
