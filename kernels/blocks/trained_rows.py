@@ -13,7 +13,8 @@ and of columns have one stream each, so whole rows and columns round once per st
     k = 2 ceil(ceil(K / 2 G) / floor(R / G))        v = 2 ceil(ceil(N / 2 H) / floor(C / H))
 
 Below, K and N are the features of one stream and C the columns of one, where they count links, moving cores and dealt
-words. With H > 1 gradients arrive below the last row, and R is one less.
+words. With H > 1 gradients arrive below the last row, R is one less, and the last row also sends the gradient of a
+residual without an activation after it.
 
 The busiest core or the busiest link sets the pace of a region, separately for the forward and the backward
 pass. Words travel on one link in each direction::
@@ -30,6 +31,7 @@ pass. Words travel on one link in each direction::
                links           T K / 2                                                  the same
                sums            L T K / 2 of L layers that read the same inputs, next to their regions
                end             T (C v / 2 + 1)
+               sum             Q T N / 2 of Q readers of the result
 
 The core next to a row sends the inputs of a token for the weight gradient after the input gradients of an
 earlier token have left; the a elements that fit in the row's queue are q = a / k tokens. So 2 + q tokens are
@@ -97,6 +99,7 @@ class TrainedRows:
     passes_on: bool  # gradients of the inputs are requested
     layers: int = 1  # that read the same inputs; a core sums their gradients
     streams: Streams = ONE_EACH
+    readers: int = 1  # of the result; a core sums their gradients
 
     def with_streams(self, most_inputs: int, most_results: int) -> TrainedRows:
         """Return the layer with the fastest numbers of streams: those of the results first, as if inputs had as many
@@ -298,7 +301,9 @@ class TrainedRows:
             links.append(t * sent)
             moving += [t * 2.0 * k, t * self._loop_backward(sent)]
             moving.append((self.layers > 1) * self.layers * t * sent)
-        beside = "residual" in self.items[:-1]
+        several = np.greater(self.streams.results, 1)
+        beside = ("residual" in self.items) * np.where(several, True, self.items[-1:] != ("residual",))
+        moving.append((self.readers > 1) * self.readers * t * self._words_out)
         last = size / PAIR * (2 + self.passes_on + beside)
         if "bias" in self.items:
             groups, elements = self._groups

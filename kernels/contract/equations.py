@@ -267,7 +267,8 @@ def pointwise(
         startup = instructions * wafer.vector_start_cycles + 0.0 * n
         ramp = (inputs + 1) * words(n, dtype) if bundles is not None else 0.0 * n
         busy = compute + odd + startup + ramp
-        shared = inputs * words(size, dtype) * wafer.wavelet_cycles if on_links else 0.0
+        streams = max(inputs, bundles.streams) if bundles is not None else inputs
+        shared = streams * words(size, dtype) * wafer.wavelet_cycles if on_links else 0.0
         late = np.maximum(0.0, shared - busy)
         return Cost(
             ramp=ramp,

@@ -267,9 +267,12 @@ class Cost:
 
     def or_faster(self, other: Cost) -> Cost:
         """Return, for each shape, the cost with the smaller total."""
-        is_less = np.asarray(other.total) < np.asarray(self.total)
+        return self.replaced(np.asarray(other.total) < np.asarray(self.total), other)
+
+    def replaced(self, where: Size, other: Cost) -> Cost:
+        """Return the cost with that of `other` for the shapes where a condition holds."""
         pairs = zip(self._all, other._all, strict=True)
-        return Cost(*(np.where(is_less, theirs, own) for own, theirs in pairs))
+        return Cost(*(np.where(where, theirs, own) for own, theirs in pairs))
 
     @property
     def _all(self) -> tuple[Number, ...]:

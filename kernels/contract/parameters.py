@@ -168,6 +168,9 @@ class Attributes:
     least_bundles: int = attribute(
         0, "fewest parallel streams of its operands and result, which other kernels need; 0: not given"
     )
+    readers: int = attribute(
+        1, "in training, kernels that read its result: a core next to its region sums their gradients"
+    )
 
     @classmethod
     def of(cls, *stated: Mapping[str, object] | None) -> Self:
@@ -185,12 +188,14 @@ class Attributes:
 
 class Bundles(NamedTuple):
     """Parallel streams of a tensor: `least` to `most`, of tokens of `of_token` words; each has a part of every
-    token. `unit` words stay together in a stream and on a core."""
+    token. `unit` words stay together in a stream and on a core. `streams`: tensors that share a link, if there are more of
+    them than operands."""
 
     most: int
     of_token: int
     least: int = 1
     unit: int = 1
+    streams: int = 0
 
 
 def spaced(counts: Sequence[int], dense: int = 16, step: float = 1.125) -> list[int]:
@@ -222,6 +227,11 @@ class WordAttributes(Attributes):
             return None
         most = self.most_bundles if self.token_words else 1
         return Bundles(most, self.token_words, self.least_bundles, self.unit_words)
+
+    @property
+    def gradient_bundles(self) -> Bundles | None:
+        """The same in the backward pass, in which a core sums the gradients of all readers."""
+        return None if self.bundles is None else self.bundles._replace(streams=self.readers)
 
 
 _DECLARED: dict[type[Attributes], Mapping[str, Parameter]] = {}

@@ -88,7 +88,7 @@ class Activation(OnElements):
             return Cost(compute=0.0 * per_core(dims["elements"], tiling))
         elements, inputs = dims["elements"], 2 if backward else 1
         stated = ActivationAttributes.of(attrs)
-        function, bundles = stated.function, stated.bundles
+        function, bundles = stated.function, stated.gradient_bundles if backward else stated.bundles
         come = (
             inputs if bundles is None else 1
         )  # with whole words, slopes stay on the core that computed them

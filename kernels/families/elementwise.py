@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Unpack
 
-from wse_sim.graph import Kernel, Tensor
+from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.base_families import OnElements
 from wse_sim.kernels.blocks.chains import chain_program, ops_of
@@ -88,9 +88,10 @@ class Elementwise(OnElements):
         """Return the cost: one vector instruction per operator."""
         phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
-        if ElementwiseAttributes.of(attrs).between:
+        stated = ElementwiseAttributes.of(attrs)
+        if stated.between:
             return Cost(compute=0.0 * per_core(dims["elements"], tiling))
-        ops = [op for op in ElementwiseAttributes.of(attrs).ops.split(",") if op]
+        ops = [op for op in stated.ops.split(",") if op]
         issue, special, instructions = chain_work(ops, phase, dtype, wafer)
         return pointwise(
             dims["elements"],
@@ -100,8 +101,8 @@ class Elementwise(OnElements):
             issue=issue,
             special=special,
             instructions=max(1, instructions),
-            inputs=ElementwiseAttributes.of(attrs).inputs,
-            bundles=ElementwiseAttributes.of(attrs).bundles,
+            inputs=stated.inputs,
+            bundles=stated.gradient_bundles if phase is Phase.INPUT_GRADIENT else stated.bundles,
         )
 
     def compute(self, *operands: Array, ops: str = "add", dtype: str = "fp32") -> Array:

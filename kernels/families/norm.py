@@ -13,7 +13,11 @@ ceil(rows/(L R)) tokens.
     weight gradient  sums over the tokens of g x and of g (rms: of g x), then a chain down the columns
 
 whole (an attribute): rows over the R rows of cores, one after the other, as in a whole model that trains on
-the fabric. In the forward pass and for the input gradient, D / 2 words of a row are also received and sent.
+the fabric. In the forward pass and for the input gradient, D / 2 words of a row are also received and sent. If they
+travel over k links, k neighbours share a row on R - (k - 1) rows of cores, and add their statistics; a core next to the
+region sums the gradients of Q readers::
+
+    links            T D / (2 k) forward, Q T D / (2 k) backward, cycles of a word on a link each
 affine: a norm without a shift, or without scale and shift, leaves out their instructions.
 
 A pass is an instruction over the t f elements (o + f ceil(t / w), or row by row if that is faster).
@@ -80,6 +84,7 @@ from wse_sim.kernels.contract.family import (
     Probe,
     ProgramOptions,
     Role,
+    Size,
     Tiling,
     asked,
 )
@@ -90,6 +95,9 @@ from wse_sim.kernels.contract.parameters import (
 )
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
+
+MOST_LANES = 64
+"""Most neighbours that share a row in training, which are tried."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +153,9 @@ class Norm(OnRows):
         said = NormAttributes.of(attrs)
         if not _is_laid(attrs):
             return Lay()
-        return Lay("rows", "rows", most_links=max(1, said.most_bundles), more_colors=said.most_bundles > 1)
+        several = said.most_bundles > 1
+        colors = several * (4 if said.whole else 1)  # in training, sums of parameters travel on others
+        return Lay("rows", "rows", most_links=max(1, said.most_bundles), more_colors=colors)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of statistics, scale and shift, a stage buffer and code."""
@@ -455,19 +465,42 @@ def _blocks(
 
 
 def whole_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, dtype: str, attrs: Attrs) -> Cost:
-    """Return the cost of rows that are on one core each: instructions row by row, and words received and sent
-    meanwhile.
+    """Return the cost of one pass of rows that are on one core each, or on the number of neighbours with which all passes
+    together are fastest."""
+    said = NormAttributes.of(attrs)
+    found, least = Cost(), np.inf + 0.0 * tiling.rows * tiling.cols
+    for lane in lanes_for(int(dims["cols"]), min(said.most_bundles, MOST_LANES)):
+        passes = lane_costs(dims, tiling.rows, lane, wafer, dtype, attrs)
+        is_possible = (tiling.cols >= lane) & (tiling.rows >= lane) & (lane >= said.least_bundles)
+        total = np.where(is_possible, sum(one.total for one in passes.values()), np.inf)
+        found = found.replaced(total < least, passes[phase])
+        least = np.minimum(total, least)
+    return found.replaced(np.isinf(least), Cost(stalled_input=least))
+
+
+def lane_costs(
+    dims: Dims, rows: Size, lane: int, wafer: Wafer, dtype: str, attrs: Attrs
+) -> dict[Phase, Cost]:
+    """Return the cost of every pass of rows that are on `lane` neighbours each, in a region of `rows` rows of cores:
+    instructions row by row, words received and sent meanwhile, and the words of a link.
 
     A weight gradient sums gradients that have already arrived for the input gradient. Its sums stay on the
     cores and travel down the column once per batch, which is not counted.
     """
-    rows, features = int(dims["rows"]), dims["cols"]
-    each = least_share(rows, tiling.rows)
-    found = _work(phase, dtype, attrs)
-    if phase is Phase.WEIGHT_GRADIENT:
-        added = tuple(vector for vector in found.vectors if vector.op in ("mac", "add"))
-        return each * RowWork(added, found.shapes).cost(1, features, 1, 1, wafer)
-    return each * (found.cost(1, features, 1, 1, wafer) + Cost(ramp=2.0 * words(features, dtype)))
+    tokens, features = int(dims["rows"]), dims["cols"] // lane
+    each = least_share(tokens, np.maximum(1, rows - (lane - 1)))
+    link = wafer.wavelet_cycles * tokens * words(features, dtype)
+    found = {}
+    for phase, streams in ((Phase.FORWARD, 1), (Phase.INPUT_GRADIENT, NormAttributes.of(attrs).readers)):
+        row = _work(phase, dtype, attrs).cost(1, features, lane, 1, wafer)
+        # The next row waits for the sums of the other cores too.
+        row = replace(row, idle=0.0 * row.idle, stalled_input=row.idle)
+        cost = each * (row + Cost(ramp=2.0 * words(features, dtype)))
+        found[phase] = cost + Cost(stalled_input=np.maximum(0.0, streams * link - cost.total))
+    sums = _work(Phase.WEIGHT_GRADIENT, dtype, attrs)
+    added = tuple(vector for vector in sums.vectors if vector.op in ("mac", "add"))
+    found[Phase.WEIGHT_GRADIENT] = each * RowWork(added, sums.shapes).cost(1, features, 1, 1, wafer)
+    return found
 
 
 # Two statistics per row, reduced together, and scale and offset of the elements, in their precision.

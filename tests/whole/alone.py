@@ -63,6 +63,7 @@ class _Bench:
         last = wafer.colors - HOST_COLORS
         self.own = list(range(last - region.own_colors, last))
         self.colors = list(range(last - region.own_colors))
+        self.used: list[int] = []
         self.edges: set[Cell] = set()
 
     def _edge(self, near: Cell, closed: Sequence[Cell] = ()) -> Cell:
@@ -76,9 +77,12 @@ class _Bench:
         return "W" if cell[1] == 0 else "E"
 
     def _way(self, source: Cell, sinks: Sequence[Cell], senders: Sequence[Cell]) -> Way:
-        way = found_way(self.grid, source, sinks, senders, lambda _: 1.0, self.colors)
+        colors = self.colors or self.used
+        way = found_way(self.grid, source, sinks, senders, lambda _: 1.0, colors)
         assert way is not None, f"no way from {source} to {sinks}"
-        self.colors.remove(way.color)  # its own color for every port: nothing but the region can stop it
+        # Its own color, or that of a route elsewhere, for every port: nothing but the region can stop it.
+        colors.remove(way.color)
+        self.used.append(way.color)
         return way
 
     def inward(self, name: str, tensor: str, sinks: Sequence[Cell], come: int, bundle: int = 0) -> int:
@@ -146,12 +150,13 @@ class _Laid:
     def read(self, found: FabricResult, name: str, tensor: str) -> Floats:
         """Return what arrived of a tensor, (samples, elements)."""
         of, shape = self.region.bundles.get(tensor, 1), self.region.graph.tensors[tensor].shape
+        features = PAIR * token_words(self.region.graph, tensor)
         parts = [self.unpacked(tensor, found.read(f"{name} {bundle}")) for bundle in range(of)]
         if of == 1:
             return parts[0]
-        whole = np.zeros((self.samples, int(np.prod(shape[:-1])), shape[-1]), np.float32)
+        whole = np.zeros((self.samples, int(np.prod(shape)) // features, features), np.float32)
         for bundle, part in enumerate(parts):
-            elements = bundle_elements(self.region.graph, tensor, shape[-1], bundle, of)
+            elements = bundle_elements(self.region.graph, tensor, features, bundle, of)
             whole[..., elements] = part.reshape(self.samples, -1, len(elements))
         return whole.reshape(self.samples, -1)
 

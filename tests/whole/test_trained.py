@@ -200,6 +200,20 @@ class NormedHeads(nn.Module):
         return self.last(out.transpose(1, 2).reshape(x.shape))
 
 
+class Around(nn.Module):
+    """A layer, and a skip around a norm and two layers; the sum is the output."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Linear(features, features), nn.LayerNorm(features)
+        self.up, self.down = nn.Linear(features, 2 * features), nn.Linear(2 * features, features)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, tokens, features)."""
+        x = self.first(x)
+        return x + self.down(torch.relu(self.up(self.norm(x))))
+
+
 def encoder(features: int) -> nn.Module:
     """A block as PyTorch has it: norms last, queries, keys and values by one product."""
     return nn.TransformerEncoderLayer(features, 2, 2 * features, dropout=0.0, batch_first=True)
@@ -244,6 +258,7 @@ CASES = {
         32,
         4,
     ),
+    "a skip in bundles": Case(lambda: Around(64), (4, 64), 48, 4),
     "gated": Case(lambda: nn.Sequential(nn.Linear(8, 8), Gated(8, 16)), (4, 8), 64),
     "positions": Case(lambda: Positions(4, 8), (4, 8), 40),
     "attention of norms": Case(lambda: NormedHeads(16, 2), (6, 16), 40),
@@ -275,6 +290,20 @@ def test_two_steps_equal_those_of_pytorch(name: str, loss: str) -> None:
     for kind in found.kinds:
         assert found.worst(kind).rounded_error < 8 * EPS, found.worst(kind)
     assert found.turned_on_fabric <= 1
+
+
+@pytest.mark.slow
+def test_a_skip_and_the_output_come_in_bundles() -> None:
+    """The tensors at norm, sum and loss take the links that the pace needs, and every tensor as many at all its ends."""
+    made = trained_network(training_plan(Around(64), (4, 64), 48, 4), 4)
+    counts: dict[str, set[int]] = {}
+    for region in made.regions:
+        for name, count in region.bundles.items():
+            counts.setdefault(name, set()).add(count)
+    assert all(len(found) == 1 for found in counts.values())
+    norm, last = (next(one for one in made.regions if one.name == name) for name in ("norm", "down"))
+    assert min(min(counts[name]) for name in norm.tied) > 1
+    assert counts[last.kernel.outputs[0]] == {len(made.from_loss)} != {1}
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from wse_sim.kernels.families.attention.pairs import pair_backward, pair_busy
 from wse_sim.whole.run import stepped
 from wse_sim.whole.trained import TRAINED, TrainedKind, trained_network
 from wse_sim.whole.trained.attention import TrainedAttention
+from wse_sim.whole.trained.attention_bands import TrainedBandedAttention
 
 NAME = "attention"
 
@@ -46,7 +47,7 @@ class Case:
         return self.samples, self.tokens, self.heads * self.width
 
 
-def region_of(case: Case, needs: tuple[int, ...] = (0, 1, 2)) -> TrainedKind:
+def region_of(case: Case, needs: tuple[int, ...] = (0, 1, 2), bands: int = 1) -> TrainedKind:
     """Return the region on that many rows and columns; operands `needs` have gradients."""
     model = Heads(case.shape[2], case.heads, case.is_causal)
     plan = training_plan(model, case.shape[1:], 40)
@@ -54,7 +55,11 @@ def region_of(case: Case, needs: tuple[int, ...] = (0, 1, 2)) -> TrainedKind:
     stages = [dataclasses.replace(one, region=place) if one.name == NAME else one for one in plan.stages]
     plan = dataclasses.replace(plan, stages=tuple(stages))
     names = next(kernel for kernel in plan.graph.kernels if kernel.name == NAME).inputs
-    return region_alone(TrainedAttention, plan, NAME, [names[i] for i in needs])
+    kind = TrainedAttention if bands == 1 else TrainedBandedAttention
+    found = region_alone(kind, plan, NAME, [names[i] for i in needs])
+    found.bundles = dict.fromkeys(found.tied, bands)
+    found.settle()
+    return found
 
 
 def attention(case: Case) -> Op:
@@ -110,6 +115,19 @@ def test_values_and_cycles(name: str) -> None:
     # Vectors that begin two elements after another's bank collide where tokens have no multiple of four features.
     assert busiest == pytest.approx(price, rel=0 if case.shape[2] % 4 == 0 else 0.1)
     assert case.in_flight <= region.most_in_flight()
+
+
+@pytest.mark.thinned(1)
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize(("heads", "count"), [(2, 2), (6, 3)])
+def test_bands_have_the_heads_of_a_bundle(heads: int, count: int, is_causal: bool) -> None:
+    """Result and gradients of queries, keys and values in bundles equal autograd's."""
+    case = Case(7, heads, 4, 12, 3, 4, 2, is_causal)
+    banded = region_of(case, bands=count)
+    assert len(banded.gradient_inlets) == count
+    draw = np.random.default_rng(0).normal
+    operands = {tensor: draw(size=case.shape) for tensor in banded.operands}
+    check_alone(banded, attention(case), operands, draw(size=case.shape), {}, in_flight=case.in_flight)
 
 
 @pytest.mark.slow

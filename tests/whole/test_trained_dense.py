@@ -72,7 +72,9 @@ def checked(case: Case, times: int = 1) -> Alone:
     """Return a batch of random operands and gradients, `times` as long as planned, all values compared."""
     weights, plan, stage = plan_of_layer(case)
     region = region_alone(TrainedDense, plan, stage, case.needs)
-    region.bundles = dict(zip((region.kernel.inputs[0], region.kernel.outputs[0]), case.bundles, strict=True))
+    heard, given = case.bundles
+    region.bundles = {region.kernel.inputs[0]: heard, region.kernel.outputs[0]: given}
+    region.bundles |= dict.fromkeys(region.kernel.inputs[1:], given)
     region.settle()
     rng, (k, n) = np.random.default_rng(1), case.sizes
     features = {name: k if place == 0 else n for place, name in enumerate(region.operands)}
@@ -119,6 +121,9 @@ CASES = {
     "bundles of both, of unlike sizes": Case((26, 30), 3, 4, 2, 40, bundles=(3, 4)),
     "bundles of both, shared work": Case((12, 26), 4, 4, 2, 32, nn.SiLU, bundles=(2, 3)),
     "bundles of the inputs, a residual": Case((16, 24), 5, 4, 2, 32, nn.Identity, skip=True, bundles=(2, 1)),
+    "bundles of both, a residual": Case((16, 24), 5, 4, 2, 40, nn.Identity, skip=True, bundles=(3, 2)),
+    "bundles of a residual before ReLU": Case((12, 22), 3, 6, 3, 40, skip=True, bundles=(1, 3)),
+    "bundles of a residual, shared work": Case((12, 26), 4, 8, 4, 40, nn.SiLU, skip=True, bundles=(2, 2)),
     "GELU by tanh, after a residual": Case((16, 12), 3, 4, 2, 32, lambda: nn.GELU("tanh"), skip=True),
     "SiLU, no bias": Case((10, 14), 5, 3, 3, act=nn.SiLU, bias=False),
     "tanh": Case((10, 14), 3, 3, 1, act=nn.Tanh),

@@ -102,6 +102,24 @@ def test_any_size_and_any_number_in_flight(
     checked(region(kind, tokens, features), kind, samples=rounds * in_flight, in_flight=in_flight)
 
 
+def in_bundles(kind: str, tokens: int, features: int, count: int, side: int = 24) -> TrainedNorm:
+    """Return the norm with its tokens in bundles."""
+    norm = region.__wrapped__(kind, tokens, features, side)
+    norm.bundles = dict.fromkeys(norm.tied, count)
+    norm.settle()
+    return norm
+
+
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("kind", NORMS)
+@pytest.mark.parametrize("count", [2, 3])
+def test_neighbours_share_a_token_that_comes_in_bundles(kind: str, count: int) -> None:
+    """Statistics and means of the gradient are sums over the neighbours; every column updates its own parameters."""
+    norm = in_bundles(kind, 6, 12, count)
+    assert (norm.cols, norm.each > 0) == (count, True)
+    checked(norm, kind, samples=6, in_flight=2)
+
+
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", NORMS)
 def test_the_plan_counts_what_cores_issue(kind: str) -> None:

@@ -98,6 +98,17 @@ def test_values_equal_those_of_autograd(work: str) -> None:
     checked(region(work, 6, 10), work, samples=6, in_flight=2)
 
 
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize(("work", "count"), [("tanh", 3), ("gate", 2), ("positions", 4), ("sum", 2)])
+def test_bands_have_the_features_of_a_bundle(work: str, count: int) -> None:
+    """Values of operands and parameters in bundles equal those of autograd; features do not divide."""
+    found = region.__wrapped__(work, 5, 14, 24)
+    found.bundles = dict.fromkeys(found.tied, count)
+    found.settle()
+    assert len(found.bands) == len(set(found.gradient_inlets)) == count
+    checked(found, work, samples=4, in_flight=2)
+
+
 @pytest.mark.parametrize("function", ACTIVATIONS)
 def test_slopes_of_large_and_small_operands(function: str) -> None:
     """Operands up to 60 and more: squares and cubes stay in range, and tails of slopes go to 0 or 1."""

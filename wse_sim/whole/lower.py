@@ -26,6 +26,8 @@ from wse_sim.whole.parallel_links import (
     WITHOUT_PROGRAM,
     link_attributes,
     packed_tensors,
+    readers_of,
+    trained_attributes,
     trained_bundles,
 )
 from wse_sim.whole.regions.contract import PAIR, has_work, is_pointwise
@@ -136,6 +138,8 @@ def laid_graph(graph: KernelGraph, *, streamed: bool = False) -> KernelGraph:
     in_regions = not graph.training and is_network
     dense = _trained_rows(graph) if graph.training and is_network else {}
     links = link_attributes(graph) if in_regions else {}
+    if graph.training and is_network:
+        links = trained_attributes(graph)
     packed = packed_tensors(graph) if is_network else set()
     plain = without_program(graph)
     makers = {kernel.name for kernel in forward.values() if packed.intersection(kernel.outputs)}
@@ -250,8 +254,8 @@ def _trained_rows(graph: KernelGraph) -> dict[str, dict[str, object]]:
     """Return the layout attributes of dense layers in a network that trains, by kernel.
 
     The cost of the weight gradient includes all backward work of a layer, and all passes have the same streams. So
-    each states the fused operations (`finished`), whether gradients of the inputs follow (`passes_on`), and the
-    most streams of inputs and results.
+    each states the fused operations (`finished`), whether gradients of the inputs follow (`passes_on`), the most
+    streams of inputs and results, and the readers of the result.
     """
     out: dict[str, dict[str, object]] = {}
     most = trained_bundles(graph)
@@ -270,6 +274,7 @@ def _trained_rows(graph: KernelGraph) -> dict[str, dict[str, object]]:
             "passes_on": len(products) > 1,
             "most_bundles": most[layer.inputs[0]],
             "most_results": most[layer.outputs[0]],
+            "readers": max(1, readers_of(graph, layer.outputs[0])),
         }
         out |= {kernel.name: stated for kernel in (layer, *products)}
     return out

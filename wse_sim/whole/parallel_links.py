@@ -10,18 +10,23 @@ token that a norm reads. The plan prices regions accordingly (attributes `link_w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 
 from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.kernels.blocks.word_rows import is_light
 from wse_sim.kernels.contract.equations import ceil_div
-from wse_sim.whole.regions.contract import PAIR, has_work, is_pointwise, stream_order, token_words
+from wse_sim.whole.regions.contract import PAIR, POINTWISE, has_work, is_pointwise, stream_order, token_words
 from wse_sim.whole.regions.fused_work import items_of
 
+Splits = Callable[[Kernel, str], bool]
+"""Whether a kernel takes or gives a tensor in bundles."""
 WITHOUT_PROGRAM = ("embedding", "dropout", "cross_entropy")
 """Families without a fabric program: the host does their work, or the loss that a training run adds."""
 PACKED = 3  # queries, keys and values
+TRAINED_AS_ONE = (*POINTWISE, "norm", "attention")
+"""Families whose operands and result have the same number of bundles in training."""
 MOST_BANDS = 16  # bands of attention; each has four streams
 
 
@@ -94,26 +99,72 @@ def most_bundles(graph: KernelGraph) -> dict[str, int]:
 
 
 def trained_bundles(graph: KernelGraph) -> dict[str, int]:
-    """Return the largest number of bundles by tensor in training: one per word of a token between two dense layers
-    that alone make and read it, or before a loss of the model; 1 elsewhere."""
+    """Return the largest number of bundles by tensor in training: one per word of a token if all kernels that make and
+    read it take bundles; 1 elsewhere, and for the output of a dense layer, which the loss receives at one core."""
     found = {}
     forward = [kernel for kernel in graph.kernels if kernel.phase is Phase.FORWARD]
     for name in {name for kernel in forward for name in (*kernel.inputs, *kernel.outputs)}:
-        makers = [kernel for kernel in forward if name in kernel.outputs]
-        readers = [kernel for kernel in forward if name in kernel.inputs]
-        ends = [*makers, *readers]
-        is_split = len(readers) == 1 and all(_splits_in_training(kernel, name) for kernel in ends)
-        is_split &= stream_order(graph, name) is None
+        ends = [kernel for kernel in forward if name in (*kernel.inputs, *kernel.outputs)]
+        is_split = any(name in kernel.inputs or _is_tied(kernel) for kernel in ends)
+        is_split = is_split and stream_order(graph, name) is None
+        is_split = is_split and all(_splits_in_training(kernel, name) for kernel in ends)
         found[name] = int(ceil_div(graph.tensors[name].shape[-1], PAIR)) if is_split else 1
+    for kernel in forward:
+        if kernel.family == "attention":
+            bands, names = bands_of(graph, kernel, _splits_in_training), (*kernel.inputs, *kernel.outputs)
+            found |= dict.fromkeys(names, bands if all(found[name] > 1 for name in names) else 1)
+    ties = [(*kernel.inputs[_adds(kernel) :], *kernel.outputs) for kernel in forward if _is_tied(kernel)]
+    for _ in ties:  # one tie may follow from another
+        for names in ties:
+            found |= dict.fromkeys(names, min(found[name] for name in names))
     return found
 
 
+def trained_attributes(graph: KernelGraph) -> dict[str, dict[str, object]]:
+    """Return by norm, elementwise kernel and attention, and their passes, the largest number of bundles in training, and
+    the readers of its result."""
+    most, out = trained_bundles(graph), dict[str, dict[str, object]]()
+    forward = {kernel.name: kernel for kernel in graph.kernels if kernel.phase is Phase.FORWARD}
+    for kernel in graph.kernels:
+        owner = forward.get(kernel.forward, kernel)
+        if owner.family == kernel.family and kernel.family in TRAINED_AS_ONE and owner.name in forward:
+            result = owner.outputs[0]
+            readers = max(1, readers_of(graph, result))
+            links = "bands" if kernel.family == "attention" else "most_bundles"
+            out[kernel.name] = {links: most[result], "readers": readers}
+            if kernel.family in POINTWISE:
+                out[kernel.name]["token_words"] = token_words(graph, result)
+    return out
+
+
+def readers_of(graph: KernelGraph, tensor: str) -> int:
+    """Return the number of kernels that read a tensor in the forward pass."""
+    return sum(tensor in kernel.inputs for kernel in graph.kernels if kernel.phase is Phase.FORWARD)
+
+
+def _is_tied(kernel: Kernel) -> bool:
+    """Return whether a kernel has as many bundles of operands as of its result in training."""
+    return kernel.family in TRAINED_AS_ONE or _adds(kernel)
+
+
+def _adds(kernel: Kernel) -> bool:
+    """Return whether a dense layer adds a residual."""
+    return kernel.family == "gemm" and "residual" in items_of(kernel)
+
+
 def _splits_in_training(kernel: Kernel, tensor: str) -> bool:
-    """Return whether a kernel takes or gives a tensor in bundles in training; a result with a residual does not."""
+    """Return whether a kernel takes or gives a tensor in bundles in training.
+
+    The last row of a layer that adds a residual after its activation has no gradient of the residual to send.
+    """
+    if kernel.family == "attention":
+        return len(set(kernel.inputs)) == PACKED
     if kernel.family != "gemm":
-        return kernel.family in WITHOUT_PROGRAM
-    is_result_of_sum = tensor in kernel.outputs and "residual" in items_of(kernel)
-    return tensor not in kernel.inputs[1:] and not is_result_of_sum
+        return kernel.family in (*TRAINED_AS_ONE, *WITHOUT_PROGRAM)
+    if not _adds(kernel) or tensor == kernel.inputs[0]:
+        return kernel.inputs.count(tensor) < 2
+    items = [item for item in items_of(kernel) if item != "bias"]
+    return kernel.inputs.count(tensor) < 2 and items[0] == "residual"
 
 
 def _tied_least(graph: KernelGraph, least: Mapping[str, int]) -> dict[str, int]:
@@ -128,17 +179,16 @@ def _tied_least(graph: KernelGraph, least: Mapping[str, int]) -> dict[str, int]:
     return found
 
 
-def bands_of(graph: KernelGraph, kernel: Kernel) -> int:
+def bands_of(graph: KernelGraph, kernel: Kernel, splits: Splits | None = None) -> int:
     """Return the bands of heads of attention: 1 unless dense layers or rotations make all its operands, and dense layers
     read its result."""
     heads, width = int(kernel.dims.get("kv_heads", kernel.dims["heads"])), int(kernel.dims["d"])
     names = {*kernel.inputs, *kernel.outputs}
-    others = [one for one in graph.kernels if one is not kernel]
+    splits = splits or partial(_splits, graph)
+    others = [one for one in graph.kernels if one is not kernel and one.phase is Phase.FORWARD]
     made = {name for one in others for name in one.outputs}
     ends = [(one, name) for one in others for name in names.intersection((*one.inputs, *one.outputs))]
-    is_split = all(
-        (one.family == "gemm" or has_work(one.family)) and _splits(graph, one, name) for one, name in ends
-    )
+    is_split = all((one.family == "gemm" or has_work(one.family)) and splits(one, name) for one, name in ends)
     is_split &= names <= made | set(kernel.outputs)
     return _most(heads, MOST_BANDS) if is_split and width % PAIR == 0 else 1
 

@@ -30,7 +30,7 @@ from wse_sim.whole.bundles import settled
 from wse_sim.whole.coverage import check_wafer
 from wse_sim.whole.lower import is_laid, priced_graph, with_programs, without_program
 from wse_sim.whole.trained.coverage import check_any
-from wse_sim.whole.trained.rounds import in_program_rounds
+from wse_sim.whole.trained.rounds import in_program_rounds, with_links_of_regions
 
 Compiler = Callable[..., Plan | Infeasible]
 """Makes the plan of a graph, with the user's schedule or, as a second argument, another one."""
@@ -156,7 +156,8 @@ def _scheduled(graph: KernelGraph, compiler: Compiler, schedule: str | None) -> 
         plan = in_program_rounds(expect(found, PipelinedPlan))
     except ModelError as told:
         why = f"the programs of the fabric, which train in rounds, do not fit this plan ({_reason(told)})"
-        return _noted(found, f"schedule: forward and backward passes alternate, because {why}")
+        linked = with_links_of_regions(expect(found, PipelinedPlan))
+        return _noted(linked, f"schedule: forward and backward passes alternate, because {why}")
     other = compiler(graph, None)
     if not isinstance(other, Infeasible):
         with suppress(ModelError):

@@ -11,8 +11,8 @@ w multiply-accumulates per cycle, p = ceil(T / n) columns in use::
     words     N / 2 queries, n H' d keys and values received, N / 2 results sent
     late      min(n H' d, excess of the T H' d words over the time of the scores and their maximum)
 
-In inference the heads may be split into `bands` of rows, each with H / bands heads on R / bands rows and with
-separate links. A band has at least two rows; otherwise there are no bands.
+The heads may be split into `bands` of rows, each with H / bands heads on R / bands rows and with separate links. A band
+has at least two rows; otherwise there are no bands.
 
 Columns receive their keys and values in sequence, from the beginning of a sample. A column that receives them
 after its maximum delays the row's sum by that time, because the other columns, which have theirs, wait for
@@ -26,6 +26,9 @@ with K = n H d sums of keys::
     softmax   e S / 4, or its instructions if these take longer; a sum: 2 (o + H t) and one collective, as above
     sums      o + N words along the row, 2 K down the column
     words     N / 2 gradients received
+    link      T H d of keys and values forward, and of their gradients backward
+
+Of the numbers of bands in training, the one with which both passes together are fastest is counted.
 
 This is the layout of attention in a region of a whole model on the fabric
 (:mod:`wse_sim.whole.regions.attention`, :mod:`wse_sim.whole.trained.attention`).
@@ -42,7 +45,7 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.line_stages import MATRIX, ROW, RowLayout, Shape, issued
 from wse_sim.kernels.blocks.softmax import gradient_vectors, softmax_vectors
 from wse_sim.kernels.contract.equations import ceil_div, ceil_rate, relay_cycles
-from wse_sim.kernels.contract.family import Attrs, Cost, Dims, Footprint, Size, Tiling
+from wse_sim.kernels.contract.family import Attrs, Cost, Count, Dims, Footprint, Size, Tiling
 from wse_sim.kernels.families.attention.attributes import AttentionAttributes
 from wse_sim.kernels.families.attention.cost import special_cycles
 
@@ -73,6 +76,11 @@ def in_band(dims: Dims, tiling: Tiling, attrs: Attrs) -> tuple[Dims, Tiling]:
     for part in range(2, bands + 1):
         if bands % part == 0:
             count = np.where(tiling.rows >= LEAST_ROWS * part, np.int64(part), count)
+    return _parted(dims, tiling, count)
+
+
+def _parted(dims: Dims, tiling: Tiling, count: Count) -> tuple[Dims, Tiling]:
+    """Return the sizes and the cores of one of `count` bands."""
     heads = {"heads": dims["heads"] // count, "kv_heads": heads_of_keys(dims) // count}
     return {**dims, **heads}, replace(tiling, rows=tiling.rows // count)
 
@@ -91,16 +99,37 @@ def pair_footprint(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs) -> Fo
 
 
 def pair_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, attrs: Attrs) -> Cost:
-    """Return the cost per sample of the busiest core, including waits for row sums and for late words."""
-    dims, tiling = in_band(dims, tiling, attrs)
+    """Return the cost per sample of the busiest core, including waits for row sums and for late words; in training also
+    for the words of a link."""
+    stated = AttentionAttributes.of(attrs)
+    if not stated.collected:
+        return _band_cost(*in_band(dims, tiling, attrs), wafer, phase, attrs)
+    found, least = Cost(), np.inf + 0.0 * tiling.rows * tiling.cols
+    for count in range(1, stated.bands + 1):
+        if stated.bands % count or count < stated.least_bundles:
+            continue
+        band = _parted(dims, tiling, count)
+        passes = {one: _band_cost(*band, wafer, one, attrs) for one in (Phase.FORWARD, Phase.INPUT_GRADIENT)}
+        is_possible = (count == 1) | (tiling.rows >= LEAST_ROWS * count)
+        total = np.where(is_possible, sum(one.total - one.idle for one in passes.values()), np.inf)
+        is_less = total < least
+        found, least = found.replaced(is_less, passes[phase]), np.minimum(total, least)
+    return found.replaced(np.isinf(least), Cost(stalled_input=least))
+
+
+def _band_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, attrs: Attrs) -> Cost:
+    """Return the cost of one band."""
     t, n = pair_tile(int(dims["q"]), tiling, attrs)
     cols, forward = ceil_div(int(dims["q"]), n), phase is Phase.FORWARD
     way = (cols - 1) * (relay_cycles(wafer) + wafer.hop_cycles) + wafer.handover_cycles
     busy = pair_busy if forward else pair_backward
-    late = forward * (not AttentionAttributes.of(attrs).collected) * _late(dims, t, n, wafer, attrs)
-    return busy(dims, t, n, wafer, attrs) + Cost(
+    collected = AttentionAttributes.of(attrs).collected
+    late = forward * (not collected) * _late(dims, t, n, wafer, attrs)
+    cost = busy(dims, t, n, wafer, attrs) + Cost(
         stalled_input=np.where(cols > 1, (1 + forward) * way + late, 0.0)
     )
+    link = collected * wafer.wavelet_cycles * dims["q"] * heads_of_keys(dims) * dims["d"]
+    return cost + Cost(stalled_input=np.maximum(0.0, link - cost.total))
 
 
 def _late(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Attrs) -> Size:

@@ -291,6 +291,7 @@ def trained_layer(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs, phase:
         wafer,
         stated.passes_on,
         layers=count,
+        readers=stated.readers,
     )
     most = max(1, stated.most_bundles), max(1, stated.most_results)
     return replace(layer, streams=Streams(*most)) if stated.has_links else layer.with_streams(*most)

@@ -13,7 +13,7 @@ Band of cost against program: 2 % from 200 elements per core.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
@@ -33,6 +33,8 @@ from wse_sim.kernels.contract.equations import (
     bytes_of,
     ceil_div,
     check_tiling,
+    fill_cycles,
+    largest_of,
     per_core,
     pointwise,
     row_allreduce,
@@ -50,6 +52,7 @@ from wse_sim.kernels.contract.family import (
     Link,
     Probe,
     ProgramOptions,
+    Size,
     Tiling,
     asked,
     lay_of_operands,
@@ -58,6 +61,7 @@ from wse_sim.kernels.contract.parameters import (
     WordAttributes,
     attribute,
     sizes,
+    spaced,
 )
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
@@ -139,15 +143,11 @@ class Generated(OnElements):
             bundles=GeneratedAttributes.of(attrs).bundles,
         )
         stated = GeneratedAttributes.of(attrs)
-        if (stated.stored or stated.trains) and stated.in_words and tiling.mapping == "stationary":
-            # Words of all operands, or of their gradients in the backward pass, share one link, with a
-            # control word after each.
+        if stated.trains and stated.in_words and tiling.mapping == "stationary":
+            cost = _trained_cost(ops, dims["elements"], tiling, wafer, phase, dtype, stated)
+        elif stated.stored and stated.in_words and tiling.mapping == "stationary":
+            # Words of all operands share one link, with a control word after each.
             entry = wafer.wavelet_cycles * stated.inputs * (words(dims["elements"], dtype) + 1)
-            if stated.trains:
-                pair = BYTES_PER_WAVELET // bytes_of(dtype)
-                n = pair * ceil_div(per_core(dims["elements"], tiling), pair)
-                work = cycles_of_kept(ops, phase, n, wafer)
-                cost = replace(cost, compute=work, special=0.0 * work, startup=0.0 * work)
             issued = cost.compute + cost.special + cost.startup + cost.ramp
             cost = replace(cost, fabric=0.0 * issued, stalled_input=np.maximum(0.0, entry - issued))
         reductions = sum(op in REDUCTIONS for op in ops)
@@ -202,6 +202,39 @@ class Generated(OnElements):
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
         """Emit one pass over the result's gradient and stored tensors."""
         pointwise_gradient(kernel, gradient, tape)
+
+
+def _trained_cost(
+    ops: Sequence[str],
+    elements: Size,
+    tiling: Tiling,
+    wafer: Wafer,
+    phase: Phase,
+    dtype: str,
+    stated: GeneratedAttributes,
+) -> Cost:
+    """Return the cost of one pass in training, in the number of bands of rows that is fastest: each has one bundle of
+    the words of every token.
+
+    Words of all operands, or of their gradients in the backward pass, share one link, with a control word after each; a
+    core next to the region sums the gradients of the readers.
+    """
+    pair, bundles = BYTES_PER_WAVELET // bytes_of(dtype), stated.bundles
+    found: Cost | None = None
+    for count in spaced(range(1, (bundles.most if bundles is not None else 1) + 1)):
+        size, rows = largest_of(elements, count, bundles), np.maximum(1, tiling.rows // count)
+        n = pair * ceil_div(ceil_div(size, rows * tiling.cols), pair)
+        work, ramp = cycles_of_kept(ops, phase, n, wafer), (stated.inputs + 1) * words(n, dtype)
+        streams = stated.inputs if phase is Phase.FORWARD else max(stated.inputs, stated.readers)
+        entry = wafer.wavelet_cycles * streams * (words(size, dtype) + 1)
+        is_possible = (count == 1) | (tiling.rows >= count * stated.inputs)
+        is_possible = is_possible & (bundles is None or count >= bundles.least)
+        late = np.where(is_possible, np.maximum(0.0, entry - work - ramp), np.inf)
+        idle = fill_cycles(tiling.rows, tiling.cols, wafer) + 0.0 * work
+        cost = Cost(ramp=ramp, compute=work, stalled_input=late, idle=idle)
+        found = cost if found is None else found.or_faster(cost)
+    assert found is not None
+    return found
 
 
 FAMILY = register(Generated())

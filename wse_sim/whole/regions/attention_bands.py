@@ -8,8 +8,10 @@ arrive in that many bundles, the region is that of :mod:`wse_sim.whole.regions.a
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -23,36 +25,51 @@ from wse_sim.kernels.families.attention.pairs import LEAST_ROWS, pair_cost, pair
 from wse_sim.whole.areas import FabricPlace
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.attention import PORTS, Attention
+from wse_sim.whole.regions.attention_pairs import AttentionByPairs
 from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, Ports
 
+B = TypeVar("B", bound=AttentionByPairs)
 
-class BandedAttention(Attention):
-    """Attention with its heads in bands, in inference."""
 
-    def __init__(self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> None:
+def in_one_band(kernel: Kernel) -> Kernel:
+    """Return the kernel without bands."""
+    return replace(kernel, attrs=frozen({**kernel.attrs, "bands": 1}))
+
+
+class InBands(AttentionByPairs, Generic[B]):
+    """The bands of attention, which both passes have; each is a region of attention itself."""
+
+    collecting_rows = 0
+    """Rows of a band below those with pairs."""
+    _ways: Mapping[int, tuple[B, ...]]
+
+    @abstractmethod
+    def band(self, kernel: Kernel, stage: Stage) -> B:
+        """Return the region of one band."""
+
+    def ways(self, kernel: Kernel, stage: Stage) -> dict[int, tuple[B, ...]]:
+        """Return the bands by their number, for all numbers that the kernel states and the region has rows for."""
         most = AttentionAttributes.of(kernel.attrs).bands
-        super().__init__(graph, replace(kernel, attrs=frozen({**kernel.attrs, "bands": 1})), stage, wafer)
         counts = [count for count in range(1, most + 1) if most % count == 0]
         rows = self.region.rows
-        self._ways = {count: self._in_bands(stage, count) for count in counts if rows >= LEAST_ROWS * count}
+        return {count: self._in_bands(stage, count) for count in counts if rows >= LEAST_ROWS * count}
 
-    def _in_bands(self, stage: Stage, count: int) -> tuple[Attention, ...]:
+    def _in_bands(self, stage: Stage, count: int) -> tuple[B, ...]:
         """Split a region into `count` bands from top to bottom, with equal numbers of heads."""
         dims = self.kernel.dims
         heads = {name: int(dims[name]) // count for name in ("heads", "kv_heads") if name in dims}
         part = replace(self.kernel, dims=frozen({**dims, **heads}))
 
-        def band(number: int, rows: int) -> Attention:
+        def band(number: int, rows: int) -> B:
             top, cores = self.region.row + number * rows, rows * self.compute_cols
             place = replace(self.region, row=top, rows=rows, compute_cores=cores)
-            name = f"{stage.name} {number}"
-            return Attention(self.graph, part, replace(stage, name=name, region=place), self.wafer)
+            return self.band(part, replace(stage, name=f"{stage.name} {number}", region=place))
 
-        rows = band(0, self.region.rows // count).height
+        rows = band(0, self.region.rows // count).height + self.collecting_rows
         return tuple(band(number, rows) for number in range(count))
 
     @property
-    def bands(self) -> tuple[Attention, ...]:
+    def bands(self) -> tuple[B, ...]:
         """The bands, one per bundle of the result."""
         return self._ways[self.bundles.get(self.kernel.outputs[0], 1)]
 
@@ -69,21 +86,6 @@ class BandedAttention(Attention):
     def splits(self, tensor: str) -> tuple[int, ...]:
         """Return the possible numbers of bundles: those for which bands exist."""
         return tuple(self._ways)
-
-    def pace(self) -> float:
-        """Return the planned cycles per sample with this number of bands, at least the time of an operand's
-        words on their link; infinite if a core has no room for them."""
-        count = len(self.bands)
-        attrs = {**self.kernel.attrs, "bands": count}
-        place = Tiling(self.region.rows, self.compute_cols, "stationary")
-        if (
-            pair_footprint(self.kernel.dims, place, self.wafer, attrs).total_bytes
-            > self.wafer.sram_usable_bytes
-        ):
-            return math.inf
-        cost = pair_cost(self.kernel.dims, place, self.wafer, Phase.FORWARD, attrs)
-        words = self.tokens * self.features / PAIR / count
-        return max(float(np.asarray(cost.total - cost.idle)), float(self.wafer.wavelet_cycles * words))
 
     @property
     def area(self) -> FabricPlace:
@@ -118,6 +120,39 @@ class BandedAttention(Attention):
             return super().busy_links
         return frozenset[tuple[Cell, Cell]]().union(*(band.busy_links for band in self.bands))
 
+    def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
+        """Return the masks of all bands."""
+        if not self.is_banded:
+            return super().values(weights)
+        return {name: values for band in self.bands for name, values in band.values(weights).items()}
+
+
+class BandedAttention(InBands[Attention], Attention):
+    """Attention with its heads in bands, in inference."""
+
+    def __init__(self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> None:
+        super().__init__(graph, in_one_band(kernel), stage, wafer)
+        self._ways = self.ways(kernel, stage)
+
+    def band(self, kernel: Kernel, stage: Stage) -> Attention:
+        """Return the region of one band."""
+        return Attention(self.graph, kernel, stage, self.wafer)
+
+    def pace(self) -> float:
+        """Return the planned cycles per sample with this number of bands, at least the time of an operand's
+        words on their link; infinite if a core has no room for them."""
+        count = len(self.bands)
+        attrs = {**self.kernel.attrs, "bands": count}
+        place = Tiling(self.region.rows, self.compute_cols, "stationary")
+        if (
+            pair_footprint(self.kernel.dims, place, self.wafer, attrs).total_bytes
+            > self.wafer.sram_usable_bytes
+        ):
+            return math.inf
+        cost = pair_cost(self.kernel.dims, place, self.wafer, Phase.FORWARD, attrs)
+        words = self.tokens * self.features / PAIR / count
+        return max(float(np.asarray(cost.total - cost.idle)), float(self.wafer.wavelet_cycles * words))
+
     def build(self, b: Builder, ports: Ports, samples: int) -> None:
         """Write every band with its streams."""
         if not self.is_banded:
@@ -127,9 +162,3 @@ class BandedAttention(Attention):
         for number, (band, way) in enumerate(zip(self.bands, ways, strict=True)):
             inward = ports.inward[PORTS * number : PORTS * (number + 1)]
             band.build(b, Ports(inward, *way, ports.own), samples)
-
-    def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
-        """Return the masks of all bands."""
-        if not self.is_banded:
-            return super().values(weights)
-        return {name: values for band in self.bands for name, values in band.values(weights).items()}

@@ -117,6 +117,24 @@ def apart(work: RowWork) -> RowWork:
     return RowWork((*before, replace(last, to="result")), {**work.shapes, "result": work.shapes["x"]})
 
 
+def route_lanes(b: Builder, rows: slice, first: int, lane: int, colors: Sequence[int]) -> Sharing:
+    """Route the sums of the lanes of `lane` cores on `rows` from column `first`: a chain to the first core, a multicast
+    back."""
+    if lane == 1:
+        return Sharing(1, (), 0, 0)
+    *up, back = colors
+    last = lane - 1
+    steps = tuple(
+        ReductionStep((up[i % 2],) if i < last else (), up[(i - 1) % 2] if i else None, None)
+        for i in range(lane)
+    )
+    for i in range(last):
+        b.route(up[i % 2], (rows, first + i + 1), rx="R", tx="W")
+        b.route(up[i % 2], (rows, first + i), rx="E", tx="R")
+    route_broadcast(Line(b, vertical=False, across=rows, first=first), 0, lane, back)
+    return Sharing(lane, steps, back, len(colors))
+
+
 class NormRegion(NormPlace, RegionKind):
     """A norm in inference."""
 
@@ -248,32 +266,20 @@ class NormRegion(NormPlace, RegionKind):
     def build(self, b: Builder, ports: Ports, samples: int) -> None:
         """Write an inlet per bundle, the sums of the lanes, and one core class per send order and bundle."""
         self.height, self.cols = self.extent()
-        self.sharing = self._lanes(b, ports.own[1:])
+        self.sharing = self._sums(b, ports.own[1:])
         self._declare(b)
         ways = [(ports.outward, ports.towards), *ports.others]
         for bundle, way in enumerate(ways):
             self._bundle(b, Ports((ports.inward[bundle],), *way, ports.own), samples, bundle)
 
-    def _lanes(self, b: Builder, colors: Sequence[int]) -> tuple[Sharing, ...]:
-        """Route the sums of every lane, a chain to its first core and a multicast back; return them by group
-        of columns."""
-        if self.lane == 1:
-            return (Sharing(1, (), 0, 0),)
-        *up, back = colors
-        cells, last = self.takers(), self.lane - 1
+    def _sums(self, b: Builder, colors: Sequence[int]) -> tuple[Sharing, ...]:
+        """Route the sums of all lanes; return them by group of columns."""
+        cells = self.takers()
         rows = slice(min(row for row, _ in cells), 1 + max(row for row, _ in cells))
-        steps = tuple(
-            ReductionStep((up[i % 2],) if i < last else (), up[(i - 1) % 2] if i else None, None)
-            for i in range(self.lane)
+        firsts = sorted({col - (col - self.left) % self.lane for _, col in cells})
+        return tuple(
+            route_lanes(b, rows, first, self.lane, colors) for first in firsts[: None if self.lane > 1 else 1]
         )
-        out = []
-        for first in sorted({col - (col - self.left) % self.lane for _, col in cells}):
-            for i in range(last):
-                b.route(up[i % 2], (rows, first + i + 1), rx="R", tx="W")
-                b.route(up[i % 2], (rows, first + i), rx="E", tx="R")
-            route_broadcast(Line(b, vertical=False, across=rows, first=first), 0, self.lane, back)
-            out.append(Sharing(self.lane, steps, back, len(colors)))
-        return tuple(out)
 
     def _bundle(self, b: Builder, ports: Ports, samples: int, bundle: int) -> None:
         """Write the inlet and the cores of a bundle."""

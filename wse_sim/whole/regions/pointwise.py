@@ -20,8 +20,6 @@ bundle.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import copy
-from dataclasses import replace
 from itertools import pairwise
 from math import ceil
 
@@ -34,12 +32,8 @@ from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import (
     PAIR,
     Floats,
-    Inlet,
     Ports,
     RegionKind,
-    part_of,
-    rows_in_turn,
-    token_words,
 )
 from wse_sim.whole.regions.pointwise_place import (
     CORE_SLOTS,
@@ -64,75 +58,6 @@ class Pointwise(PointwisePlace, RegionKind):
     def __init__(self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> None:
         super().__init__(graph, kernel, stage, wafer)
         self._make_room()
-
-    # ---- bundles -----------------------------------------------------------------------------------------------------
-
-    @property
-    def streams(self) -> int:
-        """Number of bundles of every operand and of the result."""
-        return self.bundles.get(self.kernel.outputs[0], 1)
-
-    @property
-    def tied(self) -> tuple[str, ...]:
-        """All operands and the result have the same number of bundles."""
-        return (*dict.fromkeys(self.kernel.inputs), self.kernel.outputs[0])
-
-    def splits(self, tensor: str) -> Sequence[int]:
-        """Return the numbers of bundles for which every band has a word of a token or pixel, and enough rows for
-        inlets and stores; an odd number of features is not split."""
-        waiting = sum(self.waits(operand) for operand in self.kernel.inputs)
-        least = len(self.kernel.inputs) + (STORES - 1) * waiting
-        most = rows_in_turn(self.region, self.wafer) // least
-        if self.elements % (PAIR * self.token_words):
-            return (1,)
-        return range(1, max(1, min(most, self.token_words)) + 1)
-
-    @property
-    def token_words(self) -> int:
-        """Words of a token, or of a pixel."""
-        return token_words(self.graph, self.kernel.outputs[0])
-
-    @property
-    def bands(self) -> tuple[Pointwise, ...]:
-        """One region per bundle, each with its rows."""
-        if self.streams == 1:
-            return (self,)
-        rows, out = rows_in_turn(self.region, self.wafer) // self.streams, []
-        for number in range(self.streams):
-            band = copy(self)
-            band.bundles, band.band, band.share = {}, number, self.streams
-            band.top = self.top + number * rows
-            band.region = replace(
-                self.region, row=band.top, rows=rows, compute_cores=rows * self.compute_cols
-            )
-            band.name = f"{self.name} band {number}"
-            band.height, band.cols = band.extent()
-            out.append(band)
-        return tuple(out)
-
-    @property
-    def elements(self) -> int:
-        """Elements of a sample, or of a bundle of it."""
-        whole = super().elements
-        if self.share == 1:
-            return whole
-        return whole // self.token_words * len(part_of(self.token_words, self.band, self.share))
-
-    @property
-    def inlets(self) -> tuple[Inlet, ...]:
-        """The inlets, band by band."""
-        return tuple(
-            Inlet(name, cells[-1], band.band) for band in self.bands for name, cells in band.stores.items()
-        )
-
-    @property
-    def senders(self) -> tuple[Cell, ...]:
-        """All cores, band by band."""
-        return tuple(cell for band in self.bands for cell in band.snake)
-
-    def bundle_senders(self, bundle: int) -> tuple[Cell, ...]:
-        """Return the cores of a band."""
-        return self.bands[bundle].snake
 
     def pace(self) -> float:
         """Return the cycles per sample; operands of a band share the links of its serpentine."""

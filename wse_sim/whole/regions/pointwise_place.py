@@ -6,7 +6,10 @@ Both passes use it: :mod:`wse_sim.whole.regions.pointwise` and :mod:`wse_sim.who
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import replace
 from math import ceil, prod
+from typing import Self
 
 import numpy as np
 
@@ -24,9 +27,11 @@ from wse_sim.whole.regions.contract import (
     Inlet,
     PlacedKernel,
     bundle_elements,
+    part_of,
     refused,
     rows_in_turn,
     stream_order,
+    token_words,
 )
 from wse_sim.whole.regions.shared_color import (
     RELAY_SLOTS,
@@ -145,8 +150,11 @@ class PointwisePlace(PlacedKernel):
 
     @property
     def elements(self) -> int:
-        """Elements of a sample."""
-        return self.graph.tensors[self.kernel.outputs[0]].elements // self.graph.samples
+        """Elements of a sample, or of a bundle of it."""
+        whole = self.graph.tensors[self.kernel.outputs[0]].elements // self.graph.samples
+        if self.share == 1:
+            return whole
+        return whole // self.token_words * len(part_of(self.token_words, self.band, self.share))
 
     def extent(self) -> tuple[int, int]:
         """Return the rows and full columns of the serpentine."""
@@ -185,11 +193,6 @@ class PointwisePlace(PlacedKernel):
             for i in range(self._cores())
         ]
         return tuple(cells)
-
-    @property
-    def senders(self) -> tuple[Cell, ...]:
-        """All cores of the serpentine."""
-        return self.snake
 
     @property
     def stores(self) -> dict[str, tuple[Cell, ...]]:
@@ -236,11 +239,6 @@ class PointwisePlace(PlacedKernel):
             return None
         return CORE_SLOTS + LAST_SLOTS + RELAY_SLOTS * (len(self.stores[tensor]) - 1)
 
-    @property
-    def inlets(self) -> tuple[Inlet, ...]:
-        """The inlets, next to the first column."""
-        return tuple(Inlet(name, cells[-1]) for name, cells in self.stores.items())
-
     def ahead_cycles(self) -> float:
         """Return the cycles to receive all operands but the last."""
         return (len(self.kernel.inputs) - 1) * self.each / PAIR
@@ -250,6 +248,71 @@ class PointwisePlace(PlacedKernel):
     band = 0
     share = 1
     """The number of bundles (`share`), and which of them this band has."""
+
+    # ---- bundles -----------------------------------------------------------------------------------------------------
+
+    @property
+    def streams(self) -> int:
+        """Number of bundles of every operand and of the result."""
+        return self.bundles.get(self.kernel.outputs[0], 1)
+
+    @property
+    def tied(self) -> tuple[str, ...]:
+        """All operands and the result have the same number of bundles."""
+        return (*dict.fromkeys(self.kernel.inputs), self.kernel.outputs[0])
+
+    def splits(self, tensor: str) -> Sequence[int]:
+        """Return the numbers of bundles for which every band has a word of a token or pixel, and enough rows for
+        inlets and stores; an odd number of features is not split."""
+        most = rows_in_turn(self.region, self.wafer) // self.least_rows
+        if self.elements % (PAIR * self.token_words):
+            return (1,)
+        return range(1, max(1, min(most, self.token_words)) + 1)
+
+    @property
+    def token_words(self) -> int:
+        """Words of a token, or of a pixel."""
+        return token_words(self.graph, self.kernel.outputs[0])
+
+    @property
+    def bands(self) -> tuple[Self, ...]:
+        """One region per bundle, each with its rows."""
+        if self.streams == 1:
+            return (self,)
+        rows, out = rows_in_turn(self.region, self.wafer) // self.streams, []
+        for number in range(self.streams):
+            band = copy(self)
+            band.bundles, band.band, band.share = {}, number, self.streams
+            band.top = self.top + number * rows
+            band.region = replace(
+                self.region, row=band.top, rows=rows, compute_cores=rows * self.compute_cols
+            )
+            band.name = f"{self.name} band {number}"
+            band.height, band.cols = band.extent()
+            out.append(band)
+        return tuple(out)
+
+    @property
+    def inlets(self) -> tuple[Inlet, ...]:
+        """The inlets, band by band."""
+        return tuple(
+            Inlet(name, cells[-1], band.band) for band in self.bands for name, cells in band.stores.items()
+        )
+
+    @property
+    def senders(self) -> tuple[Cell, ...]:
+        """All cores, band by band."""
+        return tuple(cell for band in self.bands for cell in band.snake)
+
+    def bundle_senders(self, bundle: int) -> tuple[Cell, ...]:
+        """Return the cores of a band."""
+        return self.bands[bundle].snake
+
+    @property
+    def least_rows(self) -> int:
+        """Least rows of a band: one for each of its inlets and stores."""
+        waiting = sum(self.waits(operand) for operand in self.kernel.inputs)
+        return len(self.kernel.inputs) + (STORES - 1) * waiting
 
     # ---- inlets ------------------------------------------------------------------------------------------------------
 

@@ -172,15 +172,16 @@ class TrainedDense(TrainedKind):
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
-        """One inlet next to every row but the last, all receiving the inputs; the residual arrives next to
-        the last row."""
+        """One inlet next to every row but the last, all receiving the inputs; the residual arrives where the gradient
+        of the result does."""
         own = [
             Inlet(self.kernel.inputs[0], (self.top + i, self.left - 1), bundle)
             for bundle, group in enumerate(self._row_groups)
             for i in group
         ]
         if self.has_residual:
-            own.append(Inlet(self.kernel.inputs[1], self.gradient_inlet))
+            residual = self.kernel.inputs[1]
+            own += [Inlet(residual, cell, bundle) for bundle, cell in enumerate(self.gradient_inlets)]
         return tuple(own)
 
     @property
@@ -217,14 +218,14 @@ class TrainedDense(TrainedKind):
 
     def gradient_senders(self, tensor: str) -> tuple[Cell, ...]:
         """Return the inlets (gradient of the inputs), or the cell behind the gradient inlet or the last row
-        (residual)."""
+        (residual; the columns of a bundle)."""
         return self.bundle_gradient_senders(tensor, 0)
 
     def bundle_gradient_senders(self, tensor: str, bundle: int) -> tuple[Cell, ...]:
         """Return the cells that send one bundle, as :meth:`gradient_senders`."""
         if tensor == self.kernel.inputs[0]:
             return tuple((self.top + i, self.left - 1) for i in self._row_groups[bundle])
-        return ((self.last, self.left - 2),) if self.residual_is_last else self.senders
+        return ((self.last, self.left - 2),) if self._is_heard else self.bundle_senders(bundle)
 
     # ---- bundles ---------------------------------------------------------------------------------------------------
 
@@ -233,12 +234,15 @@ class TrainedDense(TrainedKind):
         stated = GemmAttributes.of(self.kernel.attrs)
         if tensor == self.kernel.inputs[0]:
             most = min(stated.most_bundles, self.region.rows - 2, self.inputs // PAIR)
-        elif tensor == self.kernel.outputs[0]:
+        else:
             most = min(stated.most_results, self.compute_cols, self.features // PAIR)
             most *= self.region.rows > 2
-        else:
-            most = 1
         return range(1, max(1, most) + 1)
+
+    @property
+    def tied(self) -> tuple[str, ...]:
+        """A residual has as many bundles as the result."""
+        return (self.kernel.inputs[1], self.kernel.outputs[0]) if self.has_residual else ()
 
     def pace(self) -> float:
         """Return the cycles of a sample, both passes, with the chosen bundles."""
@@ -250,13 +254,19 @@ class TrainedDense(TrainedKind):
         tiling = Tiling(self.region.rows - 1, self._planned_cols, mapping="stationary")
         return TrainedRows(
             self.tokens, self.inputs, self.features, ",".join(self.items), tiling, self.wafer, self.has_dx,
-            streams=Streams(self._heard, self._given),
+            readers=GemmAttributes.of(self.kernel.attrs).readers, streams=Streams(self._heard, self._given),
         )  # fmt: skip
 
     @property
     def residual_is_last(self) -> bool:
         """Whether no activation follows the residual, so that its gradient equals that of the result."""
         return self.has_residual and self.items[-1] == "residual"
+
+    @property
+    def _is_heard(self) -> bool:
+        """Whether a core behind the end of the last row sends the gradient of the residual; with several bundles the
+        last row does."""
+        return self.residual_is_last and self._given == 1
 
     # ---- program ---------------------------------------------------------------------------------------------------
 
@@ -282,11 +292,11 @@ class TrainedDense(TrainedKind):
 
     @property
     def _slots(self) -> int:
-        """Samples of the residual that the core next to the last row can buffer.
+        """Samples of a bundle of the residual that the core next to the last row can buffer.
 
         One is enough for any number in flight: what deals it out waits for no later sample.
         """
-        return int(min(RECEIVERS, self._usable // (FP16_BYTES * self.tokens * self.features)))
+        return int(min(RECEIVERS, self._usable // (FP16_BYTES * self.tokens * max(self._bundle_sizes))))
 
     def held_samples(self, tensor: str) -> int | None:
         """Return the samples of a residual that wait: those of the buffer, and one on the last row."""
@@ -299,9 +309,8 @@ class TrainedDense(TrainedKind):
         for tensor in leaving:
             for bundle, (color, towards) in enumerate(ports.leaving(tensor)):
                 route_senders(b, color, self.bundle_gradient_senders(tensor, bundle), towards)
-        added = leaving.get(self.kernel.inputs[1], [None])[0] if self.has_residual else None
-        is_heard = added is not None and self.residual_is_last
-        self.products.beside = None if is_heard else added
+        added = leaving.get(self.kernel.inputs[1], []) if self.has_residual else []
+        self.products.beside = () if self._is_heard else added
         self.products.build(b, ports, batch)
         beside = Beside(b, self.products, batch, self._slots)
         back = leaving.get(self.kernel.inputs[0], [])
@@ -309,16 +318,12 @@ class TrainedDense(TrainedKind):
             for row in group:
                 beside.write_row(row, group, ports.inward[row], back[bundle] if back else None)
         beside.route_rows()
-        if self._given > 1:
-            for columns, cell, color in zip(
-                self.products.groups, self.gradient_inlets, ports.arriving, strict=True
-            ):
-                beside.write_bundle(columns, cell, color)
-            return
-        residual = ports.inward[self.height - 1] if self.has_residual else None
-        beside.write_end(ports.gradient_in, residual, is_heard=is_heard)
-        if added is not None and is_heard:
-            beside.write_listener((self.last, self.left - 2), added)
+        ends = zip(self.products.groups, self.gradient_inlets, ports.arriving, strict=True)
+        for bundle, (columns, cell, color) in enumerate(ends):
+            residual = ports.inward[self.height - 1 + bundle] if self.has_residual else None
+            beside.write_bundle(columns, cell, color, residual)
+        if added and self._is_heard:
+            beside.write_listener((self.last, self.left - 2), added[0])
 
     # ---- values and cycles -----------------------------------------------------------------------------------------
 

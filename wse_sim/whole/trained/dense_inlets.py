@@ -37,7 +37,7 @@ class Beside:
     b: Builder
     products: Products
     batch: Batch
-    slots: int  # samples of a residual that fit at the end of the last row
+    slots: int  # samples of a bundle of the residual that fit where it is dealt out
 
     def write_row(self, row: int, group: range, arriving: int, back: int | None) -> None:
         """Write the core next to a row of inputs, one of a group with the same bundle; `back` is the color on
@@ -133,29 +133,16 @@ class Beside:
         """Zeros that pad the N features of a token to equal parts per column."""
         return self.products.cols * self.products.outputs - self.products.features
 
-    def write_end(self, gradients: int, residual: int | None, *, is_heard: bool) -> None:
-        """Write the core that deals out the residual, then the gradients; with `is_heard` the core behind
-        gets a copy."""
+    def write_bundle(self, columns: range, cell: Cell, gradients: int, residual: int | None) -> None:
+        """Write the core that deals out one bundle of the residual, if there is one, then of the gradients."""
         products, b, batch = self.products, self.b, self.batch
-        core, columns = b.core_class(f"{products.name} gradients in"), range(products.cols)
-        self._zeros = self._filled(columns, self.end)
-        with core.loop(batch.rounds):
-            if residual is not None:
-                self._deal_residual(core, residual)
-            with core.loop(batch.in_flight * products.tokens):
-                self._deal(core, columns, [fabric_in(gradients)] * products.cols)
-        b.place(core, self.end)
-        route_takers(b, products.deal, self.end, products.senders, 0, "E")
-        if is_heard:
-            b.route(products.deal, self.end, rx="R", tx="EW", switch=KEEP)
-
-    def write_bundle(self, columns: range, cell: Cell, gradients: int) -> None:
-        """Write the core below the last row that deals out one of several bundles of gradients."""
-        products, b = self.products, self.b
         core = b.core_class(f"{products.name} gradients in {columns.start}")
         self._zeros = self._filled(columns, cell)
-        with core.loop(self.batch.samples * products.tokens):
-            self._deal(core, columns, [fabric_in(gradients)] * len(columns))
+        with core.loop(batch.rounds):
+            if residual is not None:
+                self._deal_residual(core, columns, cell, residual)
+            with core.loop(batch.in_flight * products.tokens):
+                self._deal(core, columns, [fabric_in(gradients)] * len(columns))
         b.place(core, cell)
         takers = products.senders[columns.start : columns.stop]
         route_takers(b, products.deal, cell, takers, 0, "E")
@@ -175,7 +162,7 @@ class Beside:
             shares[-1].append((self._zeros.dsd(), self._zeros.length))
         deal(core, products.deal, shares, len(columns))
 
-    def _deal_residual(self, core: CoreClass, arriving: int) -> None:
+    def _deal_residual(self, core: CoreClass, columns: range, cell: Cell, arriving: int) -> None:
         """Deal out the residual of all samples of a round: they arrive in order during the work, as far as
         microthreads suffice.
 
@@ -183,10 +170,10 @@ class Beside:
         later sample at the next lower priority; after the lowest priority, all start again.
         """
         products, d = self.products, self.batch.in_flight
-        features, count = products.features, min(d, self.slots)
+        features, count = sum(map(products.sent, columns)), min(d, self.slots)
+        name = f"{products.name}.residual {columns.start}"
         slots: list[Buffer] = [
-            self.b.buffer(f"{products.name}.residual {i}", products.tokens * features, "fp16", self.end)
-            for i in range(count)
+            self.b.buffer(f"{name} {i}", products.tokens * features, "fp16", cell) for i in range(count)
         ]
 
         def receive(sample: int) -> None:
@@ -205,10 +192,10 @@ class Beside:
                 with core.loop(products.tokens):
                     self._deal(
                         core,
-                        range(products.cols),
+                        columns,
                         [
-                            slots[i].dsd(col * products.outputs, products.sent(col), step=features)
-                            for col in range(products.cols)
+                            slots[i].dsd(place * products.outputs, products.sent(col), step=features)
+                            for place, col in enumerate(columns)
                         ],
                     )
                 if sample + count < number:
@@ -235,4 +222,5 @@ class Beside:
                     spare = passed.dsd(0, self.filling)
                     core.mov(spare, fabric_in(products.deal), dtype="fp16", start="none")
         b.place(core, cell)
+        b.route(products.deal, self.end, rx="R", tx="EW", switch=KEEP)
         b.route(products.deal, cell, rx="E", tx="R", switch=KEEP)

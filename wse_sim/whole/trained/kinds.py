@@ -4,7 +4,7 @@ from wse_sim.compiler.plan import Stage
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
 from wse_sim.whole.regions.contract import POINTWISE, Kinds
-from wse_sim.whole.trained.attention import TrainedAttention
+from wse_sim.whole.trained.attention_bands import TrainedBandedAttention
 from wse_sim.whole.trained.contract import TrainedKind
 from wse_sim.whole.trained.convolution import TrainedConvolution
 from wse_sim.whole.trained.dense import TrainedDense
@@ -16,7 +16,7 @@ from wse_sim.whole.trained.pooling import TrainedPooling
 TRAINED: Kinds[TrainedKind] = Kinds(
     {
         kind.family: kind
-        for kind in (TrainedAttention, TrainedConvolution, TrainedDense, TrainedNorm, TrainedPooling)
+        for kind in (TrainedBandedAttention, TrainedConvolution, TrainedDense, TrainedNorm, TrainedPooling)
     }
     | dict.fromkeys(POINTWISE, TrainedPointwise),
     TrainedWork,

@@ -50,8 +50,8 @@ class LastRow:
         Operations on the outputs: bias, then an activation, a residual or both.
     has_dx : bool
         Whether gradients of the inputs are needed.
-    beside : int | None
-        Color on which the last row sends the gradient of a residual that an activation follows.
+    beside : Sequence[int]
+        Colors, one per bundle, on which the last row sends the gradient of a residual; empty if it does not.
     inputs_first : bool
         Whether the backward pass computes the gradient of a sample's inputs before that of the weights.
     bundles : Sequence[int]
@@ -69,7 +69,7 @@ class LastRow:
     tokens: int
     items: tuple[str, ...]
     has_dx: bool
-    beside: int | None = None
+    beside: Sequence[int] = ()
     inputs_first: bool = False
     bundles: Sequence[int] = ()
 
@@ -200,8 +200,12 @@ class LastRow:
             self.one, self.sum = over("one", 1, "fp16", 2), over("sum", v, "fp32", 0)
             self.sums_of_tokens = over("sums of tokens", self.tokens_summed * v, "fp32", 2)
 
-    def _last(self, core: CoreClass, out: int, sent: int, advance: str | None, batch: Batch) -> None:
-        leaving = Leaving(core, sent, advance, self.outputs)
+    def _last(
+        self, core: CoreClass, ends: tuple[int, int | None], sent: int, advance: str | None, batch: Batch
+    ) -> None:
+        """Write the last row of some columns; `ends` are the colors of the result and of the gradient of a residual."""
+        out, beside = ends
+        leaving = Leaving(core, sent, advance, self.outputs, beside)
         with core.loop(batch.rounds):
             if self.finishing:
                 self._all_samples(core, out, leaving, batch.in_flight)
@@ -344,9 +348,9 @@ class LastRow:
                     arrive(1 - turn, 0, slot + 1, step)
                 if self.activation and self.slopes is None:
                     self._meet_slope(core, self.taken[turn], i * part, slot * size + i * part, step * size)
-                if self.beside is not None:
+                if leaving.beside is not None:
                     with core.loop(self.tokens // parts):
-                        leaving.token(self.beside, self.taken[turn], i * part, 0)
+                        leaving.token(leaving.beside, self.taken[turn], i * part, 0)
                 rise(turn, i * part, part)  # when everything before is complete: its place is free
                 if parts == 1 and more:
                     arrive(1 - turn, 0, slot + 1, step)
@@ -387,6 +391,7 @@ class Leaving:
     sent: int
     advance: str | None
     outputs: int
+    beside: int | None
 
     def token(self, out: int, held: Buffer, first: int, step: int) -> None:
         """Send the token of the innermost loop, of the sample that the loop around it advances by `step`."""

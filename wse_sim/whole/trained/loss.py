@@ -9,7 +9,8 @@ pace of the regions (:func:`core_counts`)::
 Loss and gradient of a token are those of :mod:`wse_sim.whole.trained.loss_row`. A core stores the gradients of d
 samples and sends them after the forward part of a round, since no region reads them earlier. Only the first
 one leaves at once, during the work, so that it is already on its route when the last region needs it. Totals
-stay on the cores in fp32; the host computes only their sum over the cores.
+stay on the cores in fp32; the host computes only their sum over the cores. If logits come in several bundles, the inlet
+receives the parts of a token one after the other, and each core sends the parts of its gradients on as many streams.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from wse_sim.fabric.format.builder import Builder, Operand, fabric_in, fabric_ou
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.whole.paths import Cell
-from wse_sim.whole.regions.contract import PAIR, IntArray
+from wse_sim.whole.regions.contract import PAIR, IntArray, part_of
 from wse_sim.whole.regions.shared_color import advance_of, deal, route_senders, route_takers
 from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, Floats
 from wse_sim.whole.trained.loss_row import LossBuffers, loss_buffers, one_hot, write_loss
 
 FP16_BYTES = 2
-SEND = 1  # microthread
+SEND, THREADS = 1, 6  # first microthread that sends, and how many do
 
 
 @dataclass(frozen=True)
@@ -75,22 +76,35 @@ class LossPlace:
             )
         return int(free // token_bytes) * count // self.tokens
 
+    def parts(self, of: int) -> list[range]:
+        """Return the logits of a token in each of `of` bundles."""
+        words = [part_of(self.padded // PAIR, bundle, of) for bundle in range(of)]
+        return [range(PAIR * part.start, PAIR * part.stop) for part in words]
+
     def write(
-        self, b: Builder, loss: str, batch: Batch, logits: int, feed: int, gradient: tuple[int, str]
+        self,
+        b: Builder,
+        loss: str,
+        batch: Batch,
+        logits: Sequence[int],
+        feed: int,
+        gradients: Sequence[tuple[int, str]],
     ) -> None:
-        """Write core classes, buffers and routes; `gradient` is the color of the gradients and the output
-        ports of the first core."""
+        """Write core classes, buffers and routes; by bundle, `logits` is the color of the logits, and `gradients` are the
+        color of the gradients and the output ports of the first core."""
         inlet, count = b.core_class("loss inlet"), len(self.cores)
         with inlet.loop(self.each(batch.samples)):
-            deal(inlet, feed, [[(fabric_in(logits), self.padded)]] * count, count)
+            token = zip(logits, self.parts(len(logits)), strict=True)
+            share = [(fabric_in(color), len(part)) for color, part in token]
+            deal(inlet, feed, [share] * count, count)
         b.place(inlet, self.inlet)
         route_takers(b, feed, self.inlet, self.cores, 0, "E")
-        color, towards = gradient
-        route_senders(b, color, self.cores, towards)
+        for color, towards in gradients:
+            route_senders(b, color, self.cores, towards)
         held = self._declare(b, batch)
         for advance in dict.fromkeys(advance_of(i, count) for i in range(count)):
             core = b.core_class(f"loss {advance or ''}")
-            self._core(core, loss, batch, held, feed, fabric_out(color, advance))
+            self._core(core, loss, batch, held, feed, [fabric_out(color, advance) for color, _ in gradients])
             for i, cell in enumerate(self.cores):
                 if advance_of(i, count) == advance:
                     b.place(core, cell)
@@ -107,23 +121,32 @@ class LossPlace:
         batch: Batch,
         held: LossBuffers,
         feed: int,
-        leaving: Operand,
+        leaving: Sequence[Operand],
     ) -> None:
         """Write rounds of a forward part, with loss and gradient of every token, and a backward part that
         sends."""
         n, size, turns = self.features, self.padded, self.each(batch.in_flight)
+        parts = list(zip(leaving, self.parts(len(leaving)), strict=True))
         with core.loop(batch.rounds):
             label = held.wanted.dsd(0, n, step=size * turns)
             write_loss(core, loss, held, n, feed, label, held.gradient.dsd(0, n))
-            core.mov(leaving, held.gradient.dsd(0, size), dtype="fp16", start="none", thread=SEND)
+            # A thread each: none waits for another's words to leave, and the next token is received meanwhile.
+            for thread, (stream, part) in enumerate(parts[:THREADS], SEND):
+                first = held.gradient.dsd(part.start, len(part))
+                core.mov(stream, first, dtype="fp16", start="none", thread=thread)
             if turns > 1:
                 with core.loop(turns - 1):
                     label = held.wanted.dsd(size, n, step=size, outer_step=size * turns)
                     write_loss(core, loss, held, n, feed, label, held.gradient.dsd(size, n, step=size))
-            core.join(SEND)
+            for thread, _ in enumerate(parts[:THREADS], SEND):
+                core.join(thread)
+            for stream, part in parts[THREADS:]:
+                core.mov(stream, held.gradient.dsd(part.start, len(part)), dtype="fp16", start="none")
             if turns > 1:
                 with core.loop(turns - 1):
-                    core.mov(leaving, held.gradient.dsd(size, size, step=size), dtype="fp16", start="none")
+                    for stream, part in parts:
+                        token = held.gradient.dsd(size + part.start, len(part), step=size)
+                        core.mov(stream, token, dtype="fp16", start="none")
 
     def values(self, labels: NDArray[np.int64], order: IntArray | None) -> dict[str, Floats]:
         """Return the buffer of labels, from the labels of all rows of a batch (samples T,); `order` is the

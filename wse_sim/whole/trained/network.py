@@ -101,7 +101,7 @@ class TrainedNetwork:
     regions: tuple[TrainedKind, ...]
     trees: tuple[Tree, ...]
     backs: tuple[Back, ...]
-    from_loss: Way
+    from_loss: tuple[Way, ...]  # by bundle
     loss_place: LossPlace
     loss: str
     batch: Batch
@@ -146,10 +146,9 @@ class TrainedNetwork:
         yield from tree_links(graph, self.trees, self.regions, controls, self.plan.wafer.cols)
         by_name = {region.name: region for region in self.regions}
         output = leaving_of(self.plan).tensor
-        yield from way_links(
-            self.from_loss,
-            words_of(graph, output) + controls.of(self.from_loss.color, self.loss_place.cores),
-        )
+        for bundle, way in enumerate(self.from_loss):
+            words = _bundle_words(graph, output, bundle, len(self.from_loss))
+            yield from way_links(way, words + controls.of(way.color, self.loss_place.cores))
         for back in self.backs:
             words = _words_in(graph, self.regions, back)
             for part in back.parts:
@@ -227,10 +226,11 @@ def trained_network(
     _write_regions(b, plan, regions, laid, batch)
     for back in laid.backs:
         _write_back(b, back, PAIR * _words_in(graph, regions, back), samples)
-    logits = next(tree for tree in laid.trees if tree.tensor == laid.output)
-    way = laid.from_loss
-    laid.place.write(b, loss, batch, logits.color, laid.feed, (way.color, way.ports(way.source)))
-    _route_way(b, way)
+    logits = [tree.color for tree in laid.trees if tree.tensor == laid.output]  # bundles in order
+    gradients = [(way.color, way.ports(way.source)) for way in laid.from_loss]
+    laid.place.write(b, loss, batch, logits, laid.feed, gradients)
+    for way in laid.from_loss:
+        _route_way(b, way)
     for i, tree in enumerate(laid.trees):
         route_tree(b, tree, wafer.cols)
         host_streams(b, tree, i, graph, samples, wafer.cols)
@@ -248,7 +248,7 @@ class _Laid:
     place: LossPlace
     feed: int
     trees: tuple[Tree, ...]
-    from_loss: Way
+    from_loss: tuple[Way, ...]
     backs: tuple[Back, ...]
 
 
@@ -324,7 +324,7 @@ def _laid_beside(
     feed = _free_color(grid, place.cells, wafer.colors)
     trees = trees_of(plan, grid, regions, {output: [place.inlet]})
     ways = _Ways(plan, grid, free, wafer.colors - HOST_COLORS, {region.name: region for region in regions})
-    from_loss = ways.found(output, place.cores, last.gradient_inlet)
+    from_loss = tuple(ways.found(output, place.cores, cell) for cell in last.gradient_inlets)
     backs = tuple(
         ways.back(tensor, bundle, sent)
         for tensor, sent in by_tensor(gradients_of(regions, output)).items()
@@ -455,7 +455,7 @@ def _write_regions(
 ) -> None:
     """Write all regions with their streams."""
     trees = laid.trees
-    into: dict[str, list[int]] = {laid.output: [laid.from_loss.color]}
+    into: dict[str, list[int]] = {laid.output: [way.color for way in laid.from_loss]}
     out: dict[tuple[str, str], list[tuple[int, str]]] = {}
     for back in laid.backs:  # bundles in order
         into.setdefault(back.tensor, []).append(back.color)
@@ -491,11 +491,17 @@ def _write_regions(
 
 def _words_in(graph: KernelGraph, regions: Sequence[TrainedKind], back: Back) -> int:
     """Return the words per sample of a bundle of a gradient."""
-    words, of = words_of(graph, back.tensor), max(region.bundles.get(back.tensor, 1) for region in regions)
+    of = max(region.bundles.get(back.tensor, 1) for region in regions)
+    return _bundle_words(graph, back.tensor, back.bundle, of)
+
+
+def _bundle_words(graph: KernelGraph, tensor: str, bundle: int, of: int) -> int:
+    """Return the words per sample of one of `of` bundles of a tensor."""
+    words = words_of(graph, tensor)
     if of == 1:
         return words
-    of_token = token_words(graph, back.tensor)
-    return words // of_token * len(part_of(of_token, back.bundle, of))
+    of_token = token_words(graph, tensor)
+    return words // of_token * len(part_of(of_token, bundle, of))
 
 
 def _write_back(b: Builder, back: Back, size: int, samples: int) -> None:

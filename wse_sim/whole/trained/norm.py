@@ -1,5 +1,5 @@
-"""Trainable layer and RMS norm: a column of cores that receives whole tokens in sequence, forward and
-backward.
+"""Trainable layer and RMS norm: columns of cores that receive tokens in sequence, forward and backward; each column has
+one bundle of the features.
 
 Symbols: a token x of D features, m its mean (RMS: 0), s its deviation (RMS: root of the mean square), g the
 gradient of the result, a and b scale and shift; T tokens per sample, t of them on each of R cores::
@@ -9,12 +9,13 @@ gradient of the result, a and b scale and shift; T tokens per sample, t of them 
                h = a g;   dx = (h - n mean(h n) - mean(h)) / s       RMS: without mean(h)
     update     da and db summed up the column, the sums sent down;   every core: a' += factor da in fp32, a = a' in fp16
 
-One inlet deals out tokens, then gradients of the same tokens, on one color. Per sample and core::
+An inlet per bundle deals out tokens, then gradients of the same tokens, on one color. With k bundles, k neighbours share
+a token, and add its statistics and means along their row; bundles come in on k rows, so their words cross no link twice.
+Per sample and core::
 
-    t (instructions forward + instructions backward + D / 2 words in and out, twice)
+    t (instructions forward + instructions backward + D / (2 k) words in and out, twice + waits for the others)
 
-The instructions are those of the kernel's own programs, forward and for both gradients, for whole rows on one
-core.
+The instructions are those of the kernel's own programs, forward and for both gradients.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,24 +31,45 @@ from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.kernels.blocks.line_programs import RowWork
-from wse_sim.kernels.blocks.line_stages import FEATURE, MATRIX, RowLayout
+from wse_sim.kernels.blocks.line_stages import FEATURE, MATRIX, RowLayout, Vector
 from wse_sim.kernels.blocks.rounds import pitch
+from wse_sim.kernels.contract.parameters import Attributes
 from wse_sim.kernels.families.norm import (
     affine_of,
     forward_work,
     input_gradient_work,
+    lane_costs,
+    lanes_for,
     weight_gradient_work,
 )
 from wse_sim.whole.paths import Cell
-from wse_sim.whole.regions.contract import Floats, divisor, refused, rows_in_turn
-from wse_sim.whole.regions.norm import NormPlace
-from wse_sim.whole.regions.shared_color import advance_of, deal, receive_all, route_senders, route_takers
+from wse_sim.whole.regions.contract import Floats, Inlet, divisor, refused, rows_in_turn
+from wse_sim.whole.regions.norm import NormPlace, route_lanes
+from wse_sim.whole.regions.shared_color import (
+    advance_of,
+    cable,
+    deal,
+    receive_all,
+    route_senders,
+    route_takers,
+)
 from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, TrainedKind, TrainedPorts
 from wse_sim.whole.trained.rows import Held, Slots, emit_row, in_turn
 
 RECEIVE, SEND = 1, 2  # microthreads
 FP16, FP32 = 2, 4  # bytes
 GRADIENTS = {"scale": "d_scale", "shift": "d_shift"}
+
+
+class Way(NamedTuple):
+    """A bundle of a norm: colors on which its operand and the gradient of its result arrive, color and ports of its
+    result and of the gradients of its operand."""
+
+    bundle: int
+    inward: int
+    arriving: int
+    result: tuple[int, str]
+    leaving: Sequence[tuple[int, str]]
 
 
 class TrainedNorm(NormPlace, TrainedKind):
@@ -63,24 +86,75 @@ class TrainedNorm(NormPlace, TrainedKind):
                 "plan the graph of inputs_over_rows(graph)",
             )
 
+    @property
+    def lane(self) -> int:
+        """Number of bundles, and of cores that share a token."""
+        return self.bundles.get(self.kernel.outputs[0], 1)
+
+    @property
+    def tied(self) -> tuple[str, ...]:
+        """Operand and result have the same number of bundles."""
+        return self.kernel.inputs[0], self.kernel.outputs[0]
+
+    def splits(self, tensor: str) -> Sequence[int]:
+        """Return the numbers of bundles with whole words of a token, for which the region has rows and columns."""
+        rows, stated = rows_in_turn(self.region, self.wafer), Attributes.of(self.kernel.attrs)
+        return lanes_for(self.features, min(rows, self.compute_cols, stated.most_bundles))
+
+    def pace(self) -> float:
+        """Return the cycles of a sample, both passes, with the chosen bundles."""
+        rows = rows_in_turn(self.region, self.wafer)
+        passes = lane_costs(self.kernel.dims, rows, self.lane, self.wafer, "fp16", self.kernel.attrs)
+        return sum(float(np.asarray(cost.total)) for cost in passes.values())
+
     def extent(self) -> tuple[int, int]:
-        """Return the size of a column of cores."""
-        return divisor(self.tokens, rows_in_turn(self.region, self.wafer)), 1
+        """Return the rows of cores, with those on which further bundles come in, and a column per bundle."""
+        turning = self.lane - 1
+        return divisor(self.tokens, rows_in_turn(self.region, self.wafer) - turning) + turning, self.lane
+
+    @property
+    def cores(self) -> int:
+        """Cores of a column that have tokens."""
+        return self.height - (self.lane - 1)
 
     @property
     def each(self) -> int:
         """Tokens of a core."""
-        return self.tokens // self.height
+        return self.tokens // self.cores
+
+    @property
+    def part(self) -> int:
+        """Features of a token on a core."""
+        return self.features // self.lane
 
     @property
     def senders(self) -> tuple[Cell, ...]:
-        """All cores, in token order."""
-        return tuple((self.top + i, self.left) for i in range(self.height))
+        """All cores, bundle by bundle in token order."""
+        return tuple(cell for bundle in range(self.lane) for cell in self.bundle_senders(bundle))
+
+    def bundle_senders(self, bundle: int) -> tuple[Cell, ...]:
+        """Return the cores of a column, in token order."""
+        first = self.top + self.lane - 1
+        return tuple((first + i, self.left + bundle) for i in range(self.cores))
+
+    @property
+    def inlets(self) -> tuple[Inlet, ...]:
+        """One inlet per bundle, next to the first cell on its way."""
+        first = self.top + self.lane - 1
+        return tuple(
+            Inlet(self.kernel.inputs[0], (first - bundle, self.left - 1), bundle)
+            for bundle in range(self.lane)
+        )
 
     @property
     def own_colors(self) -> int:
-        """Colors for tokens and gradients from the inlet; for sums up the column (two), and down again."""
-        return 4 if self.affine and self.height > 1 else 1
+        """Colors for tokens and gradients from the inlet; for sums up the column (two), and down again; for statistics of
+        a lane: between two cores, between two more, and back."""
+        return self._column_colors + (self.lane > 1) * (1 + min(2, self.lane - 1))
+
+    @property
+    def _column_colors(self) -> int:
+        return 4 if self.affine and self.cores > 1 else 1
 
     @property
     def affine(self) -> tuple[str, ...]:
@@ -92,9 +166,18 @@ class TrainedNorm(NormPlace, TrainedKind):
         """The inlet of the tokens."""
         return self.inlets[0].cell
 
+    @property
+    def gradient_inlets(self) -> tuple[Cell, ...]:
+        """The inlets of the tokens."""
+        return tuple(inlet.cell for inlet in self.inlets)
+
     def gradient_senders(self, tensor: str) -> tuple[Cell, ...]:
-        """Return all cores, in token order."""
-        return self.senders
+        """Return the cores of the first column, in token order."""
+        return self.bundle_senders(0)
+
+    def bundle_gradient_senders(self, tensor: str, bundle: int) -> tuple[Cell, ...]:
+        """Return the cores of a column, in token order."""
+        return self.bundle_senders(bundle)
 
     @property
     def _has_dx(self) -> bool:
@@ -103,7 +186,7 @@ class TrainedNorm(NormPlace, TrainedKind):
     @property
     def _apart(self) -> int:
         """Offset from scale to shift: shift and stored tokens, scale and gradients are in different banks."""
-        return pitch(self.features) + 2
+        return pitch(self.part) + 2
 
     # ---- instructions ------------------------------------------------------------------------------------------------
 
@@ -119,7 +202,7 @@ class TrainedNorm(NormPlace, TrainedKind):
             for vector in found.vectors[place + 1 :]
         )
         vectors = (*before, replace(normal, to="kept"), *after)
-        own = [vector for vector in vectors if not vector.collective]
+        own = [vector for vector in vectors if self._is_emitted(vector)]
         x = found.shapes["x"]
         return RowWork(tuple(own), {**found.shapes, "kept": x, "result": x})
 
@@ -136,31 +219,47 @@ class TrainedNorm(NormPlace, TrainedKind):
         if self._has_dx:
             *others, last = rows.vectors
             vectors += [*others, replace(last, to="result")]
-        own = [vector for vector in vectors if not vector.collective]
+        own = [vector for vector in vectors if self._is_emitted(vector)]
         return RowWork(tuple(own), {**rows.shapes, **shapes, "result": rows.shapes["g"]})
+
+    def _is_emitted(self, vector: Vector) -> bool:
+        """Return whether a core does it for every token: sums of parameters over the cores wait for the update."""
+        return not vector.collective or (vector.collective == "share" and self.lane > 1)
 
     # ---- program -----------------------------------------------------------------------------------------------------
 
     def build_batch(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
-        """Write the inlet, and one core class per core."""
-        feed, inlet = ports.own[0], b.core_class(f"{self.name} inlet")
-        with inlet.loop(batch.rounds):
-            for color in (ports.inward[0], ports.gradient_in):
-                with inlet.loop(batch.in_flight * self.each):
-                    share = [(fabric_in(color), self.features)]
-                    deal(inlet, feed, [share] * self.height, self.height)
-        b.place(inlet, self.gradient_inlet)
-        route_takers(b, feed, self.gradient_inlet, self.senders, 0, "E")
-        route_senders(b, ports.outward, self.senders, ports.towards)
-        for color, towards in ports.gradient_out.values():
-            route_senders(b, color, self.senders, towards)
+        """Write the inlets, the sums of the lanes, and one core class per core."""
         self._declare(b, batch.in_flight * self.each)
-        if self.affine and self.height > 1:
-            self._route_sums(b, ports.own)
-        for i, cell in enumerate(self.senders):
-            core = b.core_class(f"{self.name} {i}")
-            self._core(core, ports, batch, i)
-            b.place(core, cell)
+        first = self.bundle_senders(0)
+        rows = slice(first[0][0], first[-1][0] + 1)
+        self.sharing = route_lanes(b, rows, self.left, self.lane, ports.own[self._column_colors :])
+        for bundle, (result, arriving) in enumerate(zip(ports.results, ports.arriving, strict=True)):
+            leaving = [ports.leaving(tensor)[bundle] for tensor in ports.gradient_out]
+            way = Way(bundle, ports.inward[bundle], arriving, result, leaving)
+            self._column(b, way, ports.own, batch)
+
+    def _column(self, b: Builder, way: Way, own: Sequence[int], batch: Batch) -> None:
+        """Write the inlet and the cores of a bundle."""
+        feed, inlet = own[0], b.core_class(f"{self.name} inlet {way.bundle}")
+        with inlet.loop(batch.rounds):
+            for color in (way.inward, way.arriving):
+                with inlet.loop(batch.in_flight * self.each):
+                    share = [(fabric_in(color), self.part)]
+                    deal(inlet, feed, [share] * self.cores, self.cores)
+        cell, senders = self.inlets[way.bundle].cell, self.bundle_senders(way.bundle)
+        b.place(inlet, cell)
+        rows = self.cores + self.lane - 1
+        cells, passing = cable(self.top, self.left, rows, self.lane, way.bundle, 1)
+        route_takers(b, feed, cell, cells, 0, "E", passing=passing)
+        for color, towards in (way.result, *way.leaving):
+            route_senders(b, color, senders, towards)
+        if self.affine and self.cores > 1:
+            self._route_sums(b, own, senders)
+        for i, place in enumerate(senders):
+            core = b.core_class(f"{self.name} {way.bundle} {i}")
+            self._core(core, way, own, batch, i)
+            b.place(core, place)
 
     def _declare(self, b: Builder, tokens: int) -> None:
         """Declare the buffers; whole rows alternate between two banks without conflicts; `tokens` normalized
@@ -170,7 +269,7 @@ class TrainedNorm(NormPlace, TrainedKind):
         def buffer(name: str, length: int, dtype: str, bank: int) -> Buffer:
             return b.buffer(f"{self.name}.{name}", length, dtype, where, bank=bank)
 
-        features, apart = self.features, pitch(self.features)
+        features, apart = self.part, pitch(self.part)
         self.taken = [buffer(f"taken{i}", features, "fp16", 2) for i in (0, 1)]
         self.results = [buffer(f"result{i}", features, "fp16", 0) for i in (0, 1)]
         self.kept = Slots(buffer("kept", tokens * apart, "fp16", 0), apart)
@@ -193,16 +292,16 @@ class TrainedNorm(NormPlace, TrainedKind):
         bank 0 and gradients in bank 2."""
         return (0,) if len(self.affine) > 1 else (2, 0)
 
-    def _core(self, core: CoreClass, ports: TrainedPorts, batch: Batch, row: int) -> None:
-        tokens, advance = batch.in_flight * self.each, advance_of(row, self.height)
-        apart = self._apart
+    def _core(self, core: CoreClass, way: Way, own: Sequence[int], batch: Batch, row: int) -> None:
+        tokens, advance = batch.in_flight * self.each, advance_of(row, self.cores)
+        apart, place = self._apart, (self.sharing, way.bundle)
 
         def receive(turn: int) -> None:
-            receive_all(core, ports.own[0], self.taken[turn].dsd(), RECEIVE)
+            receive_all(core, own[0], self.taken[turn].dsd(), RECEIVE)
 
         def send(color: int, held: Held) -> None:
             core.mov(
-                fabric_out(color, advance), held.dsd(0, self.features),
+                fabric_out(color, advance), held.dsd(0, self.part),
                 dtype="fp16", start="none", thread=SEND, priority="high",
             )  # fmt: skip
 
@@ -215,8 +314,8 @@ class TrainedNorm(NormPlace, TrainedKind):
             buffers |= {"by": self.inverse.of_turn(first, step)}
             if self.affine:
                 buffers |= parameters(0)
-            emit_row(core, self.forward.vectors, self.forward.shapes, buffers, self.features)
-            send(ports.outward, self.results[now] if self.affine else kept)
+            emit_row(core, self.forward.vectors, self.forward.shapes, buffers, self.part, place)
+            send(way.result[0], self.results[now] if self.affine else kept)
 
         def backward(now: int, first: int, step: int) -> None:
             buffers = {**self.scratch, "g": self.taken[now], "result": self.results[now]}
@@ -226,8 +325,8 @@ class TrainedNorm(NormPlace, TrainedKind):
                 buffers |= {
                     GRADIENTS[name]: Slots(self.sums, apart, i * apart) for i, name in enumerate(self.affine)
                 }
-            emit_row(core, self.backward.vectors, self.backward.shapes, buffers, self.features)
-            for color, _ in ports.gradient_out.values():
+            emit_row(core, self.backward.vectors, self.backward.shapes, buffers, self.part, place)
+            for color, _ in way.leaving:
                 send(color, self.results[now])
 
         with core.loop(batch.rounds):
@@ -237,15 +336,15 @@ class TrainedNorm(NormPlace, TrainedKind):
             core.join(SEND)
             in_turn(core, tokens, receive, backward, (RECEIVE,))
         if self.affine:
-            self._update(core, ports.own, row, batch.factor)
+            self._update(core, own, row, batch.factor)
 
     def _update(self, core: CoreClass, own: Sequence[int], row: int, factor: float) -> None:
         """Sum the gradients up the column and send the sums down; then update the fp32 parameters and their
         copies."""
         sums = self.sums.dsd()
-        if self.height > 1:
+        if self.cores > 1:
             up, down = own[1:3], own[3]
-            if row == self.height - 1:
+            if row == self.cores - 1:
                 core.mov(fabric_out(up[row % 2]), sums, start="none")
             elif row:
                 core.add(fabric_out(up[row % 2]), sums, fabric_in(up[(row + 1) % 2]), start="none")
@@ -258,10 +357,10 @@ class TrainedNorm(NormPlace, TrainedKind):
         for copy in self.copies:
             core.mov(copy.dsd(), self.master.dsd())
 
-    def _route_sums(self, b: Builder, own: Sequence[int]) -> None:
+    def _route_sums(self, b: Builder, own: Sequence[int], senders: Sequence[Cell]) -> None:
         up, down = own[1:3], own[3]
-        last = self.height - 1
-        for i, cell in enumerate(self.senders):
+        last = self.cores - 1
+        for i, cell in enumerate(senders):
             if i:
                 b.route(up[i % 2], cell, rx="R", tx="N")
             if i < last:
@@ -274,10 +373,10 @@ class TrainedNorm(NormPlace, TrainedKind):
         """Return the parameters for every core, in fp32 and as fp16 copies."""
         if not self.affine:
             return {}
-        row = np.zeros((len(self.affine), self._apart), np.float32)
+        row = np.zeros((self.lane, len(self.affine), self._apart), np.float32)
         for i, name in enumerate(self.kernel.parameters):
-            row[i, : self.features] = weights[name].reshape(-1)
-        held = np.broadcast_to(row.reshape(1, 1, -1), (self.height, 1, row.size))
+            row[:, i, : self.part] = weights[name].reshape(self.lane, -1)
+        held = np.broadcast_to(row.reshape(1, self.lane, -1), (self.height, self.lane, row[0].size))
         names = ["master", *(f"copy{i}" for i in range(len(self._banks)))]
         return {f"{self.name}.{name}": held for name in names}
 
@@ -287,17 +386,18 @@ class TrainedNorm(NormPlace, TrainedKind):
         return (f"{self.name}.gradients", f"{self.name}.master") if self.affine else ()
 
     def read(self, buffers: Mapping[str, Floats]) -> tuple[dict[str, Floats], dict[str, Floats]]:
-        """Return gradients and new weights of the first core; all cores have the same."""
+        """Return gradients and new weights of the first core of every column; all cores have the same."""
         found = []
         for name in self.reads:
-            rows = buffers[name][0].reshape(len(self.affine), -1)[:, : self.features]
+            lanes = buffers[name][self.lane - 1].reshape(self.lane, len(self.affine), -1)[..., : self.part]
+            rows = lanes.swapaxes(0, 1).reshape(len(self.affine), -1)
             found.append(dict(zip(self.kernel.parameters, rows, strict=True)))
         return (found[0], found[1]) if found else ({}, {})
 
     def most_in_flight(self) -> int:
         """Return the samples in flight whose normalized tokens and deviations fit next to parameters and
         buffers."""
-        apart = pitch(self.features)
+        apart = pitch(self.part)
         a_sample = self.each * FP16 * (apart + 1)
         fixed = 4 * FP16 * apart + len(self.affine) * self._apart * (2 * FP32 + len(self._banks) * FP16)
         size = self.wafer.sram_bytes

@@ -12,6 +12,9 @@ samples are stored::
 
 The inlet of the operand that arrives last deals out that operand, then gradients of the result. Gradients of
 several operands leave one after the other: the microthread of an earlier one has priority.
+
+Operands, result and their gradients may travel in several bundles: then the region consists of bands of rows, each with
+the features of one bundle, its own inlets and its own stores.
 """
 
 from __future__ import annotations
@@ -25,12 +28,13 @@ import numpy as np
 from wse_sim.compiler.plan import Stage
 from wse_sim.fabric.format.builder import Buffer, Builder, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass
-from wse_sim.graph import Kernel, KernelGraph
+from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.activation_slopes import ACTIVATIONS, Slopes
+from wse_sim.kernels.blocks.activation_slopes import ACTIVATIONS, Slopes, cycles_of_kept
 from wse_sim.kernels.blocks.rounds import pitch
+from wse_sim.kernels.contract.parameters import Attributes
 from wse_sim.whole.paths import Cell
-from wse_sim.whole.regions.contract import Floats, refused, stream_order
+from wse_sim.whole.regions.contract import PAIR, Floats, bundle_elements, refused
 from wse_sim.whole.regions.pointwise_place import PointwisePlace, Taken, operators_of
 from wse_sim.whole.regions.shared_color import advance_of, receive_all, route_senders
 from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, TrainedKind, TrainedPorts
@@ -85,17 +89,47 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
 
     @property
     def gradient_inlet(self) -> Cell:
-        """The inlet of the operand that arrives last."""
-        return self.stores[self._last][0]
+        """The inlet of the operand that arrives last, of the first band."""
+        return self.gradient_inlets[0]
+
+    @property
+    def gradient_inlets(self) -> tuple[Cell, ...]:
+        """The inlets of the operand that arrives last."""
+        return tuple(band.stores[self._last][0] for band in self.bands)
 
     def gradient_senders(self, tensor: str) -> tuple[Cell, ...]:
-        """Return all cores."""
-        return self.snake
+        """Return all cores of the first band."""
+        return self.bundle_senders(0)
+
+    def bundle_gradient_senders(self, tensor: str, bundle: int) -> tuple[Cell, ...]:
+        """Return all cores of a band."""
+        return self.bundle_senders(bundle)
 
     @property
     def moving(self) -> frozenset[Cell]:
         """Cells that move data, including stores."""
-        return super().moving | {cell for cells in self.stores.values() for cell in cells}
+        stores = [cells for band in self.bands for cells in band.stores.values()]
+        return super().moving | {cell for cells in stores for cell in cells}
+
+    @property
+    def least_rows(self) -> int:
+        """Least rows of a band: one per inlet; further stores are where cores are left."""
+        return len(self.kernel.inputs)
+
+    def held_samples(self, tensor: str) -> int | None:
+        """Return the samples that the band with the fewest stores of an early operand holds."""
+        held = [super(TrainedPointwise, band).held_samples(tensor) for band in self.bands]
+        return None if None in held else min(one for one in held if one is not None)
+
+    def pace(self) -> float:
+        """Return the cycles of a sample, both passes, with the chosen bundles."""
+        each, count = max(band.each for band in self.bands), len(self.kernel.inputs)
+        largest = max(band.elements for band in self.bands)
+        readers, cycles = Attributes.of(self.kernel.attrs).readers, 0.0
+        for phase, streams in ((Phase.FORWARD, count), (Phase.INPUT_GRADIENT, max(count, readers))):
+            work = (count + 1) * each / PAIR + float(cycles_of_kept(self.operators, phase, each, self.wafer))
+            cycles += max(work, streams * largest / PAIR * self.wafer.wavelet_cycles)
+        return cycles
 
     @property
     def _pitch(self) -> int:
@@ -110,6 +144,15 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
     # ---- program -----------------------------------------------------------------------------------------------------
 
     def build_batch(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
+        """Write all bands."""
+        count = len(self.kernel.inputs)
+        ways = zip(self.bands, ports.results, ports.arriving, strict=True)
+        for number, (band, (outward, towards), arriving) in enumerate(ways):
+            leaving = {tensor: ports.leaving(tensor)[number] for tensor in ports.gradient_out}
+            inward = ports.inward[number * count :][:count]
+            band.build_band(b, TrainedPorts(inward, outward, towards, arriving, leaving, ports.own), batch)
+
+    def build_band(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
         """Write inlets and stores, then the cores of the serpentine."""
         names = self.kernel.inputs
         feeds, links = ports.own[: len(names)], ports.own[len(names) :]
@@ -125,7 +168,7 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
                 self.route_feed(b, feed, cells[0])
             else:
                 self.take_in(b, name, color, feed, links, batch.samples)
-        route_senders(b, ports.outward, self.senders, ports.towards)
+        route_senders(b, ports.outward, self.snake, ports.towards)
         for color, towards in ports.gradient_out.values():
             route_senders(b, color, self.snake, towards)
         self._declare(b, batch.in_flight)
@@ -302,41 +345,47 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
         """Return the parameters in fp32 and as fp16 copies."""
-        parts = [self.parts(weights[name]) for name in self.kernel.parameters]
         return {
-            f"{self.name}.{kind}{i}": part for i, part in enumerate(parts) for kind in ("parameter", "master")
+            f"{band.name}.{kind}{i}": band.parts(weights[name])
+            for band in self.bands
+            for i, name in enumerate(self.kernel.parameters)
+            for kind in ("parameter", "master")
         }
 
     @property
     def reads(self) -> tuple[str, ...]:
         """Buffers with sums of gradients and with parameters."""
-        count = len(self.kernel.parameters)
-        return tuple(f"{self.name}.{kind}{i}" for kind in ("gradient", "master") for i in range(count))
+        count, kinds = len(self.kernel.parameters), ("gradient", "master")
+        return tuple(f"{band.name}.{kind}{i}" for band in self.bands for kind in kinds for i in range(count))
 
     def read(self, buffers: Mapping[str, Floats]) -> tuple[dict[str, Floats], dict[str, Floats]]:
         """Return gradients and new weights, assembled from the parts of the cores."""
         found: list[dict[str, Floats]] = [{}, {}]
-        order = stream_order(self.graph, self.kernel.outputs[0])
+        result, count = self.kernel.outputs[0], len(self.bands)
         for out, kind in zip(found, ("gradient", "master"), strict=True):
             for i, name in enumerate(self.kernel.parameters):
-                parts = buffers[f"{self.name}.{kind}{i}"]
-                flat = np.concatenate(
-                    [
-                        parts[r - self.top, c - self.left, : self.count_of(k)]
-                        for k, (r, c) in enumerate(self.snake)
-                    ]
-                )
-                flat = flat if order is None else flat[np.argsort(order)]
-                out[name] = flat.reshape(self.graph.tensors[name].shape)
+                rows = np.zeros((self.tokens, self.graph.tensors[name].elements // self.tokens), np.float32)
+                for number, band in enumerate(self.bands):
+                    own = bundle_elements(self.graph, result, rows.shape[1], number, count)
+                    flat = band.assembled(buffers[f"{band.name}.{kind}{i}"])
+                    rows[:, own] = flat.reshape(self.tokens, -1)
+                out[name] = rows.reshape(self.graph.tensors[name].shape)
         return found[0], found[1]
+
+    def assembled(self, parts: Floats) -> Floats:
+        """Return the elements of a band from the parts (rows, cols, elements) of its cores."""
+        return np.concatenate(
+            [parts[r - self.top, c - self.left, : self.count_of(k)] for k, (r, c) in enumerate(self.snake)]
+        )
 
     def most_in_flight(self) -> int:
         """Return the samples in flight whose operands, values and derivatives fit next to parameters and
         scratch."""
         held = len(self.kernel.inputs) + len(self.operators)  # a value of each, or the slope of a function
-        a_sample = held * FP16 * self._pitch
+        each = max(band._pitch for band in self.bands)
+        a_sample = held * FP16 * each
         fixed = (
-            self._pitch * (FP16 + len(self._banks) * FP32 + len(self.kernel.parameters) * (FP16 + 2 * FP32))
+            each * (FP16 + len(self._banks) * FP32 + len(self.kernel.parameters) * (FP16 + 2 * FP32))
             + self.wafer.kernel_code_bytes
         )
         size = self.wafer.sram_bytes

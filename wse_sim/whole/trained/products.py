@@ -66,14 +66,15 @@ class Products(LastRow):
                 self._row(core, i, parity, batch, is_final=is_final)
                 for col in members:
                     b.place(core, (self.top + i, self.left + col))
-        for group, (color, towards) in zip(self.groups, ports.results, strict=True):
+        for bundle, (group, (color, towards)) in enumerate(zip(self.groups, ports.results, strict=True)):
+            beside = self.beside[bundle] if self.beside else None
             ends: dict[tuple[int, str | None], list[int]] = {}
             for col in group:
                 kind = self.sent(col), advance_of(col - group.start, len(group))
                 ends.setdefault(kind, []).append(col)
             for (sent, advance), members in ends.items():
                 core = b.core_class(f"{self.name} last row columns {members[0]} to {members[-1]}")
-                self._last(core, color, sent, advance, batch)
+                self._last(core, (color, beside), sent, advance, batch)
                 for col in members:
                     b.place(core, (self.last, self.left + col))
             route_senders(b, color, self.senders[group.start : group.stop], towards)

@@ -24,6 +24,7 @@ from wse_sim.whole.bundles import split
 from wse_sim.whole.coverage import forward_kernel
 from wse_sim.whole.lower import BACKWARD
 from wse_sim.whole.network import leaving_of
+from wse_sim.whole.parallel_links import TRAINED_AS_ONE
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import divisor
 from wse_sim.whole.stream_routes import Cycles, Ends, with_ways
@@ -83,6 +84,15 @@ def in_program_rounds(plan: PipelinedPlan) -> PipelinedPlan:
     return in_rounds(with_ways(plan, *shortest_ways(plan, regions)), divisor(samples, min(fits)), regions)
 
 
+def with_links_of_regions(plan: PipelinedPlan) -> PipelinedPlan:
+    """Return the plan with the numbers of bundles that its regions have: every tensor as many at all its ends. A plan with
+    a region that has no program is returned unchanged."""
+    try:
+        return with_bundles(plan, regions_of(plan, [stage for stage in plan.stages if stage.replica == 0]))
+    except ModelError:
+        return plan
+
+
 def shortest_ways(plan: PipelinedPlan, regions: Sequence[TrainedKind]) -> tuple[Cycles, Cycles]:
     """Return the travel cycles of words between the cells at which streams leave and enter regions, forward and of
     gradients.
@@ -124,12 +134,19 @@ def with_bundles(plan: PipelinedPlan, regions: Sequence[TrainedKind]) -> Pipelin
     bundles = {tensor: count for region in regions for tensor, count in region.bundles.items()}
 
     def changed(kernel: Kernel) -> Kernel:
+        layer = plan.graph.kernel(kernel.forward) if kernel.phase in BACKWARD else kernel
+        if layer.family == kernel.family and kernel.family in TRAINED_AS_ONE:
+            given = bundles.get(layer.outputs[0], 1)
+            links = {
+                "bands" if kernel.family == "attention" else "most_bundles": given,
+                "least_bundles": given,
+            }
+            return dataclasses.replace(kernel, attrs=frozen({**kernel.attrs, **links}))
         if not kernel.attrs.get("trained_rows", False):
             return kernel
-        layer = plan.graph.kernel(kernel.forward) if kernel.phase in BACKWARD else kernel
         heard, given = (bundles.get(name, 1) for name in (layer.inputs[0], layer.outputs[0]))
-        links = {"most_bundles": heard, "most_results": given, "has_links": True}
-        return dataclasses.replace(kernel, attrs=frozen({**kernel.attrs, **links}))
+        stated = {"most_bundles": heard, "most_results": given, "has_links": True}
+        return dataclasses.replace(kernel, attrs=frozen({**kernel.attrs, **stated}))
 
     streams = tuple(
         dataclasses.replace(stream, width=bundles.get(stream.tensor, stream.width)) for stream in plan.streams

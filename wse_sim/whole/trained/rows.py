@@ -18,6 +18,7 @@ from wse_sim.kernels.blocks.line_stages import (
     ROW,
     RowLayout,
     Shapes,
+    Sharing,
     Vector,
     is_wide,
     precision,
@@ -52,10 +53,19 @@ def emit_row(
     shapes: Shapes,
     buffers: Mapping[str, Held],
     features: int,
+    place: tuple[Sharing, int],
 ) -> None:
-    """Emit instructions on one row of `features` elements; each pays one vector start."""
+    """Emit instructions on one row of `features` elements; each pays one vector start. Sums over the cores of a row of
+    cores are those of the position in `place`."""
+    sharing, position = place
     layout = RowLayout(1, features, by_row=True)
     for vector in vectors:
+        if vector.collective:
+            held = buffers[vector.to]
+            assert isinstance(held, Buffer)  # statistics
+            sharing.reduce(core, position, vector.op.split()[1], held)
+            sharing.multicast(core, position, held)
+            continue
         wide = is_wide(vector, shapes)
 
         def operand(name: str | float, wide: bool = wide) -> Operand:

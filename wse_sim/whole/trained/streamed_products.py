@@ -139,8 +139,8 @@ class StreamedProducts(Products):
             if more:
                 arrive(1 - turn, number + 1, step)
             with core.loop(self.tokens_at_once):
-                if self.beside is not None:
-                    leaving.token(self.beside, self.taken[turn], 0, 0)
+                if leaving.beside is not None:
+                    leaving.token(leaving.beside, self.taken[turn], 0, 0)
                 for _ in range(1 + self.has_dx):
                     up = self.taken[turn].dsd(0, v, step=v)
                     core.mov(
