@@ -87,6 +87,9 @@ class TrainedBandedAttention(InBands[TrainedAttention], TrainedAttention):
 
     def build_batch(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
         """Write every band with its streams."""
+        if not self.is_banded:
+            super().build_batch(b, ports, batch)
+            return
         ways = zip(self.bands, ports.results, ports.arriving, strict=True)
         for number, (band, (outward, towards), arriving) in enumerate(ways):
             leaving = {tensor: ports.leaving(tensor)[number] for tensor in ports.gradient_out}
