@@ -518,6 +518,25 @@ def test_sizes_may_be_tensors_that_the_example_determines(training: bool) -> Non
     assert graph.total_flops == 2 * (2 * 3) * 8 * 8 * (2 if training else 1)
 
 
+class BlockByBlock(nn.Module):
+    """Reads and writes blocks by tensors of one number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = torch.zeros_like(x)
+        for i, j in torch.tensor([[0, 0], [1, 0], [2, 1]]):
+            made[:, i] += self.layer(x[:, j])
+        return made
+
+
+def test_an_index_may_be_a_tensor_of_one_number() -> None:
+    graph = lower(BlockByBlock(), (torch.randn(2, 3, 4, 8),))
+    assert graph.total_flops == 3 * 2 * (2 * 4) * 8 * 8  # three pairs of blocks, of 2 samples and 4 rows
+
+
 class EveryOther(nn.Module):
     """Takes every other place by a slice or by a list of places, and adds the result there."""
 

@@ -188,7 +188,7 @@ class FoldedTests(TorchFunctionMode):
         ):
             return self._assembled(args[0], *args[1:], **(kwargs or {}))
         if func in _INDEXING:
-            args = (args[0], _joined(args[1]), *args[2:])
+            args = (args[0], *self._numbers(func, (_joined(args[1]),)), *args[2:])
             if (regular := self._as_slices(args[1])) is not None:
                 made = func(args[0], regular, *args[2:])
                 return (
