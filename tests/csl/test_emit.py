@@ -18,6 +18,8 @@ from wse_sim.csl.host.commands import cs_python, cslc
 from wse_sim.csl.judge import judge
 from wse_sim.errors import KernelError
 from wse_sim.hardware import load_wafer
+from wse_sim.kernels.blocks.lines import new_builder
+from wse_sim.kernels.contract.family import Case
 
 ARCHES = ("wse2", "wse3")
 CORES = 8
@@ -152,6 +154,21 @@ def test_what_cannot_be_written(name: str, given: dict[str, object], words: str,
     with pytest.raises(KernelError, match=words):
         write_csl(name, given, case, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_sum_of_products_of_two_vectors_is_refused(tmp_path: Path) -> None:
+    """`@fmacs` of CSL multiplies a vector by a number; before, the first number of the second vector was written."""
+    b = new_builder(1, 1, load_wafer("wse2"))
+    y, x, a = (b.buffer(name, 8, bank=2 * i) for i, name in enumerate("yxa"))
+    core = b.core_class("core")
+    core.fmac(y.dsd(), y.dsd(), x.dsd(), a.dsd())
+    b.place(core, None)
+    ones = np.ones((1, 1, 8), np.float32)
+    case = Case(b.build(), b.config, {"y": ones, "x": ones, "a": ones}, {"y": 2 * ones})
+    with pytest.raises(
+        KernelError, match="multiplies a vector by a number; write the products to a vector, then add"
+    ):
+        write_csl("products", {}, case, tmp_path / "out")
 
 
 @pytest.mark.parametrize("arch", ARCHES)

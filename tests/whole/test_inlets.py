@@ -53,11 +53,11 @@ def test_a_lone_sample_takes_the_sum_of_its_parts_through_layers_and_back(base: 
 
 
 def test_two_operands_share_the_links_of_an_elementwise_region() -> None:
-    """Forward the words of both arrive over one link, and backward the gradients of both leave over one: 2 W cycles per
-    sample each.
+    """Forward the words of both arrive over the same links, and backward the gradients of both leave over them: 2 W
+    cycles per sample each on one link, and a quarter of that on four.
 
     8 tokens of 32 features are W = 128 words.  The work itself is 2 elements a core, so without links the price was the start
-    of an instruction and few words: the fabric took 74 % more than the engine, 22 % now.
+    of an instruction and few words: the fabric took 74 % more than the engine.
     """
     wse2 = corner("wse2", 24)
     one = Bundles(1, 16)
@@ -69,8 +69,10 @@ def test_two_operands_share_the_links_of_an_elementwise_region() -> None:
     plan = api.compile(inputs_over_rows(graph), wse2, mode="pipelined", batch=8, replicas=1)
     assert isinstance(plan, PipelinedPlan)
     sub = next(stage for stage in plan.stages if stage.family == "elementwise")
-    assert min(sub.forward_cycles, sub.backward_cycles) >= 2 * 128
-    assert compare_training(plan).difference == pytest.approx(0, abs=0.3)
+    links = next(dict(one.attrs)["most_bundles"] for one in plan.graph.kernels if one.name == sub.name)
+    assert links > 1
+    assert min(sub.forward_cycles, sub.backward_cycles) >= 2 * 128 / links
+    assert compare_training(plan).difference == pytest.approx(0, abs=0.15)
 
 
 def test_a_region_as_high_as_the_wafer_computes_on_one_row_less() -> None:

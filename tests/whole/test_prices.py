@@ -135,10 +135,10 @@ def test_a_plan_for_rounds_shortens_the_slowest_forward_plus_the_slowest_backwar
     assert other.pace_cycles <= plan.pace_cycles
 
 
-@pytest.mark.parametrize("tokens", [48, 96])
+@pytest.mark.parametrize("tokens", [48, 192])
 def test_a_residual_that_no_core_can_store_is_named(tokens):
     """One core stores the residual of a sample in at most 0.7 of 48 KiB: 2 bytes of 48 x 256 numbers fit, 2 bytes of
-    96 x 256 numbers are 49,152.  Then there is no program of rounds, and the plan says why.
+    192 x 256 numbers are 98,304.  Then there is no program of rounds, and the plan says why.
     """
     model = Around(256, nn.Sequential(nn.LayerNorm(256), nn.Linear(256, 256)), nn.Identity())
     plan = planned(
@@ -152,7 +152,7 @@ def test_a_residual_that_no_core_can_store_is_named(tokens):
         assert plan.round_samples == 0
         assert "passes alternate" in note
         assert (
-            "does not have room for a sample of the residual 'first.out': it takes 49,152 bytes, limit"
+            "does not have room for a sample of the residual 'first.out': it takes 98,304 bytes, limit"
             in note
         )
 

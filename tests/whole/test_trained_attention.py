@@ -21,7 +21,6 @@ from wse_sim.compiler.plan import Region
 from wse_sim.kernels.families.attention.pairs import pair_backward, pair_busy
 from wse_sim.whole.run import stepped
 from wse_sim.whole.trained import TRAINED, TrainedKind, trained_network
-from wse_sim.whole.trained.attention import TrainedAttention
 from wse_sim.whole.trained.attention_bands import TrainedBandedAttention
 
 NAME = "attention"
@@ -55,8 +54,7 @@ def region_of(case: Case, needs: tuple[int, ...] = (0, 1, 2), bands: int = 1) ->
     stages = [dataclasses.replace(one, region=place) if one.name == NAME else one for one in plan.stages]
     plan = dataclasses.replace(plan, stages=tuple(stages))
     names = next(kernel for kernel in plan.graph.kernels if kernel.name == NAME).inputs
-    kind = TrainedAttention if bands == 1 else TrainedBandedAttention
-    found = region_alone(kind, plan, NAME, [names[i] for i in needs])
+    found = region_alone(TrainedBandedAttention, plan, NAME, [names[i] for i in needs])
     found.bundles = dict.fromkeys(found.tied, bands)
     found.settle()
     return found
@@ -119,7 +117,7 @@ def test_values_and_cycles(name: str) -> None:
 
 @pytest.mark.thinned(1)
 @pytest.mark.parametrize("is_causal", [False, True])
-@pytest.mark.parametrize(("heads", "count"), [(2, 2), (6, 3)])
+@pytest.mark.parametrize(("heads", "count"), [(2, 1), (2, 2), (6, 3)])
 def test_bands_have_the_heads_of_a_bundle(heads: int, count: int, is_causal: bool) -> None:
     """Result and gradients of queries, keys and values in bundles equal autograd's."""
     case = Case(7, heads, 4, 12, 3, 4, 2, is_causal)
