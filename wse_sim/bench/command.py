@@ -100,6 +100,7 @@ def find(name: str) -> KernelCommand:
     raise KernelError(f"kernel '{name}' is unknown; use one of {', '.join(sorted({*commands, *REGISTRY}))}")
 
 
+MANY = 4096  # elements: whole heads of 64 features on each of 4 x 4 cores
 # The dimensions of a matrix, where the names of the rectangle are taken.
 MATRIX = {"rows": "m", "cols": "n"}
 
@@ -123,7 +124,7 @@ def _of_family(found: Family) -> KernelCommand:
         item for item in found.parameters().values() if item.name not in taken and not item.is_pin
     )
     sizes = (
-        Parameter(names[s.name], size, s.help or f"dimension {s.name}")
+        Parameter(names[s.name], MANY if s.name == "elements" else size, s.help or f"dimension {s.name}")
         for s in found.sizes()
         if s.name in names
     )
