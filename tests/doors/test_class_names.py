@@ -37,6 +37,7 @@ TWINS = {
     "Optimizer": INTERFACE,
     "ProgramError": "a fault of a fabric program, and of a training script: each is public under its own door",
     "Attention": FAMILY,
+    "Rotary": FAMILY,
     "Decoder": "a module of the bundled models, and the shape of a model for generation",
     "Case": "a kernel with its inputs, and a command file with its output: the bench of each",
     "Fifo": "a FIFO of the image, and its value at compile time",

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from wse_sim.csl import types as ty
 from wse_sim.csl.code import Agg, Mem, Run
 from wse_sim.csl.lower_map import copy_words
-from wse_sim.csl.lowering import Lowering
+from wse_sim.csl.lowering import LowererParts
 from wse_sim.csl.values import Operand, Ref, Value, is_zero, number_of, words_of
 from wse_sim.fabric.vm.opcodes import Op
 
 WORD = 0xFFFF
 
 
-def load_bits(low: Lowering, mem: Mem, at: int) -> Operand:
+def load_bits(low: LowererParts, mem: Mem, at: int) -> Operand:
     """Load a field that begins or ends inside a word."""
     t, bits = mem.type, ty.bits_of(mem.type)
     mem = low.simple(mem, at)
@@ -46,18 +46,18 @@ def load_bits(low: Lowering, mem: Mem, at: int) -> Operand:
     return Run(t, reg, at)
 
 
-def shifted(low: Lowering, reg: int, n: int, cost: str, at: int) -> int:
+def shifted(low: LowererParts, reg: int, n: int, cost: str, at: int) -> int:
     """Shift a register right by n bits, or left if n is negative; return the register of the result."""
     if n > 0:
         return low.emit(Op.SHRI, reg, n, cost, ty.U32, at).reg
     return low.emit(Op.SHLI_I32, reg, -n, cost, ty.I32, at).reg if n < 0 else reg
 
 
-def amount(low: Lowering, n: int, at: int) -> int:
+def amount(low: LowererParts, n: int, at: int) -> int:
     return low.constant(n, low.code.alloc(), at)
 
 
-def store_packed(low: Lowering, mem: Mem, value: Operand, at: int) -> None:
+def store_packed(low: LowererParts, mem: Mem, value: Operand, at: int) -> None:
     """Store a field that shares words, or a whole packed structure with such fields."""
     value = low.load(value, at)
     if type(value) is Mem and mem.bit < 0:
@@ -97,7 +97,7 @@ def store_packed(low: Lowering, mem: Mem, value: Operand, at: int) -> None:
 
 
 def leaves(
-    low: Lowering, t: ty.Type, value: Operand, start: int, at: int
+    low: LowererParts, t: ty.Type, value: Operand, start: int, at: int
 ) -> Iterator[tuple[int, ty.Type, Operand]]:
     """Yield (first bit, type, scalar) for every scalar of a packed value."""
     value = low.load(value, at)

@@ -13,7 +13,7 @@ from wse_sim.csl.code import Run
 from wse_sim.csl.diagnostics import CslError
 from wse_sim.csl.evaluate import Scope
 from wse_sim.csl.evaluation import count
-from wse_sim.csl.lowering import Lowering
+from wse_sim.csl.lowering import LowererParts
 from wse_sim.csl.printer import show
 from wse_sim.csl.strict import check_activation
 from wse_sim.csl.values import FALSE, VOID_VALUE, Operand, Ref, Value
@@ -21,11 +21,11 @@ from wse_sim.fabric.vm.opcodes import SYSTEM_BUILTINS, Op, Sys
 
 
 # ---- tasks
-def b_is_comptime(low: Lowering, node: tree.Builtin, scope: Scope) -> Value:
+def b_is_comptime(low: LowererParts, node: tree.Builtin, scope: Scope) -> Value:
     return FALSE
 
 
-def b_activate(low: Lowering, node: tree.Builtin, scope: Scope) -> Operand:
+def b_activate(low: LowererParts, node: tree.Builtin, scope: Scope) -> Operand:
     count(node, 1)
     value = low.eval(node.args[0], scope)
     check_activation(low, value, node, scope)
@@ -34,7 +34,7 @@ def b_activate(low: Lowering, node: tree.Builtin, scope: Scope) -> Operand:
     return VOID_VALUE
 
 
-def block_bit(low: Lowering, node: tree.Builtin, scope: Scope, op: Op) -> Operand:
+def block_bit(low: LowererParts, node: tree.Builtin, scope: Scope, op: Op) -> Operand:
     count(node, 1)
     value = low.eval(node.args[0], scope)
     space = space_of(value, node.at)
@@ -43,16 +43,16 @@ def block_bit(low: Lowering, node: tree.Builtin, scope: Scope, op: Op) -> Operan
     return VOID_VALUE
 
 
-def b_block(low: Lowering, node: tree.Builtin, scope: Scope) -> Operand:
+def b_block(low: LowererParts, node: tree.Builtin, scope: Scope) -> Operand:
     return block_bit(low, node, scope, Op.BLOCK)
 
 
-def b_unblock(low: Lowering, node: tree.Builtin, scope: Scope) -> Operand:
+def b_unblock(low: LowererParts, node: tree.Builtin, scope: Scope) -> Operand:
     return block_bit(low, node, scope, Op.UNBLOCK)
 
 
 # ---- the machine
-def system_builtin(low: Lowering, node: tree.Builtin, scope: Scope) -> Operand:
+def system_builtin(low: LowererParts, node: tree.Builtin, scope: Scope) -> Operand:
     """Lower a builtin that is a function of the machine."""
     function = SYSTEM_BUILTINS[node.name]
     _, result, *types = function.builtin
@@ -63,7 +63,7 @@ def system_builtin(low: Lowering, node: tree.Builtin, scope: Scope) -> Operand:
     return system(low, function, values, TYPES[result], node.at)
 
 
-def system(low: Lowering, function: Sys, args: Sequence[Operand], result: ty.Type, at: int) -> Operand:
+def system(low: LowererParts, function: Sys, args: Sequence[Operand], result: ty.Type, at: int) -> Operand:
     """Emit a `SYS` row with its arguments in consecutive registers, and return its result."""
     start = low.code.next
     low.code.reserve(start, len(args))
@@ -78,7 +78,7 @@ def system(low: Lowering, function: Sys, args: Sequence[Operand], result: ty.Typ
     return VOID_VALUE if reg < 0 else Run(result, reg, at)
 
 
-def b___sys(low: Lowering, node: tree.Builtin, scope: Scope) -> Operand:
+def b___sys(low: LowererParts, node: tree.Builtin, scope: Scope) -> Operand:
     """Lower `@__sys(result type, "NAME", arguments...)`."""
     result = low.type_of(node.args[0], scope)
     name = low.data(node.args[1], scope, ty.COMPTIME_STRING)
@@ -91,22 +91,22 @@ def b___sys(low: Lowering, node: tree.Builtin, scope: Scope) -> Operand:
     return system(low, Sys[name], values, result, node.at)
 
 
-def b___print(low: Lowering, node: tree.Builtin, scope: Scope) -> Operand:
+def b___print(low: LowererParts, node: tree.Builtin, scope: Scope) -> Operand:
     """Lower `@__print("format", "kinds", values...)`, which writes text to the host's log."""
     return record(low, node, scope, Sys.PRINT)
 
 
-def b___trace(low: Lowering, node: tree.Builtin, scope: Scope) -> Operand:
+def b___trace(low: LowererParts, node: tree.Builtin, scope: Scope) -> Operand:
     """Lower `@__trace("key", "kinds", values...)`, which records values for the host."""
     return record(low, node, scope, Sys.TRACE)
 
 
-def record(low: Lowering, node: tree.Builtin, scope: Scope, sys: Sys) -> Operand:
+def record(low: LowererParts, node: tree.Builtin, scope: Scope, sys: Sys) -> Operand:
     text, kinds = (low.data(a, scope, ty.COMPTIME_STRING) for a in node.args[:2])
     return write_record(low, text, kinds, [low.eval(a, scope) for a in node.args[2:]], sys, node)
 
 
-def b___format(low: Lowering, node: tree.Builtin, scope: Scope) -> Operand:
+def b___format(low: LowererParts, node: tree.Builtin, scope: Scope) -> Operand:
     """Lower `@__format("text {}", end, with coordinates, .{ values })`, which writes text to the host's
     log."""
     text, end = (low.data(a, scope, ty.COMPTIME_STRING) for a in node.args[:2])
@@ -127,7 +127,7 @@ def b___format(low: Lowering, node: tree.Builtin, scope: Scope) -> Operand:
 
 
 def write_record(
-    low: Lowering, text: str, kinds: str, values: Sequence[Operand], sys: Sys, node: tree.Builtin
+    low: LowererParts, text: str, kinds: str, values: Sequence[Operand], sys: Sys, node: tree.Builtin
 ) -> Operand:
     start = low.code.next
     low.code.reserve(start, 1 + len(values))
@@ -146,7 +146,7 @@ def write_record(
     return VOID_VALUE
 
 
-def b_assert(low: Lowering, node: tree.Builtin, scope: Scope) -> Operand:
+def b_assert(low: LowererParts, node: tree.Builtin, scope: Scope) -> Operand:
     count(node, 1)
     code = low.code
     over = code.label()
@@ -162,7 +162,7 @@ def b_assert(low: Lowering, node: tree.Builtin, scope: Scope) -> Operand:
     return VOID_VALUE
 
 
-def b_queue_flush(low: Lowering, node: tree.Builtin, scope: Scope) -> Operand:
+def b_queue_flush(low: LowererParts, node: tree.Builtin, scope: Scope) -> Operand:
     count(node, 1)
     queue = low.eval(node.args[0], scope)
     if queue.type not in (ty.INPUT_QUEUE, ty.OUTPUT_QUEUE):
@@ -172,7 +172,7 @@ def b_queue_flush(low: Lowering, node: tree.Builtin, scope: Scope) -> Operand:
 
 
 def exported_by_id(
-    low: Lowering, node: tree.Builtin, scope: Scope, number: tree.Node, wanted: ty.Type | None
+    low: LowererParts, node: tree.Builtin, scope: Scope, number: tree.Node, wanted: ty.Type | None
 ) -> Operand:
     """Return the value of the exported variable with an id, of type `wanted`; without `wanted`, of a
     pointer cast to words.
@@ -210,22 +210,22 @@ def exported_by_id(
     return low.eval(arms[0][1] if len(arms) == 1 else tree.Switch(node.at, number, arms), inner)
 
 
-def b_get_tensor_ptr(low: Lowering, node: tree.Builtin, scope: Scope) -> Operand:
+def b_get_tensor_ptr(low: LowererParts, node: tree.Builtin, scope: Scope) -> Operand:
     count(node, 1)
     return exported_by_id(low, node, scope, node.args[0], None)
 
 
-def b_get_symbol_value(low: Lowering, node: tree.Builtin, scope: Scope) -> Operand:
+def b_get_symbol_value(low: LowererParts, node: tree.Builtin, scope: Scope) -> Operand:
     count(node, 2)
     return exported_by_id(low, node, scope, node.args[1], low.type_of(node.args[0], scope))
 
 
-def b_get_config(low: Lowering, node: tree.Builtin, scope: Scope) -> Operand:
+def b_get_config(low: LowererParts, node: tree.Builtin, scope: Scope) -> Operand:
     count(node, 1, 2)
     return system(low, Sys.READ_CONFIG, [register_address(low, node, scope, 1)], ty.U16, node.at)
 
 
-def b_set_config(low: Lowering, node: tree.Builtin, scope: Scope) -> Operand:
+def b_set_config(low: LowererParts, node: tree.Builtin, scope: Scope) -> Operand:
     count(node, 2, 3)
     value = low.coerce(low.eval(node.args[1], scope), ty.U16, node.args[1].at)
     values = [register_address(low, node, scope, 2), value]

@@ -11,7 +11,7 @@ from wse_sim.csl.code import COST, Mem, Run
 from wse_sim.csl.diagnostics import CslError
 from wse_sim.csl.evaluate import Scope
 from wse_sim.csl.lower_vector import DSR_FILES, vector_row
-from wse_sim.csl.lowering import Lowering
+from wse_sim.csl.lowering import LowererParts
 from wse_sim.csl.values import VOID_VALUE, Dsd, Function, Operand, Ref, Value
 from wse_sim.fabric.vm import opcodes as O
 from wse_sim.fabric.vm.opcodes import Form, Op, Sys
@@ -45,7 +45,7 @@ def check_directions(
 
 
 # ---- @map
-def b_map(low: Lowering, node: tree.Builtin, scope: Scope) -> Operand:
+def b_map(low: LowererParts, node: tree.Builtin, scope: Scope) -> Operand:
     """Lower `@map` to a loop over the elements of the shortest vector operand: load the elements, call
     the function, store its result."""
     if len(node.args) < 2:
@@ -111,7 +111,7 @@ def b_map(low: Lowering, node: tree.Builtin, scope: Scope) -> Operand:
     return VOID_VALUE
 
 
-def is_register_operation(low: Lowering, fn: Function, inner: Scope) -> bool:
+def is_register_operation(low: LowererParts, fn: Function, inner: Scope) -> bool:
     """Return whether a function is one vector operation on loaded registers and its arguments, which the
     machine repeats by itself."""
     body = fn.node.body
@@ -130,7 +130,7 @@ def is_register_operation(low: Lowering, fn: Function, inner: Scope) -> bool:
     return True
 
 
-def map_operand(low: Lowering, arg: tree.Node, scope: Scope) -> Operand | Elements:
+def map_operand(low: LowererParts, arg: tree.Node, scope: Scope) -> Operand | Elements:
     """Move a vector operand to a separate register; return other operands unchanged."""
     value = low.eval(arg, scope)
     if value.type is ty.FIFO:
@@ -156,7 +156,7 @@ def map_operand(low: Lowering, arg: tree.Node, scope: Scope) -> Operand | Elemen
     return value
 
 
-def map_count(low: Lowering, operands: Sequence[Operand | Elements], at: int) -> int:
+def map_count(low: LowererParts, operands: Sequence[Operand | Elements], at: int) -> int:
     """Return a register with the length of the shortest vector operand.
 
     Raises
@@ -188,7 +188,7 @@ def map_count(low: Lowering, operands: Sequence[Operand | Elements], at: int) ->
 
 
 def map_element(
-    low: Lowering, operand: Operand | Elements, t: ty.Type | None, counter: int, at: int
+    low: LowererParts, operand: Operand | Elements, t: ty.Type | None, counter: int, at: int
 ) -> Operand:
     if not isinstance(operand, Elements):
         return operand
@@ -211,7 +211,7 @@ def address_op(t: ty.Type, at: int) -> Op:
     return Op.DSD_ADDR16 if t.words == 1 else Op.DSD_ADDR32
 
 
-def map_store(low: Lowering, target: Operand | Elements, value: Operand, counter: int, at: int) -> None:
+def map_store(low: LowererParts, target: Operand | Elements, value: Operand, counter: int, at: int) -> None:
     if not isinstance(target, Elements):
         if not isinstance(target.type, ty.PointerType):
             raise CslError(
@@ -227,7 +227,7 @@ def map_store(low: Lowering, target: Operand | Elements, value: Operand, counter
     low.store(Mem(value.type, at, None, place.reg), value, at)
 
 
-def map_finish(low: Lowering, operand: Operand | Elements, counter: int, at: int) -> None:
+def map_finish(low: LowererParts, operand: Operand | Elements, counter: int, at: int) -> None:
     """Move a DSR that saves its address behind the last element."""
     if isinstance(operand, Elements) and operand.dsr is not None:
         start = low.code.next
@@ -239,28 +239,28 @@ def map_finish(low: Lowering, operand: Operand | Elements, counter: int, at: int
         low.code.release(start)
 
 
-def element_move(low: Lowering, dest: Operand, source: Operand, t: ty.Type, at: int) -> None:
+def element_move(low: LowererParts, dest: Operand, source: Operand, t: ty.Type, at: int) -> None:
     """Move one element from or to the fabric."""
     element_vector(low, "mov16" if t.words == 1 else "mov32", dest, source, at)
 
 
 # ---- copies of memory
-def words_dsd(low: Lowering, mem: Mem, n: int, at: int) -> Operand:
+def words_dsd(low: LowererParts, mem: Mem, n: int, at: int) -> Operand:
     frame = Dsd("mem1d_dsd", None, 0, n)
     run = Run(ty.MEM1D, low.register(Value(ty.MEM1D, frame), at), at)
     return low.emit(Op.DSD_BASE, run.reg, low.base_register(mem, at), "free", ty.MEM1D, at)
 
 
-def copy_words(low: Lowering, dest: Mem, source: Mem, n: int, at: int) -> None:
+def copy_words(low: LowererParts, dest: Mem, source: Mem, n: int, at: int) -> None:
     """Copy n words of memory by the vector engine."""
     element_vector(low, "mov16", words_dsd(low, dest, n, at), words_dsd(low, source, n, at), at)
 
 
-def clear_words(low: Lowering, dest: Mem, n: int, at: int) -> None:
+def clear_words(low: LowererParts, dest: Mem, n: int, at: int) -> None:
     element_vector(low, "mov16", words_dsd(low, dest, n, at), Value(ty.U16, 0), at)
 
 
-def element_vector(low: Lowering, op: str, dest: Operand, source: Operand, at: int) -> None:
+def element_vector(low: LowererParts, op: str, dest: Operand, source: Operand, at: int) -> None:
     """Emit a vector operation with a destination, one source and no options."""
     start = low.code.next
     low.code.reserve(start, 2)

@@ -17,7 +17,7 @@ from wse_sim.csl.evaluate import Evaluator, Scope, assign
 from wse_sim.csl.layout import EvaluatedUnit
 from wse_sim.csl.lower_bits import load_bits, store_packed
 from wse_sim.csl.lower_map import clear_words, copy_words
-from wse_sim.csl.lowering import Lowering
+from wse_sim.csl.lowering import LowererParts
 from wse_sim.csl.strict import judges
 from wse_sim.csl.values import Cell, Dsd, Entry, Fifo, Global, Operand, Ref, Value, is_zero, register_form
 from wse_sim.csl.walk import Walk
@@ -30,7 +30,7 @@ def width(t: ty.Type) -> str:
     return "16" if bits <= 16 else "32" if bits <= 32 else "64"
 
 
-class PlaceLowerer(Walk, Lowering):
+class PlaceLowerer(Walk, LowererParts):
     """Lowerer of places, which emits rows into `code`."""
 
     unit: EvaluatedUnit

@@ -14,7 +14,7 @@ from wse_sim.csl.code import Run
 from wse_sim.csl.diagnostics import CslError
 from wse_sim.csl.evaluate import Scope
 from wse_sim.csl.evaluation import count
-from wse_sim.csl.lowering import Lowering
+from wse_sim.csl.lowering import LowererParts
 from wse_sim.csl.strict import check_load, check_operands, judges
 from wse_sim.csl.values import VOID_VALUE, Dsr, Operand, Value
 from wse_sim.fabric.vm import opcodes as O
@@ -57,7 +57,7 @@ def vector_row(op: str) -> list[int]:
 
 
 # ---- vector operations
-def vector(low: Lowering, node: tree.Builtin, scope: Scope) -> Operand:
+def vector(low: LowererParts, node: tree.Builtin, scope: Scope) -> Operand:
     code, at, kinds = low.code, node.at, VECTOR[node.name[1:]]
     args = list(node.args)
     if not len(kinds) <= len(args) <= len(kinds) + 1:
@@ -115,7 +115,7 @@ def check_integer(value: Operand, name: str, at: int) -> None:
 
 
 def vector_operand(
-    low: Lowering, arg: tree.Node, scope: Scope, kind: Kind, place: int
+    low: LowererParts, arg: tree.Node, scope: Scope, kind: Kind, place: int
 ) -> tuple[int, Operand]:
     value = low.eval(arg, scope)
     t = value.type
@@ -137,7 +137,7 @@ def vector_operand(
     return Form.SCALAR, vector_scalar(low, value, kind, arg.at)
 
 
-def vector_scalar(low: Lowering, value: Operand, kind: Kind, at: int) -> Operand:
+def vector_scalar(low: LowererParts, value: Operand, kind: Kind, at: int) -> Operand:
     """Convert a scalar operand to the type of its operand position; raw numbers keep their type.
 
     Raises
@@ -162,7 +162,7 @@ def vector_scalar(low: Lowering, value: Operand, kind: Kind, at: int) -> Operand
     return value
 
 
-def vector_options(low: Lowering, arg: tree.Node, scope: Scope, row: list[int], start: int) -> None:
+def vector_options(low: LowererParts, arg: tree.Node, scope: Scope, row: list[int], start: int) -> None:
     given = low.eval(arg, scope)
     if given.type is not ty.COMPTIME_STRUCT:
         raise CslError(
@@ -200,7 +200,7 @@ def truth(value: Operand, at: int) -> bool:
     return bool(value.data)
 
 
-def extra(low: Lowering, value: Operand, start: int, at: int) -> int:
+def extra(low: LowererParts, value: Operand, start: int, at: int) -> int:
     """Move an operand to a register after the others; return its offset from `start`."""
     reg = low.code.alloc()
     low.move(value, reg, reg, at)
@@ -208,7 +208,7 @@ def extra(low: Lowering, value: Operand, start: int, at: int) -> int:
     return reg - start  # type: ignore[no-any-return]
 
 
-def option_id(low: Lowering, value: Operand, start: int, at: int) -> int:
+def option_id(low: LowererParts, value: Operand, start: int, at: int) -> int:
     """Return the number of a task or a handle, or a reference to the register that contains it."""
     if isinstance(value.type, ty.FnType):
         value = task_number(low, value, at)
@@ -219,7 +219,7 @@ def option_id(low: Lowering, value: Operand, start: int, at: int) -> int:
     return O.USE_REGISTER + extra(low, value, start, at)
 
 
-def on_control(low: Lowering, value: Operand, row: list[int], start: int, at: int) -> None:
+def on_control(low: LowererParts, value: Operand, row: list[int], start: int, at: int) -> None:
     fields = value.data if isinstance(value.data, dict) else {}
     for name, inner in fields.items():
         if name not in ON_CONTROL:
@@ -237,7 +237,7 @@ def on_control(low: Lowering, value: Operand, row: list[int], start: int, at: in
 # ---- DSDs and DSRs
 
 
-def b_load_to_dsr(low: Lowering, node: tree.Builtin, scope: Scope) -> Operand:
+def b_load_to_dsr(low: LowererParts, node: tree.Builtin, scope: Scope) -> Operand:
     count(node, 2, 3)
     dsr, dsd = low.known(node.args[0], scope), low.eval(node.args[1], scope)
     if not isinstance(dsr.data, Dsr):
@@ -260,7 +260,7 @@ def b_load_to_dsr(low: Lowering, node: tree.Builtin, scope: Scope) -> Operand:
     return VOID_VALUE
 
 
-def load_options(low: Lowering, arg: tree.Node, scope: Scope, row: list[int]) -> None:
+def load_options(low: LowererParts, arg: tree.Node, scope: Scope, row: list[int]) -> None:
     given = low.eval(arg, scope).data
     flags = {"async": O.L_ASYNC, "save_address": O.L_SAVE_ADDRESS, "single_step": O.L_SINGLE_STEP}
     ids = {"activate": O.L_ACTIVATE, "unblock": O.L_UNBLOCK, "ut_id": O.L_THREAD}
@@ -284,7 +284,7 @@ def load_options(low: Lowering, arg: tree.Node, scope: Scope, row: list[int]) ->
             )
 
 
-def b_set_dsr_base_addr(low: Lowering, node: tree.Builtin, scope: Scope) -> Operand:
+def b_set_dsr_base_addr(low: LowererParts, node: tree.Builtin, scope: Scope) -> Operand:
     count(node, 2)
     dsr = low.known(node.args[0], scope)
     if not isinstance(dsr.data, Dsr):

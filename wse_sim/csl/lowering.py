@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from wse_sim.fabric.vm.opcodes import Op
 
 
-class Lowering(Evaluation):
+class LowererParts(Evaluation):
     """Signatures only: the lowerer emits rows into `code`."""
 
     if TYPE_CHECKING:

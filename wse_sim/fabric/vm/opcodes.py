@@ -379,7 +379,7 @@ class Form(IntEnum):
     POINTER = 4  # a scalar in memory: a vector of stride 0 without length
 
 
-class VectorOp(NamedTuple):
+class VectorRow(NamedTuple):
     """A vector operation, named as its builtin.
 
     kinds  of destination, sources and scalar: s an f32, h a 16-bit float, w and d raw words of 16 and 32 bits
@@ -398,21 +398,21 @@ class VectorOp(NamedTuple):
 
 
 VECTOR_OPERATIONS = {
-    "mov16": VectorOp("ww", "mov", 1), "mov32": VectorOp("dd", "mov", 0), "add16": VectorOp("www", "add", 1),
-    "addc16": VectorOp("www", "max", 1), "sub16": VectorOp("www", "add", 1), "and16": VectorOp("www", "add", 1),
-    "or16": VectorOp("www", "add", 1), "xor16": VectorOp("www", "add", 1), "sll16": VectorOp("www", "max", 0),
-    "slr16": VectorOp("www", "max", 0), "sar16": VectorOp("www", "max", 0), "popcnt": VectorOp("ww"), "clz": VectorOp("ww"),
-    "ctz": VectorOp("ww"), "add32": VectorOp("ddd"), "sub32": VectorOp("ddd"), "mul16": VectorOp("www"), "and32": VectorOp("ddd"),
-    "or32": VectorOp("ddd"), "xor32": VectorOp("ddd"), "fmovs": VectorOp("ss", "mov", 0), "fadds": VectorOp("sss", "add", 0),
-    "fsubs": VectorOp("sss", "add", 0), "fmuls": VectorOp("sss", "mul", 0), "fmacs": VectorOp("ssss", "fma", 0),
-    "fnegs": VectorOp("ss", "add", 0), "fabss": VectorOp("ss", "add", 0), "fmaxs": VectorOp("sss", "max", 0),
-    "fnorms": VectorOp("ss", "add", 0), "fscales": VectorOp("ssw", "add", 0), "fmovh": VectorOp("hh", "mov", 1),
-    "faddh": VectorOp("hhh", "add", 1), "fsubh": VectorOp("hhh", "add", 1), "fmulh": VectorOp("hhh", "mul", 1),
-    "fmach": VectorOp("hhhh", "fma", 1), "fnegh": VectorOp("hh", "add", 1), "fabsh": VectorOp("hh", "add", 1),
-    "fmaxh": VectorOp("hhh", "max", 1), "fnormh": VectorOp("hh", "add", 1), "fscaleh": VectorOp("hhw", "add", 1),
-    "faddhs": VectorOp("ssh", "add", 2), "fmachs": VectorOp("sshh", "fma", 2), "fh2s": VectorOp("sh", "max", 0),
-    "fs2h": VectorOp("hs", "max", 0), "fh2xp16": VectorOp("wh", "max", 1), "fs2xp16": VectorOp("ws", "max", 0),
-    "xp162fh": VectorOp("hw", "max", 1), "xp162fs": VectorOp("sw", "max", 0),
+    "mov16": VectorRow("ww", "mov", 1), "mov32": VectorRow("dd", "mov", 0), "add16": VectorRow("www", "add", 1),
+    "addc16": VectorRow("www", "max", 1), "sub16": VectorRow("www", "add", 1), "and16": VectorRow("www", "add", 1),
+    "or16": VectorRow("www", "add", 1), "xor16": VectorRow("www", "add", 1), "sll16": VectorRow("www", "max", 0),
+    "slr16": VectorRow("www", "max", 0), "sar16": VectorRow("www", "max", 0), "popcnt": VectorRow("ww"), "clz": VectorRow("ww"),
+    "ctz": VectorRow("ww"), "add32": VectorRow("ddd"), "sub32": VectorRow("ddd"), "mul16": VectorRow("www"), "and32": VectorRow("ddd"),
+    "or32": VectorRow("ddd"), "xor32": VectorRow("ddd"), "fmovs": VectorRow("ss", "mov", 0), "fadds": VectorRow("sss", "add", 0),
+    "fsubs": VectorRow("sss", "add", 0), "fmuls": VectorRow("sss", "mul", 0), "fmacs": VectorRow("ssss", "fma", 0),
+    "fnegs": VectorRow("ss", "add", 0), "fabss": VectorRow("ss", "add", 0), "fmaxs": VectorRow("sss", "max", 0),
+    "fnorms": VectorRow("ss", "add", 0), "fscales": VectorRow("ssw", "add", 0), "fmovh": VectorRow("hh", "mov", 1),
+    "faddh": VectorRow("hhh", "add", 1), "fsubh": VectorRow("hhh", "add", 1), "fmulh": VectorRow("hhh", "mul", 1),
+    "fmach": VectorRow("hhhh", "fma", 1), "fnegh": VectorRow("hh", "add", 1), "fabsh": VectorRow("hh", "add", 1),
+    "fmaxh": VectorRow("hhh", "max", 1), "fnormh": VectorRow("hh", "add", 1), "fscaleh": VectorRow("hhw", "add", 1),
+    "faddhs": VectorRow("ssh", "add", 2), "fmachs": VectorRow("sshh", "fma", 2), "fh2s": VectorRow("sh", "max", 0),
+    "fs2h": VectorRow("hs", "max", 0), "fh2xp16": VectorRow("wh", "max", 1), "fs2xp16": VectorRow("ws", "max", 0),
+    "xp162fh": VectorRow("hw", "max", 1), "xp162fs": VectorRow("sw", "max", 0),
 }  # fmt: skip
 VECTOR_OPS = tuple(VECTOR_OPERATIONS)
 

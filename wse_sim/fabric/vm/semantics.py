@@ -226,7 +226,7 @@ def power(x: float, y: float) -> float:
         return math.copysign(math.inf, x) if y % 2.0 == 1.0 else math.inf
 
 
-class Function(NamedTuple):
+class MathFunction(NamedTuple):
     """A function of floats: its definition, and the cost class of a call."""
 
     value: Callable[[float], float]
@@ -234,16 +234,16 @@ class Function(NamedTuple):
 
 
 FUNCTIONS = {
-    "sqrt": Function(math.sqrt, "math_sqrt"), "rsqrt": Function(lambda x: math.inf if x == 0.0 else 1.0 / math.sqrt(x), "math_rsqrt"),
-    "exp": Function(math.exp, "math_exp"), "log": Function(_log(math.log), "math_log"), "sin": Function(math.sin, "math_sin"),
-    "cos": Function(math.cos, "math_cos"), "tan": Function(math.tan, "math_tan"), "tanh": Function(math.tanh, "math_tanh"),
-    "inv": Function(lambda x: divided(1.0, x), "math_inv"), "floor": Function(_whole(math.floor), "math_round"),
-    "ceil": Function(_whole(math.ceil), "math_round"), "round": Function(_whole(round), "math_round"),
-    "trunc": Function(_whole(math.trunc), "math_round"), "asin": Function(math.asin, "math_tan"), "acos": Function(math.acos, "math_tan"),
-    "atan": Function(math.atan, "math_tan"), "sinh": Function(math.sinh, "math_exp"), "cosh": Function(math.cosh, "math_exp"),
-    "exp2": Function(lambda x: 2.0**x, "math_exp"), "log2": Function(_log(math.log2), "math_log"),
-    "log10": Function(_log(math.log10), "math_log"),
-    "sigmoid": Function(lambda x: 0.0 if x < -700.0 else 1.0 / (1.0 + math.exp(-x)), "math_exp"), "erf": Function(math.erf, "math_exp"),
+    "sqrt": MathFunction(math.sqrt, "math_sqrt"), "rsqrt": MathFunction(lambda x: math.inf if x == 0.0 else 1.0 / math.sqrt(x), "math_rsqrt"),
+    "exp": MathFunction(math.exp, "math_exp"), "log": MathFunction(_log(math.log), "math_log"), "sin": MathFunction(math.sin, "math_sin"),
+    "cos": MathFunction(math.cos, "math_cos"), "tan": MathFunction(math.tan, "math_tan"), "tanh": MathFunction(math.tanh, "math_tanh"),
+    "inv": MathFunction(lambda x: divided(1.0, x), "math_inv"), "floor": MathFunction(_whole(math.floor), "math_round"),
+    "ceil": MathFunction(_whole(math.ceil), "math_round"), "round": MathFunction(_whole(round), "math_round"),
+    "trunc": MathFunction(_whole(math.trunc), "math_round"), "asin": MathFunction(math.asin, "math_tan"), "acos": MathFunction(math.acos, "math_tan"),
+    "atan": MathFunction(math.atan, "math_tan"), "sinh": MathFunction(math.sinh, "math_exp"), "cosh": MathFunction(math.cosh, "math_exp"),
+    "exp2": MathFunction(lambda x: 2.0**x, "math_exp"), "log2": MathFunction(_log(math.log2), "math_log"),
+    "log10": MathFunction(_log(math.log10), "math_log"),
+    "sigmoid": MathFunction(lambda x: 0.0 if x < -700.0 else 1.0 / (1.0 + math.exp(-x)), "math_exp"), "erf": MathFunction(math.erf, "math_exp"),
 }  # fmt: skip
 NAMES = tuple(FUNCTIONS)
 

@@ -37,7 +37,15 @@ from wse_sim.kernels.blocks.line_stages import Lines, RowLayout, Sharing
 from wse_sim.kernels.families.attention.cost import special_cycles
 from wse_sim.kernels.families.attention.pairs import SHAPES, SOFTMAX
 from wse_sim.whole.paths import Cell
-from wse_sim.whole.regions.attention_pairs import KEYS, QUERIES, SEND, VALUES, AttentionByPairs, Held, part_of
+from wse_sim.whole.regions.attention_pairs import (
+    KEYS,
+    QUERIES,
+    SEND,
+    VALUES,
+    AttentionByPairs,
+    PairBuffers,
+    part_of,
+)
 from wse_sim.whole.regions.contract import (
     Inlet,
     Ports,
@@ -219,7 +227,7 @@ class Attention(AttentionByPairs, RegionKind):
                 receive_all(core, ports.own[1], kv[turn].dsd(), KEYS)
 
         def work(turn: int) -> None:
-            held = Held(t, n, q[turn], kv[turn], scores, weights, mask, out)
+            held = PairBuffers(t, n, q[turn], kv[turn], scores, weights, mask, out)
             self._scores(core, held)
             lines.scalar_rest(core, SOFTMAX, cycles, count)
             lines.emit(core, SOFTMAX, col)

@@ -43,7 +43,7 @@ class Vectors(Protocol):
         """Return some of its elements, as :meth:`wse_sim.fabric.format.builder.Buffer.dsd` does."""
 
 
-class Held(NamedTuple):
+class PairBuffers(NamedTuple):
     """What a core stores of a sample.
 
     `queries` and `keys` are numbers of tokens; the vectors are queries, keys with values, scores, fp16
@@ -224,7 +224,7 @@ class AttentionByPairs(PlacedKernel):
             steps.append(ReductionStep((behind,) if more else (), here if j else None, None))
         return Sharing(self.cols, tuple(steps), back, len(colors))
 
-    def _scores(self, core: CoreClass, held: Held) -> None:
+    def _scores(self, core: CoreClass, held: PairBuffers) -> None:
         self._products(core, held, held.q)
         core.mul(held.scores.dsd(), held.scores.dsd(), scalar(self.scale))
         if self.is_causal:
@@ -234,7 +234,7 @@ class AttentionByPairs(PlacedKernel):
         """Return the offset of a key (`first`: 0) or a value (1) among `keys` of them, stored pair by pair."""
         return (2 * key + first) * self.key_features
 
-    def _products(self, core: CoreClass, held: Held, rows: Vectors, first: int = 0) -> None:
+    def _products(self, core: CoreClass, held: PairBuffers, rows: Vectors, first: int = 0) -> None:
         """Multiply every query row with every key (`first`: 0) or every value (1)."""
         t, n, d = held.queries, held.keys, self.width
         core.mov(held.scores.dsd(), scalar(0.0))
@@ -248,11 +248,11 @@ class AttentionByPairs(PlacedKernel):
                     length=d, dtype="mixed", start="none",
                 )  # fmt: skip
 
-    def _values(self, core: CoreClass, held: Held) -> None:
+    def _values(self, core: CoreClass, held: PairBuffers) -> None:
         core.mov(held.weights.dsd(), held.scores.dsd(), dtype="mixed")
         self._to_queries(core, held, held.weights, first=1)
 
-    def _to_queries(self, core: CoreClass, held: Held, weights: Vectors, first: int) -> None:
+    def _to_queries(self, core: CoreClass, held: PairBuffers, weights: Vectors, first: int) -> None:
         """Sum keys (`first`: 0) or values (1) for every query, weighted by `weights`."""
         t, n, d = held.queries, held.keys, self.width
         core.busy(round(self.wafer.vector_start_cycles))

@@ -55,7 +55,7 @@ from wse_sim.whole.regions.attention_pairs import (
     KEYS,
     QUERIES,
     AttentionByPairs,
-    Held,
+    PairBuffers,
     Vectors,
     part_of,
     weighted,
@@ -330,7 +330,7 @@ class _Writer:
             gradient(Turn(0))
             self._all(core, backward)
 
-    def _held(self, role: _Role, turn: Turn) -> Held:
+    def _held(self, role: _Role, turn: Turn) -> PairBuffers:
         """Return a core's buffers for the sample of a turn: their first elements, since buffers have the size
         of the fullest core."""
         at, t, n = self.region, role.queries, role.keys
@@ -338,7 +338,7 @@ class _Writer:
         scores, mask = part_of(at.scores, pairs), part_of(at.mask, pairs)
         q, kv = (turn.of(replace(one, size=size * at.features)) for one, size in ((at.q, t), (at.kv, 2 * n)))
         weights, out = turn.of(replace(at.p, size=pairs)), part_of(at.out, t * at.features)
-        return Held(t, n, q, kv, scores, weights, mask, out)
+        return PairBuffers(t, n, q, kv, scores, weights, mask, out)
 
     def _gradient(self, role: _Role, turn: Turn) -> Slotted:
         """Return the buffer for the gradient of a sample's results."""

@@ -61,7 +61,7 @@ FP16, FP32 = 2, 4  # bytes
 GRADIENTS = {"scale": "d_scale", "shift": "d_shift"}
 
 
-class Way(NamedTuple):
+class LaneStreams(NamedTuple):
     """A bundle of a norm: colors on which its operand and the gradient of its result arrive, color and ports of its
     result and of the gradients of its operand."""
 
@@ -236,10 +236,10 @@ class TrainedNorm(NormPlace, TrainedKind):
         self.sharing = route_lanes(b, rows, self.left, self.lane, ports.own[self._column_colors :])
         for bundle, (result, arriving) in enumerate(zip(ports.results, ports.arriving, strict=True)):
             leaving = [ports.leaving(tensor)[bundle] for tensor in ports.gradient_out]
-            way = Way(bundle, ports.inward[bundle], arriving, result, leaving)
+            way = LaneStreams(bundle, ports.inward[bundle], arriving, result, leaving)
             self._column(b, way, ports.own, batch)
 
-    def _column(self, b: Builder, way: Way, own: Sequence[int], batch: Batch) -> None:
+    def _column(self, b: Builder, way: LaneStreams, own: Sequence[int], batch: Batch) -> None:
         """Write the inlet and the cores of a bundle."""
         feed, inlet = own[0], b.core_class(f"{self.name} inlet {way.bundle}")
         with inlet.loop(batch.rounds):
@@ -292,7 +292,7 @@ class TrainedNorm(NormPlace, TrainedKind):
         bank 0 and gradients in bank 2."""
         return (0,) if len(self.affine) > 1 else (2, 0)
 
-    def _core(self, core: CoreClass, way: Way, own: Sequence[int], batch: Batch, row: int) -> None:
+    def _core(self, core: CoreClass, way: LaneStreams, own: Sequence[int], batch: Batch, row: int) -> None:
         tokens, advance = batch.in_flight * self.each, advance_of(row, self.cores)
         apart, place = self._apart, (self.sharing, way.bundle)
 
