@@ -359,6 +359,16 @@ class SplitThatDoesNotFit(nn.Module):
         return torch.cat(x.split([3, 2], -1))
 
 
+@bad("bad_programs.py", "split([1, 2]", "forward() also fails without a capture", "Split sizes")
+class SplitBehindACheckThatDoesNotFit(nn.Module):
+    """The check reads values, which neither the capture nor the run without one has."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not torch.isfinite(x).all():
+            raise ValueError("not a number")
+        return torch.cat(x.split([1, 2], -1))
+
+
 @bad("bad_programs.py", 'self.sizes["b"]', "forward() also fails without a capture", "KeyError")
 class MissingKey(nn.Module):
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 from wse_sim.errors import ModelError, WseError
 from wse_sim.frontend import torch_flops
 from wse_sim.frontend.archive import inert
-from wse_sim.frontend.branch_folding import FoldedTests, products_seen
+from wse_sim.frontend.branch_folding import FoldedTests, PassedChecks, products_seen
 from wse_sim.frontend.capture_inputs import as_fake, run_without_values, told_apart, with_more_samples
 from wse_sim.frontend.containers import Containers, root_of, unread
 from wse_sim.frontend.decompositions import decomposed
@@ -164,7 +164,8 @@ def export(
         elif not is_retry and holds_cache(fault) and take_caches_apart(module):
             is_retry = True
         else:
-            fails_too = fails_alike(fault, lambda: run_without_values(module, given, named))
+            with PassedChecks():
+                fails_too = fails_alike(fault, lambda: run_without_values(module, given, named))
             raise ModelError(sentence_of(fault, type(module).__name__, is_eager=fails_too)) from fault
         program = None
     finally:
