@@ -144,7 +144,7 @@ def put(folder: Path, key: str, value: object) -> None:
         _write(folder, key, value)
 
 
-def _write(folder: Path, key: str, value: Any) -> None:
+def _write(folder: Path, key: str, value: object) -> None:
     packed = zlib.compress(as_json(value), 1)
     try:
         write_whole(folder / key, hashlib.sha256(packed).hexdigest().encode() + b"\n" + packed, durable=False)

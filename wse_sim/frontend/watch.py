@@ -66,7 +66,7 @@ class _Direct:
     def __get__(self, module: Any, kind: type | None = None) -> Any:
         return module._c._get_method("forward") if module is not None else self
 
-    def __set__(self, module: Any, value: object) -> None:
+    def __set__(self, module: torch.jit.ScriptModule, value: object) -> None:
         raise AttributeError("forward() of a scripted module is compiled")
 
 
