@@ -51,7 +51,7 @@ TESTS = {  # folders of tests that could see a change in a room, the likely ones
     "compiler": ("numbers", "compiler", "placement", "modes"),
     "modes": ("numbers", "modes", "engine"),
     "engine": ("numbers", "engine", "uncertainty", "validation"),
-    "fabric": ("fabric", "numbers"),
+    "fabric": ("fabric", "numbers", "csl"),
     "csl": ("csl",),
     "cstorch": ("cstorch",),
 }

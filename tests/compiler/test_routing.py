@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections import defaultdict
 from itertools import pairwise
 
@@ -271,7 +272,11 @@ def test_a_full_link_slows_the_pipeline_and_is_the_binding_resource():
     load = slow.link_bytes_per_sample.max()
     assert slow.link_cycles == pytest.approx(load / (4.0 / 64)) == slow.sample_cycles
     assert slow.binding == "links"
-    assert any(note.startswith("links bind: the link") for note in slow.notes)
+    (note,) = (note for note in slow.notes if note.startswith("links bind: the link"))
+    assert f"occupied for {slow.link_cycles:.6g} cycles" in note
+    times = re.search(r"per sample, (\S+) times the slowest", note)
+    assert times is not None
+    assert float(times[1]) == pytest.approx(slow.link_cycles / fast.pace_cycles, rel=0.01)
     free = CLUSTER.derive(worker_samples_per_s=1e9, worker_bytes_per_s=1e15)
     result = simulate(compile_pipelined(graph, thin, free, batch=64, layouts=False), trace=False)
     assert result.binding == "links"

@@ -276,10 +276,14 @@ def test_a_script_leaves_no_port_and_no_handler_behind(door, tmp_path, monkeypat
     )
     monkeypatch.setattr("sys.argv", list(sys.argv))
     monkeypatch.setattr("sys.path", list(sys.path))
-    before = signal.getsignal(signal.SIGTERM)
-    assert runner.run_script(str(script), []) == 0
-    assert client.live() == []
-    assert signal.getsignal(signal.SIGTERM) is before
+    found: list[int] = []
+    before = signal.signal(signal.SIGTERM, own := lambda number, frame: found.append(number))
+    try:
+        assert runner.run_script(str(script), []) == 0
+        assert client.live() == []
+        assert signal.getsignal(signal.SIGTERM) is own
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_a_stopped_run_ends_after_its_step(tmp_path) -> None:

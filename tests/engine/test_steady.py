@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from wse_sim.engine.steady import MIN_EVEN_WINDOW, Look, Steady, SteadyWatch
+from wse_sim.engine.steady import (
+    MAX_CYCLE,
+    MIN_EVEN_WINDOW,
+    MIN_WINDOW,
+    Look,
+    Steady,
+    SteadyWatch,
+    find_pattern,
+)
 
 SLOWEST, CYCLES = 1, 80.0  # of two regions, and its work per sample
 WINDOW = MIN_EVEN_WINDOW
@@ -42,3 +50,41 @@ def test_windows_that_differ_by_more_than_a_thousandth_are_not() -> None:
     """The region is busy for 0.8 and then 0.802 of the time, so more samples are simulated."""
     assert watched([(0.0, 0.0), (2400.0, 1920.0), (4800.0, 1920.0 + 0.802 * 2400)]) is None
     assert watched([(0.0, 0.0), (2400.0, 1920.0), (4800.0, 1920.0 + 0.8005 * 2400)]) is not None
+
+
+def repeated(gaps: list[float], count: int) -> list[float]:
+    """Return `count` times whose differences repeat `gaps`."""
+    return [0.0, *np.cumsum(np.resize(gaps, count - 1))]
+
+
+def pattern_of(times: list[float], depth: int = 3) -> int:
+    """Return the pattern of a pipeline of one region, whose samples leave when they start."""
+    return find_pattern(times, lambda: [times], depth)
+
+
+@pytest.mark.parametrize("cycle", range(1, MAX_CYCLE + 1))
+def test_the_length_of_a_pattern_is_found(cycle: int) -> None:
+    """One long gap and then short ones: no shorter number of samples repeats."""
+    times = repeated([20.0] + [10.0] * (cycle - 1), 60)
+    assert pattern_of(times) == cycle
+
+
+def test_a_pattern_longer_than_the_longest_is_none() -> None:
+    """The last of nine gaps was a long one, so the eight before it were short."""
+    times = repeated([10.0] * MAX_CYCLE + [20.0], 1 + 9 * (MAX_CYCLE + 1))
+    assert pattern_of(times) == 0
+
+
+def test_a_pattern_must_hold_for_the_samples_in_flight_and_one_more() -> None:
+    """Equal gaps of depth + 1 samples, and a sample before them to compare with, are enough; a sample fewer is not."""
+    for depth in (3, MIN_WINDOW + 4):
+        needed = max(depth + 1, MIN_WINDOW) + 2
+        times = repeated([10.0], needed)
+        assert pattern_of(times, depth) == 1
+        assert pattern_of(times[1:], depth) == 0
+
+
+def test_a_region_that_still_fills_its_stream_has_no_pattern() -> None:
+    """Samples leave evenly, but start earlier and earlier in the first region: what waits there still grows."""
+    leaves, starts = repeated([10.0], 60), repeated([9.0], 60)
+    assert find_pattern(leaves, lambda: [starts, leaves], depth=3) == 0

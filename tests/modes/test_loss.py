@@ -127,6 +127,7 @@ def test_rows_of_a_sample_are_shared_out() -> None:
         stage = with_loss(tokens, "cross entropy", cores).stages[-1]
         assert stage.cycles_per_sample == pytest.approx(each * one)
         assert stage.rows_per_sample == 8
+        assert (stage.rotation, stage.in_flight) == (1, plan.stages[-1].in_flight)
 
 
 def test_the_option_adds_a_stage_and_nothing_else() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +12,7 @@ from tests.generated import examples
 from tests.placement import graphs
 from wse_sim.compiler.contest import parse_kgraph
 from wse_sim.compiler.placement import windows
+from wse_sim.compiler.placement.portfolio_processes import WindowTask, Worker
 from wse_sim.compiler.placement.problem import (
     Block,
     ListedShapes,
@@ -54,6 +57,20 @@ def test_a_window_reshapes(monkeypatch):
     # block a stays at (0, 4): b is 2 x 6 beside it, c beside b
     assert found.rects[0].tolist() == [0, 4, 2, 2]
     assert wire_length(problem, *found.rects.T) == 4.0
+
+
+def test_a_window_after_its_deadline_is_not_solved():
+    """A task that waited for its process too long says that the clock stopped it; one in time takes the better order."""
+    problem, rects = in_a_row([2, 2, 2], 6, ((0, 1, 1.0), (1, 2, 1.0)))
+    rects[[1, 2]] = rects[[2, 1]]
+    corners = tuple(tuple(rect) for rect in rects.tolist())
+    late, early = (
+        Worker(problem).run(WindowTask(corners, 1.0, (0, 1, 2), 4.0, time.monotonic() + more))
+        for more in (-1.0, 60.0)
+    )
+    assert (late.rects, late.work, late.stopped) == (None, 0.0, True)
+    assert early.rects is not None
+    assert wire_length(problem, *early.rects.T) == 4.0
 
 
 def test_what_cannot_improve_is_left_alone():
