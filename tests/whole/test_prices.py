@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from benchmarks.drawn_models import Around, drawn
+from benchmarks.whole_images import Residual
 from tests.whole.test_regions import Heads
 from wse_sim import api
 from wse_sim.errors import ModelError
@@ -195,15 +196,48 @@ def test_plain_prices_are_those_of_the_fewest_cycles_whatever_is_composed():
     assert plain.notes[-1].endswith("because prices=plain is set")
 
 
-def test_what_is_not_covered_is_priced_plain_and_told_why():
-    graph = api.lower(Sums(), (torch.zeros(1, 4, 16),))
+@pytest.mark.parametrize("training", [False, True])
+def test_a_kernel_without_a_program_keeps_its_plain_price(training: bool):
+    """The layer before the sums is priced from its program, and the note states the part of the time that it is."""
+    how = {"training": True, "optimizer": "sgd"} if training else {}
+    graph = api.lower(Sums(), (torch.zeros(1, 4, 16),), **how)
+    plan, plain = planned(graph, replicas=1), planned(graph, replicas=1, prices="plain")
+    assert plan.graph.kernel("layer").attrs["orientation"] == "kn"
+    (sums,) = (one for one in graph.kernels if one.family == "scan" and not one.forward)
+    assert plan.graph.kernel(sums.name) == sums
+    stages = {stage.name: stage.cycles_per_sample * stage.region.cores for stage in plan.stages}
+    assert set(stages) == {"layer", sums.name} == {stage.name for stage in plain.stages}
+    part = stages["layer"] / sum(stages.values())
+    assert f"({part:.0%} of the cores' time), except for '{sums.name}', which have none" in plan.notes[-1]
+
+
+def test_a_model_without_any_program_is_priced_plain_and_told_why():
+    class OnlySums(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.cumsum(1)
+
+    graph = api.lower(OnlySums(), (torch.zeros(1, 4, 16),))
     plan = planned(graph)
-    assert [one.attrs for one in plan.graph.kernels] == [one.attrs for one in graph.kernels]
+    assert plan.graph == graph
     assert plan.notes[-1].startswith(
         "prices: plain (closed forms, not composed fabric programs), because kernel '"
     )
-    with pytest.raises(ModelError, match="kernel '"):
+    with pytest.raises(ModelError, match=r"is of family scan, .* so the model has no composed prices"):
         planned(graph, prices="composed")
+
+
+def test_an_image_that_no_core_has_room_for_is_convolved_at_the_plain_price():
+    """A core of the program of this convolution stores its image of 128 x 128 pixels, and the sum behind it a residual of
+    262,144 bytes; both are one kernel again, and the layer at the end is priced from its program.
+    """
+    model = nn.Sequential(Residual(8), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)).eval()
+    graph, small = (api.lower(model, (torch.zeros(1, 8, side, side),)) for side in (128, 8))
+    plan, fits = (planned(one, load_wafer("wse2"), replicas=1, prices="composed") for one in (graph, small))
+    (summed,) = (one for one in graph.kernels if "residual" in str(one.attrs.get("fused", "")))
+    assert plan.graph.kernel(summed.name) == summed
+    assert plan.graph.kernel("3").attrs["orientation"] == "kn"
+    assert {summed.name, f"{summed.name}.sum"} <= {stage.name for stage in fits.stages}
+    assert fits.graph.kernel(summed.name).attrs["orientation"] == "kn"
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -225,8 +259,8 @@ def test_look_ups_dropout_and_a_loss_keep_their_plain_price_on_the_wafer():
     assert families >= {"embedding", "gemm", "cross_entropy"}
     assert plan.graph.kernel("layer").attrs["orientation"] == "kn"
     note = plan.notes[-1]
-    assert note.startswith("prices: from the programs that the fabric runs, except for 'words'")
-    assert note.endswith("updates by adamw, which have no program")
+    assert note.startswith("prices: from the programs that the fabric runs (")
+    assert note.endswith("except for 'words', 'dropout', 'cross_entropy', updates by adamw, which have none")
 
 
 @pytest.mark.thinned(1)

@@ -15,6 +15,7 @@ from tests.whole.test_dense_chain import plan_of
 from wse_sim import api
 from wse_sim.errors import ModelError
 from wse_sim.graph import frozen
+from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole import (
     check_graph,
     compare_training,
@@ -174,17 +175,18 @@ def test_parts_of_a_product_are_layers() -> None:
     )
 
 
-def test_another_rotation_is_refused_with_a_remedy_that_works() -> None:
-    """Its pairs are not recognised; prices=plain gives a plan."""
+def test_another_rotation_has_no_program_and_keeps_its_plain_price() -> None:
+    """Its pairs are not recognised: a simulation refuses its kernels, and they alone have plain prices."""
     model = Turned(backwards)
     graph = api.lower(model, example(model))
     with pytest.raises(ModelError, match=r"kernel '.*' "):
         check_graph(inputs_over_rows(graph))
-    with pytest.raises(ModelError, match="so the model has no composed prices; use prices=plain") as told:
-        api.compile(graph, "wse2", mode="pipelined", batch=8, prices="composed")
-    assert "kernel '" in str(told.value)
-    assert "leave" not in str(told.value)
-    assert api.compile(graph, "wse2", mode="pipelined", batch=8, prices="plain").notes
+    plan = api.compile(graph, "wse2", mode="pipelined", batch=8, prices="composed")
+    assert isinstance(plan, PipelinedPlan)
+    layers = [one for one in plan.graph.kernels if one.family == "gemm"]
+    assert layers
+    assert all(one.attrs["orientation"] == "kn" for one in layers)
+    assert "which have none" in plan.notes[-1]
 
 
 def test_tables_of_an_input_are_refused() -> None:

@@ -121,7 +121,7 @@ def _of_family(found: Family) -> KernelCommand:
     )
     taken = {*names.values(), *(parameter.name for parameter in rectangle)}
     attributes = tuple(
-        item for item in found.parameters().values() if item.name not in taken and not item.is_pin
+        item for item in found.parameters().values() if item.name not in taken and not item.is_layout
     )
     sizes = (
         Parameter(names[s.name], MANY if s.name == "elements" else size, s.help or f"dimension {s.name}")

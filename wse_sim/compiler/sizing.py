@@ -605,19 +605,20 @@ class Sizer:
                 low = price
         return best
 
-    def worst_memory(self) -> tuple[Group, float] | None:
-        """Return the stage that exceeds SRAM most on its best shape, with its bytes per core; None if every
-        stage fits.
-        """
+    def too_large(self) -> list[tuple[Group, float]]:
+        """Return the stages that exceed SRAM on their best shapes, with their bytes per core."""
         limit = float(self.wafer.sram_usable_bytes)
-        worst: tuple[Group, float] | None = None
+        found = []
         for group in self.groups:
             shapes = self.candidates(group)
             need = shapes.memory + shapes.held / (shapes.rows * shapes.cols * self.spread)
-            least = float(need.min())
-            if least > limit and (worst is None or least > worst[1]):
-                worst = group, least
-        return worst
+            if (least := float(need.min())) > limit:
+                found.append((group, least))
+        return found
+
+    def worst_memory(self) -> tuple[Group, float] | None:
+        """Return the stage of :meth:`too_large` with the most bytes; None if every stage fits."""
+        return max(self.too_large(), key=lambda misfit: misfit[1], default=None)
 
     def memory_bound_fraction(self, pace_cycles: float) -> float:
         """Return the fraction of the cores that stages need for memory rather than for the pace."""

@@ -24,7 +24,7 @@ from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.repricing import reprice
 from wse_sim.whole.coverage import forward_kernel
 from wse_sim.whole.lower import without_program
-from wse_sim.whole.parallel_links import link_attributes
+from wse_sim.whole.parallel_links import as_links_see, link_attributes
 from wse_sim.whole.regions import KINDS, RegionKind, region_of
 from wse_sim.whole.regions.contract import PlacedKernel, token_words
 from wse_sim.whole.regions.dense import Dense
@@ -265,9 +265,11 @@ def _repriced(plan: PipelinedPlan, paces: Mapping[str, float]) -> PipelinedPlan:
 
 def _limited(graph: KernelGraph, limits: Mapping[str, int], least: Mapping[str, int]) -> KernelGraph:
     """Return the laid graph with prices for at most `limits` and at least `least` bundles of a tensor."""
-    links = link_attributes(graph, limits, least)
+    links, plain = link_attributes(as_links_see(graph), limits, least), without_program(graph)
     kernels = tuple(
-        dataclasses.replace(one, attrs=frozen({**one.attrs, **links.get(one.name, {})}))
+        one
+        if one.name in plain
+        else dataclasses.replace(one, attrs=frozen({**one.attrs, **links.get(one.name, {})}))
         for one in graph.kernels
     )
     return dataclasses.replace(graph, kernels=kernels)

@@ -142,19 +142,11 @@ def check_kinds(graph: KernelGraph, kernels: list[Kernel], kinds: Mapping[str, t
     ModelError
         Naming the first kernel that is not covered.
     """
-    covered = ", ".join(dict.fromkeys(kind.title for kind in kinds.values()))
     read = {name for kernel in kernels for name in kernel.inputs}
     inputs = [name for name in read if graph.tensors[name].kind is TensorKind.INPUT]
     outputs = [name for kernel in kernels for name in kernel.outputs if _leaves(graph, name, read)]
     for kernel in kernels:
-        if kernel.family not in kinds:
-            does = "trains" if graph.training else "has"
-            raise ModelError(
-                f"kernel '{kernel.name}' is of family {kernel.family}, a whole model on the fabric {does} {covered}; leave it out"
-            )
-        _check_precision(kernel)
-        kinds[kernel.family].check(graph, kernel)
-        _check_order(graph, kernel)
+        _check_kernel(graph, kernel, kinds)
     for names, what in ((inputs, "takes"), (outputs, "returns")):
         if len(names) != 1:
             listed = ", ".join(f"'{name}'" for name in sorted(names))
@@ -162,20 +154,54 @@ def check_kinds(graph: KernelGraph, kernels: list[Kernel], kinds: Mapping[str, t
                 f"model '{graph.name}' {what} {len(names)} tensors ({listed}), a whole model on the fabric one; leave the "
                 "others out"
             )
-    _check_rows(graph, kernels, kinds)
+    for fault in _faults_of_rows(graph, kernels, kinds).values():
+        raise ModelError(fault)
 
 
-def _check_rows(graph: KernelGraph, kernels: list[Kernel], kinds: Mapping[str, type[PlacedKernel]]) -> None:
-    """Check that every kernel has as many rows per sample as its operands, unless it pools them, and an even
-    number of features.
-
-    Rows between dense layers that have an odd number of features are padded.
+def _check_kernel(graph: KernelGraph, kernel: Kernel, kinds: Mapping[str, type[PlacedKernel]]) -> None:
+    """Check that a kernel is of one of the `kinds`, which supports it.
 
     Raises
     ------
     ModelError
-        Naming the first kernel or tensor that does not.
+        If it is not.
     """
+    if kernel.family not in kinds:
+        covered = ", ".join(dict.fromkeys(kind.title for kind in kinds.values()))
+        does = "trains" if graph.training else "has"
+        raise ModelError(
+            f"kernel '{kernel.name}' is of family {kernel.family}, a whole model on the fabric {does} {covered}; leave it out"
+        )
+    _check_precision(kernel)
+    kinds[kernel.family].check(graph, kernel)
+    _check_order(graph, kernel)
+
+
+def unsupported(graph: KernelGraph, kinds: Mapping[str, type[PlacedKernel]]) -> dict[str, str]:
+    """Return why forward kernels of a laid graph cannot run as programs, by name; of the `kinds` that run in its phase.
+
+    How many tensors the model takes and returns, and who updates its weights, is left to those who simulate it.
+    """
+    found: dict[str, str] = {}
+    kernels = [kernel for kernel in graph.kernels if kernel.phase is Phase.FORWARD]
+    for kernel in kernels:
+        try:
+            _check_kernel(graph, kernel, kinds)
+        except ModelError as told:
+            found[kernel.name] = str(told)
+    rest = [kernel for kernel in kernels if kernel.name not in found]
+    return found | _faults_of_rows(graph, rest, kinds)
+
+
+def _faults_of_rows(
+    graph: KernelGraph, kernels: list[Kernel], kinds: Mapping[str, type[PlacedKernel]]
+) -> dict[str, str]:
+    """Return the kernels that have other rows per sample than their operands without pooling them, or an odd number of
+    features, and the fault of each.
+
+    Rows between dense layers that have an odd number of features are padded.
+    """
+    found: dict[str, str] = {}
     rows: dict[str, tuple[int, str]] = {}  # of a tensor, and a kernel that has that many
     for kernel in kernels:
         own = kinds[kernel.family].tokens_of(graph, kernel)
@@ -183,18 +209,18 @@ def _check_rows(graph: KernelGraph, kernels: list[Kernel], kinds: Mapping[str, t
         for name in kernel.inputs:
             given, other = rows.setdefault(name, (reads, kernel.name))
             if given != reads:
-                raise ModelError(
+                found[kernel.name] = (
                     f"kernel '{kernel.name}' has {reads} rows per sample and '{other}' {given}; keep as many rows in all layers, "
                     "but for the mean of all tokens or the first one"
                 )
         rows |= dict.fromkeys(kernel.outputs, (own, kernel.name))
     for name, (count, _) in rows.items():
         features = graph.tensors[name].elements // count // graph.samples
-        ends = {kernel.family for kernel in kernels if name in (*kernel.inputs, *kernel.outputs)}
-        if features % PAIR and ends != {"gemm"}:
-            raise ModelError(
-                f"tensor '{name}' has {features} features, but each word contains {PAIR}; use an even number of features"
-            )
+        ends = [kernel for kernel in kernels if name in (*kernel.inputs, *kernel.outputs)]
+        if features % PAIR and any(kernel.family != "gemm" for kernel in ends):
+            fault = f"tensor '{name}' has {features} features, but each word contains {PAIR}; use an even number of features"
+            found = dict.fromkeys((kernel.name for kernel in ends), fault) | found
+    return found
 
 
 def _leaves(graph: KernelGraph, name: str, read: set[str]) -> bool:

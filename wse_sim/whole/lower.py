@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial, reduce
 
 from wse_sim.frontend.training import add_training
@@ -23,9 +23,12 @@ from wse_sim.whole.host_part import (
 )
 from wse_sim.whole.parallel_links import (
     PACKED,
+    PLAIN_PRICED,
     WITHOUT_PROGRAM,
+    as_links_see,
     link_attributes,
     packed_tensors,
+    plain_priced,
     readers_of,
     trained_attributes,
     trained_bundles,
@@ -113,15 +116,19 @@ def inputs_over_rows(graph: KernelGraph, *, streamed: bool = False) -> KernelGra
     return laid_graph(_prepared(graph, TRAINING_PASSES if graph.training else PASSES), streamed=streamed)
 
 
-def priced_graph(graph: KernelGraph) -> KernelGraph:
+def priced_graph(graph: KernelGraph, unsupported: Callable[[KernelGraph], Collection[str]]) -> KernelGraph:
     """Return the graph with the layouts of :func:`inputs_over_rows`, and with all work on the wafer.
 
-    Table look-ups, dropout and a loss of the model keep their kernels and their plain prices. A graph that has
-    these layouts already is returned unchanged.
+    Table look-ups, dropout and a loss of the model keep their kernels and their plain prices, and so do the forward
+    kernels that `unsupported` names in a laid graph. A graph that has these layouts already is returned unchanged.
     """
     if is_laid(graph):
         return graph
-    return laid_graph(_prepared(graph, TRAINING_REWRITES if graph.training else REWRITES))
+    passes = TRAINING_REWRITES if graph.training else REWRITES
+    while names := unsupported(laid := laid_graph(_prepared(graph, passes))):
+        plain = sorted(plain_priced(graph).union(names))
+        graph = dataclasses.replace(graph, facts=frozen({**graph.facts, PLAIN_PRICED: "\n".join(plain)}))
+    return laid
 
 
 def is_laid(graph: KernelGraph) -> bool:
@@ -137,10 +144,11 @@ def laid_graph(graph: KernelGraph, *, streamed: bool = False) -> KernelGraph:
     is_network = not streamed
     in_regions = not graph.training and is_network
     dense = _trained_rows(graph) if graph.training and is_network else {}
-    links = link_attributes(graph) if in_regions else {}
+    seen = as_links_see(graph)
+    links = link_attributes(seen) if in_regions else {}
     if graph.training and is_network:
-        links = trained_attributes(graph)
-    packed = packed_tensors(graph) if is_network else set()
+        links = trained_attributes(seen)
+    packed = packed_tensors(seen) if is_network else set()
     plain = without_program(graph)
     makers = {kernel.name for kernel in forward.values() if packed.intersection(kernel.outputs)}
 
@@ -194,10 +202,10 @@ def laid_graph(graph: KernelGraph, *, streamed: bool = False) -> KernelGraph:
 
 
 def without_program(graph: KernelGraph) -> set[str]:
-    """Return the names of the forward kernels that have no program: those of :data:`WITHOUT_PROGRAM`, and the
-    work on rows of tables that the host does in a simulation."""
+    """Return the names of the forward kernels that have no program: those of :data:`WITHOUT_PROGRAM`, the work on
+    rows of tables that the host does in a simulation, and those of :func:`plain_priced`."""
     found = {kernel.name for kernel in graph.kernels if kernel.family in WITHOUT_PROGRAM}
-    return found | {kernel.name for kernel in looked_up(graph)}
+    return found | {kernel.name for kernel in looked_up(graph)} | plain_priced(graph)
 
 
 def with_programs(graph: KernelGraph) -> KernelGraph:
@@ -258,7 +266,7 @@ def _trained_rows(graph: KernelGraph) -> dict[str, dict[str, object]]:
     streams of inputs and results, and the readers of the result.
     """
     out: dict[str, dict[str, object]] = {}
-    most = trained_bundles(graph)
+    most = trained_bundles(as_links_see(graph))
     back = [kernel for kernel in graph.kernels if kernel.phase in BACKWARD]
     for layer in graph.kernels:
         if layer.family != "gemm" or layer.phase is not Phase.FORWARD:

@@ -10,6 +10,7 @@ token that a norm reads. The plan prices regions accordingly (attributes `link_w
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
@@ -22,12 +23,33 @@ from wse_sim.whole.regions.fused_work import items_of
 
 Splits = Callable[[Kernel, str], bool]
 """Whether a kernel takes or gives a tensor in bundles."""
-WITHOUT_PROGRAM = ("embedding", "dropout", "cross_entropy")
+ANY_LINKS = "dropout"
+"""Family that takes and gives a tensor in any number of bundles, as kernels with plain prices do."""
+WITHOUT_PROGRAM = ("embedding", ANY_LINKS, "cross_entropy")
 """Families without a fabric program: the host does their work, or the loss that a training run adds."""
+PLAIN_PRICED = "kernels with plain prices"
+"""Fact of a graph: the forward kernels that the programs of their families do not support, one name per line."""
 PACKED = 3  # queries, keys and values
 TRAINED_AS_ONE = (*POINTWISE, "norm", "attention")
 """Families whose operands and result have the same number of bundles in training."""
 MOST_BANDS = 16  # bands of attention; each has four streams
+
+
+def plain_priced(graph: KernelGraph) -> frozenset[str]:
+    """Return the names of the forward kernels that keep plain prices, because their family's program does not support them."""
+    return frozenset(str(graph.facts.get(PLAIN_PRICED, "")).split("\n")) - {""}
+
+
+def as_links_see(graph: KernelGraph) -> KernelGraph:
+    """Return the graph in which kernels with plain prices limit no links."""
+    plain = plain_priced(graph)
+    if not plain:
+        return graph
+    kernels = (
+        dataclasses.replace(one, family=ANY_LINKS) if {one.name, one.forward} & plain else one
+        for one in graph.kernels
+    )
+    return dataclasses.replace(graph, kernels=tuple(kernels))
 
 
 def link_attributes(
@@ -188,7 +210,10 @@ def bands_of(graph: KernelGraph, kernel: Kernel, splits: Splits | None = None) -
     others = [one for one in graph.kernels if one is not kernel and one.phase is Phase.FORWARD]
     made = {name for one in others for name in one.outputs}
     ends = [(one, name) for one in others for name in names.intersection((*one.inputs, *one.outputs))]
-    is_split = all((one.family == "gemm" or has_work(one.family)) and splits(one, name) for one, name in ends)
+    is_split = all(
+        (one.family in ("gemm", ANY_LINKS) or has_work(one.family)) and splits(one, name)
+        for one, name in ends
+    )
     is_split &= names <= made | set(kernel.outputs)
     return _most(heads, MOST_BANDS) if is_split and width % PAIR == 0 else 1
 

@@ -1,12 +1,13 @@
 """Choose the prices of a pipelined plan: those of the fabric programs, or plain ones.
 
-    composed   every kernel has the layout of its fabric program (:mod:`wse_sim.whole.lower`) and its price
+    composed   every kernel that has a fabric program has its layout (:mod:`wse_sim.whole.lower`) and its price
     plain      every kernel family takes the mapping with the fewest cycles in closed form; most of these
                mappings have no composed program
-    auto       composed if the fabric can step the wafer, all kernels are supported and the plan fits; plain otherwise
+    auto       composed if the fabric can step the wafer and the plan fits; plain otherwise
 
-Table look-ups, dropout, a loss inside the model and updates by optimizers other than sgd have no program. They
-keep their plain price in a composed plan; so does the sum of gradients of a table that is also the weight of a layer. A note of the plan states which prices it has, and why they are plain.
+Table look-ups, dropout, a loss inside the model, updates by optimizers other than sgd, the sum of gradients of a table that is also
+the weight of a layer, and all kernels that no program supports, or whose program has no room on any region, keep their plain price in
+a composed plan. A note of the plan states which prices it has, for how much of the time of its cores, and why they are plain.
 
 The wafer decides, not the model: on one wafer, a larger model must not become faster because its prices change.
 """
@@ -14,7 +15,7 @@ The wafer decides, not the model: on one wafer, a larger model must not become f
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -26,10 +27,14 @@ from wse_sim.hardware import Wafer
 from wse_sim.modes.base import expect
 from wse_sim.modes.pipelined.estimate import step_cycles
 from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.modes.pipelined.repricing import sizer_for
 from wse_sim.whole.bundles import settled
-from wse_sim.whole.coverage import check_wafer
+from wse_sim.whole.coverage import check_wafer, unsupported
 from wse_sim.whole.lower import is_laid, priced_graph, with_programs, without_program
+from wse_sim.whole.parallel_links import plain_priced
+from wse_sim.whole.regions import KINDS
 from wse_sim.whole.trained.coverage import check_any
+from wse_sim.whole.trained.kinds import TRAINED
 from wse_sim.whole.trained.rounds import in_program_rounds, with_links_of_regions
 
 Compiler = Callable[..., Plan | Infeasible]
@@ -47,8 +52,7 @@ class ComposedGraph:
     plain: tuple[str, ...]
     shared: tuple[str, ...] = ()
 
-    @property
-    def note(self) -> str:
+    def note(self, plan: PipelinedPlan) -> str:
         """The prices of its plan, in one sentence."""
         text = "prices: from the programs that the fabric runs"
         updates = {
@@ -60,11 +64,24 @@ class ComposedGraph:
         without += [f"the sum of the gradients of table '{name}'" for name in self.shared]
         if len(self.plain) > 3:
             without.insert(3, f"{len(self.plain) - 3} more")
-        return f"{text}, except for {', '.join(without)}, which have no program" if without else text
+        if not without:
+            return text
+        fraction = composed_fraction(plan)
+        return f"{text} ({fraction:.0%} of the cores' time), except for {', '.join(without)}, which have none"
 
 
-def composed_graph(graph: KernelGraph) -> ComposedGraph:
-    """Return the graph with the layouts of the fabric programs.
+def composed_fraction(plan: PipelinedPlan) -> float:
+    """Return the part of a plan's stage times, weighted by cores, that has the prices of programs."""
+    aside = without_program(plan.graph)
+    weights = [(stage, stage.cycles_per_sample * stage.region.cores) for stage in plan.stages]
+    composed = sum(weight for stage, weight in weights if stage.kernels and aside.isdisjoint(stage.kernels))
+    return composed / (sum(weight for _, weight in weights) or 1.0)
+
+
+def composed_graph(graph: KernelGraph, too_large: Collection[str] = ()) -> ComposedGraph:
+    """Return the graph with the layouts of the fabric programs, except for kernels that no program supports.
+
+    `too_large` names forward kernels whose programs have no room.
 
     Example
     -------
@@ -75,13 +92,14 @@ def composed_graph(graph: KernelGraph) -> ComposedGraph:
     Raises
     ------
     ModelError
-        If another kernel is not supported; the message names it.
+        If no kernel has a program, or if programs would update other weights or leave out a kernel that is pinned.
     """
-    laid = priced_graph(graph)
+    laid = priced_graph(graph, lambda laid: _unsupported(laid, too_large))
     aside = without_program(laid)
-    _check_equal(graph, laid)
-    check_any(with_programs(_by_sgd(laid)))
     forward = [one for one in laid.kernels if one.phase is Phase.FORWARD]
+    if aside.issuperset(one.name for one in forward):
+        check_any(graph)
+    _check_equal(graph, laid)
     weights = [
         {name for one in forward if (one.name in aside) is is_aside for name in one.parameters}
         for is_aside in (True, False)
@@ -114,26 +132,38 @@ def plan_with(
     try:
         if prices == AUTO:
             check_wafer(wafer)
-        composed = composed_graph(graph)
+        composed, found = _composed(graph, wafer, compiler, schedule)
     except WseError as told:
         if prices == COMPOSED:
             raise ModelError(
                 f"{_reason(told)}, so the model has no composed prices; use prices=plain"
             ) from told
         return _noted(compiler(graph), _plain_note(_reason(told)))
-    try:
-        found = _scheduled(composed.graph, compiler, schedule)
-    except WseError as told:
-        if prices == COMPOSED:
-            raise
-        return _noted(compiler(graph), _plain_note(_reason(told)))
+    if not isinstance(found, Infeasible):
+        return _noted(found, composed.note(expect(found, PipelinedPlan)))
     if prices == COMPOSED:
-        return _noted(found, composed.note)
-    if isinstance(found, Infeasible):
-        return _noted(
-            compiler(graph), _plain_note(f"the programs of the fabric do not fit ({found.message})")
-        )
-    return _noted(found, composed.note)
+        return found
+    return _noted(compiler(graph), _plain_note(f"the programs of the fabric do not fit ({found.message})"))
+
+
+def _composed(
+    graph: KernelGraph, wafer: Wafer, compiler: Compiler, schedule: str | None
+) -> tuple[ComposedGraph, Plan | Infeasible]:
+    """Lay out and plan a graph; kernels whose programs are too large for a core on all regions keep plain prices.
+
+    Raises
+    ------
+    ModelError
+        If the graph has no composed prices.
+    """
+    composed = composed_graph(graph)
+    found = _scheduled(composed.graph, compiler, schedule)
+    if isinstance(found, Infeasible) and found.unit == "bytes":
+        sizer = sizer_for(composed.graph, wafer)
+        if too_large := {group.forward.name for group, _ in sizer.too_large()} - {*composed.plain}:
+            composed = composed_graph(graph, too_large)
+            found = _scheduled(composed.graph, compiler, schedule)
+    return composed, found
 
 
 def _reason(told: WseError) -> str:
@@ -152,6 +182,8 @@ def _scheduled(graph: KernelGraph, compiler: Compiler, schedule: str | None) -> 
     found = compiler(graph, ALTERNATING)
     if isinstance(found, Infeasible):
         return found
+    if plain_priced(graph):  # no program of the complete model, so no rounds of it
+        return with_links_of_regions(expect(found, PipelinedPlan))
     try:
         plan = in_program_rounds(expect(found, PipelinedPlan))
     except ModelError as told:
@@ -179,6 +211,14 @@ def _noted(found: Plan | Infeasible, note: str) -> Plan | Infeasible:
         return found
     plan = expect(found, PipelinedPlan)
     return dataclasses.replace(plan, notes=(*plan.notes, note))
+
+
+def _unsupported(laid: KernelGraph, too_large: Collection[str]) -> Collection[str]:
+    """Return the forward kernels of a laid graph that have no program in its phase, or one that is `too_large`, and are
+    laid out for it."""
+    kinds = TRAINED if laid.training else KINDS
+    found = unsupported(with_programs(_by_sgd(laid)), kinds)
+    return {*found, *too_large} - without_program(laid)
 
 
 def _check_equal(graph: KernelGraph, laid: KernelGraph) -> None:

@@ -11,18 +11,22 @@ import dataclasses
 from wse_sim.frontend.repeats import find_repeats
 from wse_sim.graph import Kernel, KernelGraph, Tensor, TensorKind
 from wse_sim.graph.kernel_graph import frozen
+from wse_sim.whole.parallel_links import plain_priced
 from wse_sim.whole.regions.fused_work import items_of
 
 RESIDUAL = "residual"
+SUM = ".sum"
+"""Name suffix of the kernel that adds the residual of a convolution."""
 
 
 def summed_apart(graph: KernelGraph) -> KernelGraph:
     """Return the forward graph with each residual sum of a convolution as a separate elementwise kernel; a
-    note names them."""
+    note names them. A convolution with a plain price, or whose sum would have one, stays one kernel."""
     tensors, kernels, notes = dict(graph.tensors), list[Kernel](), list(graph.notes)
+    plain = plain_priced(graph)
     for kernel in graph.kernels:
-        items = items_of(kernel)
-        if kernel.family != "conv2d" or RESIDUAL not in items or len(kernel.inputs) != 2:
+        items, is_plain = items_of(kernel), plain.intersection((kernel.name, f"{kernel.name}{SUM}"))
+        if kernel.family != "conv2d" or RESIDUAL not in items or len(kernel.inputs) != 2 or is_plain:
             kernels.append(kernel)
             continue
         kernels += _two(kernel, items, tensors)
@@ -54,7 +58,7 @@ def _two(kernel: Kernel, items: tuple[str, ...], tensors: dict[str, Tensor]) -> 
     dims = {"elements": whole.elements, "rows": whole.elements // cols, "cols": cols}
     second = dataclasses.replace(
         kernel,
-        name=f"{kernel.name}.sum",
+        name=f"{kernel.name}{SUM}",
         family="generated",
         dims=frozen(dims),
         sample_dim="elements",

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from wse_sim.compiler.block_recompute import NOTE, block_recompute
+from wse_sim.compiler.block_recompute import NOTE, BlockRecompute, block_recompute
 from wse_sim.compiler.plan import Stage
 from wse_sim.compiler.pricing import Prices, parts_of
 from wse_sim.compiler.sizing import Group, Sizer
+from wse_sim.graph import KernelGraph
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.graph.optimizers import OPTIMIZERS, optimizer_of
 from wse_sim.hardware import Cluster, Wafer
@@ -22,14 +23,17 @@ from wse_sim.modes.pipelined.loss import repriced_loss
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 
 
-def sizer_of(plan: PipelinedPlan, wafer: Wafer) -> Sizer:
-    """Return the sizer that prices the stages of a plan on `wafer`."""
-    graph = plan.graph
+def sizer_for(graph: KernelGraph, wafer: Wafer, again: BlockRecompute | None = None) -> Sizer:
+    """Return the sizer of the stages of a graph; `again` are the kernels that run twice."""
     algorithm = (optimizer_of(graph) or OPTIMIZERS["sgd"]).name
-    again = block_recompute(graph) if NOTE in plan.notes else None
     return Sizer(
         graph, wafer, Prices(wafer, {"training": graph.training, "optimizer": algorithm}), again=again
     )
+
+
+def sizer_of(plan: PipelinedPlan, wafer: Wafer) -> Sizer:
+    """Return the sizer that prices the stages of a plan on `wafer`."""
+    return sizer_for(plan.graph, wafer, block_recompute(plan.graph) if NOTE in plan.notes else None)
 
 
 def shape_of(stage: Stage) -> tuple[int, int]:

@@ -20,7 +20,6 @@ from wse_sim.compiler.flow import run_steps, step
 from wse_sim.compiler.objectives import LATENCY, SHELVES, THROUGHPUT
 from wse_sim.compiler.pins import check_pins, pinned_replicas, pinned_size, settle_parts, uneven_copies
 from wse_sim.compiler.plan import Infeasible
-from wse_sim.compiler.pricing import Prices
 from wse_sim.compiler.rounds import for_rounds, trains_in_rounds
 from wse_sim.compiler.scores import without_scores
 from wse_sim.compiler.shelves import Box, ShelfPlacer, area_bound_cycles, with_efficiency
@@ -43,6 +42,7 @@ from wse_sim.modes.pipelined.narrow import narrow_note
 from wse_sim.modes.pipelined.options import PipelinedOptions
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.regions import StageMaker, deepened
+from wse_sim.modes.pipelined.repricing import sizer_for
 from wse_sim.modes.pipelined.run import MIN_LEFT, allreduce_cycles, free_step_cycles
 
 IN_STREAMS = "samples that wait in streams"
@@ -214,8 +214,7 @@ def fit_weights(graph: KernelGraph, wafer: Wafer, replicas: int | None) -> float
 @step("sizer")
 def group_kernels(graph: KernelGraph, wafer: Wafer, again: BlockRecompute | None) -> Sizer:
     """Group every forward kernel with its gradients and its update; costs are computed on request."""
-    name = (optimizer_of(graph) or NO_MOMENTS).name
-    return Sizer(graph, wafer, Prices(wafer, {"training": graph.training, "optimizer": name}), again=again)
+    return sizer_for(graph, wafer, again)
 
 
 @step()

@@ -24,7 +24,7 @@ from wse_sim.whole.bundles import split
 from wse_sim.whole.coverage import forward_kernel
 from wse_sim.whole.lower import BACKWARD
 from wse_sim.whole.network import leaving_of
-from wse_sim.whole.parallel_links import TRAINED_AS_ONE
+from wse_sim.whole.parallel_links import TRAINED_AS_ONE, plain_priced
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import divisor
 from wse_sim.whole.stream_routes import Cycles, Ends, with_ways
@@ -132,8 +132,11 @@ def _travel(plan: PipelinedPlan, start: Cell, end: Cell) -> float:
 def with_bundles(plan: PipelinedPlan, regions: Sequence[TrainedKind]) -> PipelinedPlan:
     """Return the plan with as many links of every stream as its tensor has bundles, and prices that count these."""
     bundles = {tensor: count for region in regions for tensor, count in region.bundles.items()}
+    plain = plain_priced(plan.graph)
 
     def changed(kernel: Kernel) -> Kernel:
+        if {kernel.name, kernel.forward} & plain:
+            return kernel
         layer = plan.graph.kernel(kernel.forward) if kernel.phase in BACKWARD else kernel
         if layer.family == kernel.family and kernel.family in TRAINED_AS_ONE:
             given = bundles.get(layer.outputs[0], 1)
@@ -161,11 +164,11 @@ def regions_of(
     """Return the regions of the stages whose kernels have a program, with the bundles that the pace of the plan needs,
     at most `most` by tensor; operands that another kernel makes need gradients."""
     kernels = [(stage, forward_kernel(plan, stage.name)) for stage in stages if stage.kernels]
-    made = {name for _, kernel in kernels for name in kernel.outputs}
+    made, plain = {name for _, kernel in kernels for name in kernel.outputs}, plain_priced(plan.graph)
     regions = tuple(
         trained_region_of(plan.graph, kernel, stage, plan.wafer, frozenset(made.intersection(kernel.inputs)))
         for stage, kernel in kernels
-        if kernel.family in TRAINED
+        if kernel.family in TRAINED and kernel.name not in plain
     )
     split(plan, regions, most)
     for region in regions:
