@@ -196,3 +196,35 @@ def test_the_host_may_shorten_the_vectors(arch: str, tmp_path: Path) -> None:
     assert (got[..., fewer:words] == values[..., fewer:]).all()
     saved = runs[words].cycles[1] - runs[fewer].cycles[1]
     assert saved == pytest.approx((words - fewer) * wafer.wavelet_cycles, abs=1)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_what_comes_before_a_calling_loop_is_written(ahead: bool, tmp_path: Path) -> None:
+    """Scalar code separates the parts of a program that a calling loop drives; instructions before the first part run once.
+
+    x + x, and with another sum before the parts 4 x.
+    """
+    b = new_builder(1, 1, load_wafer("wse2"))
+    x, core = b.buffer("x", 8, "fp32"), b.core_class("core")
+    if ahead:
+        core.add(x.dsd(0, 8), x.dsd(0, 8), x.dsd(0, 8))
+    core.busy(20)
+    core.add(x.dsd(0, 8), x.dsd(0, 8), x.dsd(0, 8))
+    core.busy(20)
+    core.mov(x.dsd(0, 8), x.dsd(0, 8))
+    b.place(core, (0, 0))
+    values = np.arange(1, 9, dtype=np.float32).reshape(1, 1, 8)
+    case = Case(b.build(), b.config, {"x": values}, {"x": (4 if ahead else 2) * values}, tolerance=0.0)
+    with contextlib.chdir(tmp_path):
+        write_csl("doubled", {}, case, Path())
+        line = next(
+            text for text in Path("commands_wse2.sh").read_text().splitlines() if text.startswith("cslc")
+        )
+        said, kept, paths = io.StringIO(), sys.argv, list(sys.path)
+        try:
+            with contextlib.redirect_stdout(said):
+                cslc(line.split()[1:])
+                assert cs_python(["run.py", "--name", "out"]) == 0
+        finally:
+            sys.argv, sys.path[:] = kept, paths
+    assert "SUCCESS!" in said.getvalue()

@@ -251,6 +251,7 @@ def _run(source: PeSource) -> list[str]:
         calls = [f"if (part == {i}) {{ part_{i}(); }}" for i in range(len(ends) - 1)]
         last = len(ends) - 1
         lines = [
+            *lines[: source.parts[0]],
             f"for (@range(i16, {len(ends)})) |part| {{",
             "  " + " else ".join([*calls, f"{{ part_{last}(); }}"]),
             "}",
