@@ -43,7 +43,7 @@ from wse_sim.whole.regions.contract import PAIR, Inlet, links_between, part_of, 
 from wse_sim.whole.regions.dense import Dense
 from wse_sim.whole.regions.fused_work import items_of
 from wse_sim.whole.regions.shared_color import route_senders
-from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, Floats, TrainedKind, TrainedPorts, beyond
+from wse_sim.whole.trained.contract import Batch, Floats, TrainedKind, TrainedPorts, beyond
 from wse_sim.whole.trained.dense_inlets import RECEIVERS, Beside
 from wse_sim.whole.trained.dense_shared import products_for
 from wse_sim.whole.trained.products import OWN_COLORS
@@ -273,10 +273,12 @@ class TrainedDense(TrainedKind):
     def most_in_flight(self) -> int:
         """Return the samples in flight: limited by the memory of inlets and last row; 0 if the core that buffers the
         residual has no room for one."""
-        most = self._usable // (FP16_BYTES * self.tokens * max(self.products.inputs))
-        if of_last := self.products.held_bytes(1):
-            most = min(most, self._usable // of_last)
-        return int(most) if self._slots or not self.has_residual else 0
+        products, limit = self.products, self._usable
+        bundle = int(ceil_div(self.inputs, self._heard)) + PAIR
+        each, passing = FP16_BYTES * max(products.inputs), FP16_BYTES * bundle
+        held = (limit - passing - 2 * each) // (self.tokens * each)
+        most = max(0, min(held, products.most_in_flight(limit)))
+        return most if self._slots or not self.has_residual else 0
 
     @property
     def too_large(self) -> str:
@@ -287,8 +289,10 @@ class TrainedDense(TrainedKind):
         return f"a sample of the residual '{self.kernel.inputs[1]}': {beyond(need, self._usable)}"
 
     @property
-    def _usable(self) -> float:
-        return HELD_FRACTION * FabricConfig.from_wafer(self.wafer).sram_usable_bytes
+    def _usable(self) -> int:
+        """Bytes of a core without its instructions."""
+        usable = FabricConfig.from_wafer(self.wafer).sram_usable_bytes
+        return int(usable - self.wafer.kernel_code_bytes)
 
     @property
     def _slots(self) -> int:

@@ -23,7 +23,6 @@ from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.kernels.blocks.activation_slopes import STEPS
 from wse_sim.kernels.blocks.rounds import even
 from wse_sim.kernels.contract.equations import ceil_div
-from wse_sim.whole.regions.shared_color import receive_all
 from wse_sim.whole.trained.contract import Batch
 from wse_sim.whole.trained.last_row import ADDED, SEND, TAKE, Leaving, alternate, in_pairs
 from wse_sim.whole.trained.products import DOWN
@@ -87,15 +86,10 @@ class SharedProducts(StreamedProducts):
 
     def _all_samples(self, core: CoreClass, out: int, leaving: Leaving, d: int) -> None:
         """Write the forward pass of d samples: tokens of one leave while the sums of the next arrive."""
-        size = self.tokens * self.outputs
 
-        def expect(slot: int, step: int) -> None:
-            if self.has_residual:
-                receive_all(core, self.deal, self.added.dsd(slot * size, size, step=step * size), ADDED)
-
-        def arrive(turn: int, slot: int, step: int) -> None:
+        def arrive(turn: int) -> None:
             core.join(ADDED)
-            added = self.added.dsd(slot * size, size, step=step * size) if waits else None
+            added = self.added[turn].dsd() if waits else None
             self._arrive(core, self.outs[turn].dsd(), added, TAKE)
 
         def sample(turn: int, slot: int, step: int, *, more: bool = True) -> None:
@@ -107,22 +101,21 @@ class SharedProducts(StreamedProducts):
             self._take_parts(core, turn, slot, step)
             if "residual" in self.finishing:
                 core.join(ADDED)
-                added = self.added.dsd(slot * size, size, step=step * size)
-                core.add(result.dsd(), result.dsd(), added, dtype="fp16")
+                core.add(result.dsd(), result.dsd(), self.added[turn].dsd(), dtype="fp16")
             if more:
-                expect(slot + 1, step)
+                self._expect(core, 1 - turn)
             if more and not waits:
                 self._arrive(core, self.outs[1 - turn].dsd(), None, TAKE)
             with core.loop(self.tokens):
                 leaving.token(out, result, 0, 0)
             if more and waits:
-                arrive(1 - turn, slot + 1, step)
+                arrive(1 - turn)
             core.join(SEND)
 
         waits = self.arriving == "residual"
-        expect(0, 0)
+        self._expect(core, 0)
         if waits:
-            arrive(0, 0, 0)
+            arrive(0)
         else:
             self._arrive(core, self.outs[0].dsd(), None, TAKE)
         in_pairs(core, d - 1, sample)

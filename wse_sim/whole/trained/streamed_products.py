@@ -24,12 +24,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out
+from wse_sim.fabric.format.builder import fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.program import Fn
-from wse_sim.kernels.blocks.activation_slopes import Slopes
 from wse_sim.whole.regions.shared_color import receive_all
-from wse_sim.whole.trained.contract import Batch
 from wse_sim.whole.trained.last_row import ADDED, CAST, SEND, TAKE, Leaving, alternate, in_pairs
 from wse_sim.whole.trained.products import Products
 
@@ -39,16 +37,6 @@ GROUP = 8
 
 class StreamedProducts(Products):
     """A trainable product, token by token."""
-
-    @property
-    def slopes(self) -> Slopes | None:
-        """The derivative that is stored for all samples in flight."""
-        return None if self.activation is None else Slopes(self.activation, self.wafer)
-
-    @property
-    def keeps_outputs(self) -> bool:
-        """False: derivatives are stored instead of outputs."""
-        return False
 
     @property
     def tokens_at_once(self) -> int:
@@ -63,10 +51,6 @@ class StreamedProducts(Products):
     def _group(self) -> int:
         """Elements of a group."""
         return self.tokens_at_once * self.outputs
-
-    def _declare(self, b: Builder, batch: Batch) -> None:
-        super()._declare(b, batch)
-        self.pitch = self.tokens * self.outputs  # groups of all samples are contiguous
 
     # ---- rows with inputs ------------------------------------------------------------------------------------------
 
@@ -86,19 +70,14 @@ class StreamedProducts(Products):
         """Write the forward pass of d samples: a token leaves while the sums of the next one arrive."""
         v, size = self.outputs, self._group
 
-        def expect(number: int, step: int) -> None:
-            if self.has_residual:
-                part = self.added.dsd(number * size, size, step=step * size)
-                receive_all(core, self.deal, part, ADDED)
-
         def group(turn: int, number: int, step: int, *, more: bool = True) -> None:
             core.join(ADDED)
             if more:
-                expect(number + 1, step)
+                self._expect(core, 1 - turn)
             with core.loop(self.tokens_at_once):
                 added = None
                 if self.has_residual:
-                    added = self.added.dsd(number * size, v, step=v, outer_step=step * size)
+                    added = self.added[turn].dsd(0, v, step=v)
                 self._arrive(core, self.outs[turn].dsd(0, v, step=v), added)
                 leaving.token(out, self.outs[turn], 0, 0)
             if self.slopes is not None:
@@ -108,7 +87,7 @@ class StreamedProducts(Products):
                 core.map(Fn.STEP, slope, value, dtype="fp16", period=period, start="loaded")
 
         count = d * self.tokens // self.tokens_at_once
-        expect(0, 0)
+        self._expect(core, 0)
         in_pairs(core, count - 1, group)
         group((count - 1) % 2, count - 1, 0, more=False)
         core.join(SEND)
