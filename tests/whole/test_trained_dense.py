@@ -217,7 +217,7 @@ def test_bytes_of_the_last_row_are_those_of_its_program(act: type[nn.Module], in
     assert max(ends) == products.last_row_bytes(in_flight)
     size = 2 * products.tokens * products.outputs  # bytes of a sample
     more = products.last_row_bytes(in_flight + 2) - products.last_row_bytes(in_flight)
-    assert more == (0 if act is nn.Identity else 2 * size)
+    assert more == (2 * size if act is nn.ReLU else 0)  # derivatives of a slow function stay on the rows
 
 
 @pytest.mark.slow

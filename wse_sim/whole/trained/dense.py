@@ -231,13 +231,28 @@ class TrainedDense(TrainedKind):
 
     def splits(self, tensor: str) -> Sequence[int]:
         """Return the numbers of bundles: up to those that the price counts, each with a row or a column."""
+        if tensor != self.kernel.inputs[0]:
+            return self._splits_of_results
         stated = GemmAttributes.of(self.kernel.attrs)
-        if tensor == self.kernel.inputs[0]:
-            most = min(stated.most_bundles, self.region.rows - 2, self.inputs // PAIR)
-        else:
-            most = min(stated.most_results, self.compute_cols, self.features // PAIR)
-            most *= self.region.rows > 2
-        return range(1, max(1, most) + 1)
+        return range(1, max(1, min(stated.most_bundles, self.region.rows - 2, self.inputs // PAIR)) + 1)
+
+    @cached_property
+    def _splits_of_results(self) -> Sequence[int]:
+        """Numbers of bundles of the result for which the last row has room for the stated samples in flight, or else for
+        one."""
+        stated = GemmAttributes.of(self.kernel.attrs)
+        most = min(stated.most_results, self.compute_cols, self.features // PAIR) * (self.region.rows > 2)
+        counts, rows = range(1, max(1, most) + 1), self.rows_with_gradients
+        need = [
+            [count for count in counts if self._has_room(rows, count, samples)]
+            for samples in (max(1, stated.held_samples), 1)
+        ]
+        return need[0] or need[1] or counts
+
+    def _has_room(self, rows: TrainedRows, given: int, samples: int) -> bool:
+        """Return whether a layer has room for some samples in flight if its result has `given` bundles."""
+        parted = dataclasses.replace(rows, streams=Streams(rows.streams.inputs, given))
+        return bool(parted.held_bytes(samples) <= self._usable)
 
     @property
     def tied(self) -> tuple[str, ...]:

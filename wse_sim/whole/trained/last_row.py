@@ -14,6 +14,7 @@ import numpy as np
 
 from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass, Issue, Operand
+from wse_sim.fabric.format.program import Fn
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.activation_slopes import Slopes
 from wse_sim.kernels.contract.equations import ceil_div
@@ -204,13 +205,11 @@ class LastRow:
 
     def _declare_last(self, b: Builder, batch: Batch) -> None:
         where = self.last, self.columns
-        held = {
+        held = self.last_row = {
             name: b.buffer(f"{self.name}.{name}", length, dtype, where, bank=bank)
             for name, (length, dtype, bank) in self.last_row_buffers(batch.in_flight).items()
         }
         self.outs, self.taken = ([held[f"{name}{i}"] for i in (0, 1)] for name in ("out", "taken"))
-        if self.slopes is not None:
-            self.slope = held["slope"]
         if self.has_residual:
             self.added = [held[f"added{i}"] for i in (0, 1)]
         if self.has_bias:
@@ -252,6 +251,32 @@ class LastRow:
         """Start to receive the residual of a group of tokens, or of a sample, during the work on the one before."""
         if self.has_residual:
             receive_all(core, self.deal, self.added[turn].dsd(), ADDED)
+
+    def _all_tokens(self, core: CoreClass, out: int, leaving: Leaving, d: int) -> None:
+        """Write the forward pass of d samples: a token leaves while the sums of the next one arrive."""
+        v, size = self.outputs, self.tokens_at_once * self.outputs
+
+        def group(turn: int, number: int, step: int, *, more: bool = True) -> None:
+            core.join(ADDED)
+            if more:
+                self._expect(core, 1 - turn)
+            with core.loop(self.tokens_at_once):
+                added = None
+                if self.has_residual:
+                    added = self.added[turn].dsd(0, v, step=v)
+                self._arrive(core, self.outs[turn].dsd(0, v, step=v), added)
+                leaving.token(out, self.outs[turn], 0, 0)
+            if self.slopes is not None:
+                slope = self.last_row["slope"].dsd(number * size, size, step=step * size)
+                period = round(1000 / self.wafer.max_fp16_per_cycle)
+                value = self.outs[turn].dsd(0, size)
+                core.map(Fn.STEP, slope, value, dtype="fp16", period=period, start="loaded")
+
+        count = d * self.tokens // self.tokens_at_once
+        self._expect(core, 0)
+        in_pairs(core, count - 1, group)
+        group((count - 1) % 2, count - 1, 0, more=False)
+        core.join(SEND)
 
     def _all_samples(self, core: CoreClass, out: int, leaving: Leaving, d: int) -> None:
         """Write the forward pass of d samples: while one is finished and leaves, the sums of the next arrive.
@@ -296,7 +321,7 @@ class LastRow:
     def _emit_slope(self, core: CoreClass, value: Operand, slot: int, step: int, *, is_done: bool) -> None:
         if self.slopes is not None:
             size = self.tokens * self.outputs
-            slope = self.slope.dsd(slot * size, size, step=step * size)
+            slope = self.last_row["slope"].dsd(slot * size, size, step=step * size)
             self.slopes.emit(core, value, slope, (), is_done=is_done)
 
     def _all_gradients(self, core: CoreClass, leaving: Leaving, d: int) -> None:
@@ -309,7 +334,7 @@ class LastRow:
             if self.slopes is None:
                 receive_all(core, self.deal, target, TAKE)
             else:
-                slope = self.slope.dsd(first, part, step=step * size)
+                slope = self.last_row["slope"].dsd(first, part, step=step * size)
                 core.mul(
                     target,
                     fabric_in(self.deal),
