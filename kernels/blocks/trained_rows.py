@@ -39,12 +39,12 @@ in this loop at a time; here c = hop + 2 T_R + 1, and l is the time of a word on
 
     loop         T / (2 + q) (v ceil(k / w) + C c + l k + l K / 2 + k / 2 + k ceil(v / w))
 
-All rows share a slow activation: the n = T v sums of a column travel up, and values and slopes of each row's
-part c come down::
+All rows share a slow activation: the n = T v sums of a column travel up, and values of each row's part c come down;
+its slopes come down in the backward pass::
 
-    row          + n / 2 + slope(c) + n at most
-    last row     + n / 2 + n
-    loop         n / 2 + R (hop + c) + slope(c) + n + the longer of l T C v / 2 and the products
+    row          + n / 2 + slope(c) + n / 2 at most            backward + n / 2 at most
+    last row     + n / 2 + n / 2                               backward + n / 2
+    loop         n / 2 + R (hop + c) + slope(c) + n / 2 + the longer of l T C v / 2 and the products
 
 This loop limits the last row: the outputs of a sample leave before the sums of the next one travel up. A
 layer that ends with a residual needs a second moving column; a narrow region gives up a compute column for
@@ -76,6 +76,9 @@ MOST_STREAMS = 64
 """Most parallel streams of a tensor that are tried."""
 
 
+FP16_BYTES, FP32_BYTES = 2, 4
+
+
 class Streams(NamedTuple):
     """Parallel streams of the inputs of a layer, and of its results."""
 
@@ -101,17 +104,22 @@ class TrainedRows:
     streams: Streams = ONE_EACH
     readers: int = 1  # of the result; a core sums their gradients
 
-    def with_streams(self, most_inputs: int, most_results: int) -> TrainedRows:
-        """Return the layer with the fastest numbers of streams: those of the results first, as if inputs had as many
-        as they need."""
-        found = self._fastest(most_results, lambda count: Streams(self.streams.inputs, count), heard=False)
+    def with_streams(self, fewest: Streams, most: Streams) -> TrainedRows:
+        """Return the layer with the fastest numbers of streams, `fewest` to `most`: those of the results first, as if
+        inputs had as many as they need; with the fewest if it has room for none of them."""
+        heard, given = (
+            range(int(low), max(int(low), min(int(high), MOST_STREAMS)) + 1)
+            for low, high in zip(fewest, most, strict=True)
+        )
+        found = self._fastest(given, lambda count: Streams(fewest.inputs, count), heard=False)
         chosen = found.streams.results
-        return found._fastest(most_inputs, lambda count: Streams(count, chosen), heard=True)
+        return found._fastest(heard, lambda count: Streams(count, chosen), heard=True)
 
-    def _fastest(self, most: int, streams: Callable[[int], Streams], *, heard: bool) -> TrainedRows:
-        """Return the layer with the fastest of `streams` (1 to `most`); with `heard`, streams of the inputs count."""
-        least, best = np.inf + 0.0 * self.v, Streams(1 + 0 * self.v, 1 + 0 * self.v)
-        for count in spaced(range(1, min(most, MOST_STREAMS) + 1), dense=4, step=1.4):
+    def _fastest(self, counts: range, streams: Callable[[int], Streams], *, heard: bool) -> TrainedRows:
+        """Return the layer with the fastest of `streams` of these counts; with `heard`, streams of the inputs count."""
+        least = np.inf + 0.0 * self.v
+        best = Streams(*(one + 0 * self.v for one in streams(counts.start)))
+        for count in spaced(counts, dense=4, step=1.4):
             tried = replace(self, streams=streams(count))
             cycles = np.where(tried.has_room, tried.cycles(heard=heard), np.inf)
             is_less = cycles < least
@@ -207,6 +215,19 @@ class TrainedRows:
                 at_once = np.where(part * self.v >= GROUP, part, at_once)
         return tokens // at_once, at_once * self.v
 
+    def held_bytes(self, samples: int) -> Size:
+        """Return the bytes of a core of the last row, or next to a row, with `samples` in flight: outputs and residuals wait
+        in two buffers, groups of gradients in two more with their fp32 sums; derivatives of a fast function, and inputs, stay
+        for all samples."""
+        size, (_, group) = self.tokens * self.v, self._groups
+        waits = size if self._finishing else group
+        each = 2 * FP16_BYTES * (1 + ("residual" in self.items)) * waits
+        if self._slopes is not None and not self._is_shared:
+            each = each + samples * FP16_BYTES * size
+        last = each + 2 * FP16_BYTES * group + ("bias" in self.items) * FP32_BYTES * (group + self.v)
+        beside = FP16_BYTES * (samples * self.tokens * self.k + 2 * self.k + PAIR * self._words_in)
+        return np.maximum(last, beside)
+
     # ---- forward ---------------------------------------------------------------------------------------------------
 
     @property
@@ -238,7 +259,10 @@ class TrainedRows:
         there = size / PAIR + self.rows * (wafer.hop_cycles + relay_cycles(wafer)) + wafer.handover_cycles
         leaving = wafer.wavelet_cycles * self.tokens * self._dealt * self.v / PAIR
         return (
-            there + self._slopes.cycles(each, is_done=False) + size + np.maximum(leaving, self._sums(self.k))
+            there
+            + self._slopes.cycles(each, is_done=False)
+            + size / PAIR
+            + np.maximum(leaving, self._sums(self.k))
         )
 
     def _row_forward(self) -> Size:
@@ -256,7 +280,7 @@ class TrainedRows:
         share = size / PAIR + self._slopes.cycles(each, is_done=False)
 
         def row(inputs: Size, number: Size) -> Size:
-            return self._sums(inputs) + share + np.minimum((number + 1) * each, size)
+            return self._sums(inputs) + share + np.minimum((number + 1) * each, size) / PAIR
 
         return np.maximum(row(self.k, last_of_most), row(fewer, most))
 
@@ -270,7 +294,7 @@ class TrainedRows:
         if "residual" in self._finishing:
             cycles = cycles + np.ceil(wafer.vector_start_cycles) + np.ceil(size / wafer.add_fp16_per_cycle)
         if self._is_shared:
-            return cycles + size / PAIR + size
+            return cycles + size
         if self._slopes is None:
             return cycles
         if self._finishing:
@@ -293,7 +317,8 @@ class TrainedRows:
 
     def _backward(self, *, heard: bool) -> tuple[Size, Size]:
         t, k, v, size = self.tokens, self.k, self.v, self.tokens * self.v
-        row = t * (v / PAIR + k * ceil_div(v, self.wafer.fma_mixed_per_cycle))
+        down = self._is_shared * size / PAIR  # derivatives
+        row = t * (v / PAIR + k * ceil_div(v, self.wafer.fma_mixed_per_cycle)) + down
         links, moving = [t * (self._dealt * v / PAIR + 1)], [0.0 * size]
         if self.passes_on:
             row = row + self.of_inputs
@@ -304,7 +329,7 @@ class TrainedRows:
         several = np.greater(self.streams.results, 1)
         beside = ("residual" in self.items) * np.where(several, True, self.items[-1:] != ("residual",))
         moving.append((self.readers > 1) * self.readers * t * self._words_out)
-        last = size / PAIR * (2 + self.passes_on + beside)
+        last = size / PAIR * (2 + self.passes_on + beside) + down
         if "bias" in self.items:
             groups, elements = self._groups
             start = np.ceil(self.wafer.vector_start_loaded_cycles)

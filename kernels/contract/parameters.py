@@ -168,6 +168,9 @@ class Attributes:
     least_bundles: int = attribute(
         0, "fewest parallel streams of its operands and result, which other kernels need; 0: not given"
     )
+    held_samples: int = attribute(
+        0, "in training, samples in flight for which its cores have room; 0: those of alternating passes"
+    )
     readers: int = attribute(
         1, "in training, kernels that read its result: a core next to its region sums their gradients"
     )

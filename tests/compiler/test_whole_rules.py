@@ -267,5 +267,5 @@ def test_the_last_row_of_a_convolution_that_trains_has_room():
         narrow = dataclasses.replace(stage, region=region)
         kind = trained_region_of(graph, kernel, narrow, wafer(48), frozenset())
         usable = wafer(48).sram_bytes - wafer(48).sram_reserved_bytes
-        last = kind.products.held_bytes(kind.most_in_flight()) + kind.products.rest_bytes
+        last = kind.products.last_row_bytes(kind.most_in_flight())
         assert 0 < last <= usable

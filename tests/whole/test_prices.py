@@ -136,26 +136,44 @@ def test_a_plan_for_rounds_shortens_the_slowest_forward_plus_the_slowest_backwar
     assert other.pace_cycles <= plan.pace_cycles
 
 
-@pytest.mark.parametrize("tokens", [48, 192])
-def test_a_residual_that_no_core_can_store_is_named(tokens):
-    """One core stores the residual of a sample in at most 0.7 of 48 KiB: 2 bytes of 48 x 256 numbers fit, 2 bytes of
-    192 x 256 numbers are 98,304.  Then there is no program of rounds, and the plan says why.
-    """
-    model = Around(256, nn.Sequential(nn.LayerNorm(256), nn.Linear(256, 256)), nn.Identity())
-    plan = planned(
-        api.lower(model, (torch.zeros(1, tokens, 256),), training=True, optimizer="sgd"), replicas=1
+def around(features: int, tokens: int) -> KernelGraph:
+    model = Around(
+        features, nn.Sequential(nn.LayerNorm(features), nn.Linear(features, features)), nn.Identity()
     )
+    return api.lower(model, (torch.zeros(1, tokens, features),), training=True, optimizer="sgd")
+
+
+@pytest.mark.parametrize("tokens", [48, 192])
+def test_a_tensor_has_as_many_streams_as_its_holders_have_room_for(tokens):
+    """The core that sums the gradients of a skip holds two samples of a stream: of T x 256 fp16 numbers, 4 T bytes for each
+    word of a token, in 44,976 bytes less 1,536 of instructions.  So of 128 words 113 fit for 48 tokens, 28 for 192: 2 and 5
+    streams; a norm divides the words of a token, so 8.
+    """
+    plan = planned(around(256, tokens), replicas=1)
+    words = (44_976 - 1_536) // (2 * 4 * tokens)
+    least = next(count for count in range(-(-128 // words), 129) if 128 % count == 0)
+    assert least == {48: 2, 192: 8}[tokens]
+    skips = [one for one in plan.streams if one.tensor == "first.out"]
+    assert len(skips) == 2
+    assert all(one.width >= least for one in skips)
+    assert plan.round_samples > 0
+    assert any("all forward passes before the backward passes" in note for note in plan.notes)
+
+
+def test_a_skip_of_too_many_tokens_is_named():
+    """Two samples of 1,024 tokens with one word each are 8,192 bytes, more than a core of 12 KiB has beside what is reserved
+    and 1,536 bytes of instructions.  Then there is no program, and the plan says why."""
+    small = WAFER.derive(sram_bytes=12_288)
+    plan = planned(around(8, 1_024), small, replicas=1, prices="composed")
+    room = 12_288 - (49_152 - 44_976) - 1_536
     note = next(note for note in plan.notes if note.startswith("schedule: "))
-    if tokens == 48:
-        assert plan.round_samples > 0
-        assert "all forward passes before the backward passes" in note
-    else:
-        assert plan.round_samples == 0
-        assert "passes alternate" in note
-        assert (
-            "does not have room for a sample of the residual 'first.out': it takes 98,304 bytes, limit"
-            in note
-        )
+    assert plan.round_samples == 0
+    assert "passes alternate" in note
+    assert (
+        "the core that adds its gradients, of tensor 'first.out' in 4 parallel streams, needs 8,192 bytes"
+        in note
+    )
+    assert f"limit {room:,}" in note
 
 
 @pytest.mark.parametrize("loss", ["squared error", "cross entropy"])

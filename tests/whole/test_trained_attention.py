@@ -18,7 +18,8 @@ from tests.whole.copies import Copies
 from tests.whole.test_regions import Heads
 from tests.whole.test_trained import copying, training_plan, wanted_loss
 from wse_sim.compiler.plan import Region
-from wse_sim.kernels.families.attention.pairs import pair_backward, pair_busy
+from wse_sim.kernels.contract.family import Tiling
+from wse_sim.kernels.families.attention.pairs import pair_backward, pair_busy, pair_footprint
 from wse_sim.whole.run import stepped
 from wse_sim.whole.trained import TRAINED, TrainedKind, trained_network
 from wse_sim.whole.trained.attention_bands import TrainedBandedAttention
@@ -178,6 +179,31 @@ def test_samples_in_flight_are_bounded_by_the_fullest_core() -> None:
     region = region_of(Case(16, 4, 16, 4, 4, 1, 1))
     most = region.most_in_flight()
     # A core keeps queries and gradients of a block of 6 tokens (16 on three rows), keys and values of one of 4, 96 weights: 2 bytes
-    # each, in 70 % of 44,976 bytes less results, gradients of keys and values, 96 scores and 24 sums.
-    room = 0.7 * 44_976 - 4 * (384 + 2 * 256 + 96 + 24) - 2 * 96
+    # each, in 44,976 bytes less 1,536 of instructions, results, gradients of keys and values, 96 scores and 24 sums, and less 18
+    # bytes for each of 10 buffers that start in one of 8 banks.
+    room = 44_976 - 1_536 - 4 * (384 + 2 * 256 + 96 + 24) - 2 * 96 - 180
     assert most == int(room / (2 * (2 * 384 + 2 * 256 + 96)))
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("in_flight", [1, 3])
+def test_the_footprint_of_the_kernel_is_that_of_the_built_program(in_flight: int, *, is_causal: bool) -> None:
+    """A compute core's last buffer ends within the gaps of 10 buffers, at most 18 bytes each, below the footprint for as many
+    samples in flight; by the sizes of the blocks of the region, as the planner asks for them."""
+    model = nn.Sequential(nn.Linear(12, 12), Heads(12, 2, is_causal), nn.Linear(12, 4))
+    made = trained_network(training_plan(model, (7, 12), 40, in_flight), in_flight)
+    region = next(one for one in made.regions if isinstance(one, TrainedBandedAttention))
+    band = region.bands[0]
+    held = [
+        one
+        for one in made.program.buffers.values()
+        if one.row == band.top and one.col == band.left and one.name.startswith(f"{band.name}.")
+    ]
+    assert len(held) == 10
+    end = max(one.address + one.length * (2 if one.dtype == "fp16" else 4) for one in held)
+    attrs = {**region.kernel.attrs, "bands": len(region.bands), "held_samples": in_flight}
+    place = Tiling(region.region.rows, region.compute_cols, "stationary")
+    counted = pair_footprint(region.kernel.dims, place, region.wafer, attrs)
+    data = float(counted.activations_bytes + counted.buffers_bytes)
+    assert data - 180 <= end <= data
+    assert made.batch.in_flight == in_flight

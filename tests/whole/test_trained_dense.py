@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -24,7 +24,6 @@ from wse_sim.whole.trained import trained_network
 from wse_sim.whole.trained.dense import TrainedDense
 from wse_sim.whole.trained.dense_shared import SharedProducts
 from wse_sim.whole.trained.rounds import regions_of, with_bundles
-from wse_sim.whole.trained.streamed_products import StreamedProducts
 
 
 class Layer(nn.Module):
@@ -193,13 +192,32 @@ def test_rows_share_an_activation_that_costs_much() -> None:
     region = region_alone(TrainedDense, plan, stage)
     products = region.products
     assert isinstance(products, SharedProducts)
-    shared = issued(region)
-    region.products = StreamedProducts(
-        **{field.name: getattr(products, field.name) for field in fields(products)}
+    assert issued(region) < 292 * products.tokens * products.outputs / 3
+
+
+@pytest.mark.parametrize("act", [nn.Identity, nn.ReLU, nn.GELU])
+@pytest.mark.parametrize("in_flight", [1, 3])
+def test_bytes_of_the_last_row_are_those_of_its_program(act: type[nn.Module], in_flight: int) -> None:
+    """The last buffer of the program's last row ends where the count says; a residual waits in two buffers, whatever is in
+    flight."""
+    model = nn.Sequential(Layer((12, 20), act(), bias=True, skip=True), nn.Linear(20, 4))
+    made = trained_network(
+        training_plan(model, (6, 12), 32, 2 * in_flight), 2 * in_flight, most_in_flight=in_flight
     )
-    alone = issued(region)
-    assert alone > 292 * products.tokens * products.outputs
-    assert shared < alone / 3
+    program, region = made.program, made.regions[-2]
+    assert isinstance(region, TrainedDense)
+    assert region.has_residual
+    products = region.products
+    held = [
+        one
+        for one in program.buffers.values()
+        if one.name.startswith(f"{region.name}.") and one.row == products.last and one.col >= products.left
+    ]
+    ends = [one.address + one.length * (2 if one.dtype == "fp16" else 4) for one in held]
+    assert max(ends) == products.last_row_bytes(in_flight)
+    size = 2 * products.tokens * products.outputs  # bytes of a sample
+    more = products.last_row_bytes(in_flight + 2) - products.last_row_bytes(in_flight)
+    assert more == (2 * size if act is nn.ReLU else 0)  # derivatives of a slow function stay on the rows
 
 
 @pytest.mark.slow

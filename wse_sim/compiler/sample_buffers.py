@@ -31,6 +31,7 @@ import numpy as np
 
 from wse_sim.graph import Kernel, KernelGraph, TensorKind
 from wse_sim.kernels.contract.family import Flow
+from wse_sim.kernels.contract.parameters import Attributes
 
 Edges = Sequence[tuple[str, str]]
 """Pairs (producer, consumer) of stage names."""
@@ -63,7 +64,8 @@ def samples_in_flight(groups: Sequence[Group], edges: Edges, training: bool) -> 
 
     In training these are the samples between their forward and their backward pass. At the steady pace a
     sample takes about one period at every barrier and ``1 / rows`` of one at other stages, forward and again
-    backward. So stage i stores ``2 d_i + 2`` samples, where d_i is the longest such path from i to the end.
+    backward. So stage i stores ``2 d_i + 2`` samples, where d_i is the longest such path from i to the end. A kernel may state another
+    number (`held_samples`).
     """
     if not training:
         return {group.name: 2 for group in groups}
@@ -76,7 +78,8 @@ def samples_in_flight(groups: Sequence[Group], edges: Edges, training: bool) -> 
         below[group.name] = delay[group.name] + max(
             (below.get(c, 0.0) for c in consumers[group.name]), default=0.0
         )
-    return {name: int(np.ceil(2 * depth)) + 2 for name, depth in below.items()}
+    stated = {group.name: Attributes.of(group.forward.attrs).held_samples for group in groups}
+    return {name: stated[name] or int(np.ceil(2 * depth)) + 2 for name, depth in below.items()}
 
 
 def stream_depth(groups: Sequence[Group], edges: Edges, training: bool) -> dict[tuple[str, str], int]:

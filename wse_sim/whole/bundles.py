@@ -31,6 +31,7 @@ from wse_sim.whole.regions.dense import Dense
 from wse_sim.whole.regions.leading_rows import JoinedRows
 from wse_sim.whole.regions.norm import NormRegion
 from wse_sim.whole.regions.pointwise import Pointwise
+from wse_sim.whole.room import fewest_bundles
 
 LATE = 1.01
 """A region is late if its program takes this multiple of its price: whole words round."""
@@ -90,6 +91,7 @@ def _choose(plan: PipelinedPlan, regions: Sequence[PlacedKernel], most: Mapping[
     # The plan of a program has no stage of the loss yet, and takes the same bundles.
     pace = max(stage.cycles_per_sample for stage in plan.stages if stage.kernels)
     streams = [*plan.streams, *plan.host_streams]
+    fewest = fewest_bundles(plan.graph, plan.wafer) if plan.graph.training else {}
     groups = []
     for tensors in _together(list(dict.fromkeys(stream.tensor for stream in streams)), regions):
         same = [stream for stream in streams if stream.tensor in tensors]
@@ -104,7 +106,9 @@ def _choose(plan: PipelinedPlan, regions: Sequence[PlacedKernel], most: Mapping[
                 f"tensor '{tensors[0]}' needs more than {limit} parallel streams, so that a receiving core has room for two samples "
                 "of its part, but there are no free routes; use a larger wafer or smaller images"
             )
-        groups.append((ends, spaced(sorted(allowed))))
+        least = max(fewest.get(tensor, 1) for tensor in tensors)
+        enough = [count for count in allowed if count >= least] or [max(allowed)]
+        groups.append((ends, spaced(sorted(enough))))
 
     def give(ends: Sequence[tuple[str, PlacedKernel]], count: int) -> float:
         """Set the number of bundles; return the cycles by which the regions at the ends exceed the pace."""

@@ -135,11 +135,17 @@ def trained_bundles(graph: KernelGraph) -> dict[str, int]:
         if kernel.family == "attention":
             bands, names = bands_of(graph, kernel, _splits_in_training), (*kernel.inputs, *kernel.outputs)
             found |= dict.fromkeys(names, bands if all(found[name] > 1 for name in names) else 1)
-    ties = [(*kernel.inputs[_adds(kernel) :], *kernel.outputs) for kernel in forward if _is_tied(kernel)]
+    ties = tied_in_training(graph)
     for _ in ties:  # one tie may follow from another
         for names in ties:
             found |= dict.fromkeys(names, min(found[name] for name in names))
     return found
+
+
+def tied_in_training(graph: KernelGraph) -> list[tuple[str, ...]]:
+    """Return groups of tensors that have the same number of bundles in training, by the kernels that tie them."""
+    forward = [kernel for kernel in graph.kernels if kernel.phase is Phase.FORWARD]
+    return [(*kernel.inputs[_adds(kernel) :], *kernel.outputs) for kernel in forward if _is_tied(kernel)]
 
 
 def trained_attributes(graph: KernelGraph) -> dict[str, dict[str, object]]:

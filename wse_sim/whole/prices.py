@@ -33,6 +33,7 @@ from wse_sim.whole.coverage import check_wafer, unsupported
 from wse_sim.whole.lower import is_laid, priced_graph, with_programs, without_program
 from wse_sim.whole.parallel_links import plain_priced
 from wse_sim.whole.regions import KINDS
+from wse_sim.whole.room import with_room
 from wse_sim.whole.trained.coverage import check_any
 from wse_sim.whole.trained.kinds import TRAINED
 from wse_sim.whole.trained.rounds import in_program_rounds, with_links_of_regions
@@ -40,6 +41,8 @@ from wse_sim.whole.trained.rounds import in_program_rounds, with_links_of_region
 Compiler = Callable[..., Plan | Infeasible]
 """Makes the plan of a graph, with the user's schedule or, as a second argument, another one."""
 ALTERNATING = "1f1b"
+MORE_SAMPLES = 4
+"""Times as many samples in flight for which regions have room in the next plan that is tried."""
 AUTO, COMPOSED, PLAIN = "auto", "composed", "plain"
 
 
@@ -126,7 +129,7 @@ def plan_with(
             check_any(with_programs(graph))
         except ModelError:  # the simulation states it
             return compiler(graph)
-        return _scheduled(graph, compiler, schedule)
+        return _scheduled(graph, wafer, compiler, schedule)
     if prices == PLAIN:
         return _noted(compiler(graph), _plain_note("prices=plain is set"))
     try:
@@ -157,12 +160,12 @@ def _composed(
         If the graph has no composed prices.
     """
     composed = composed_graph(graph)
-    found = _scheduled(composed.graph, compiler, schedule)
+    found = _scheduled(composed.graph, wafer, compiler, schedule)
     if isinstance(found, Infeasible) and found.unit == "bytes":
         sizer = sizer_for(composed.graph, wafer)
         if too_large := {group.forward.name for group, _ in sizer.too_large()} - {*composed.plain}:
             composed = composed_graph(graph, too_large)
-            found = _scheduled(composed.graph, compiler, schedule)
+            found = _scheduled(composed.graph, wafer, compiler, schedule)
     return composed, found
 
 
@@ -171,34 +174,52 @@ def _reason(told: WseError) -> str:
     return str(told).rpartition("; ")[0] or str(told)
 
 
-def _scheduled(graph: KernelGraph, compiler: Compiler, schedule: str | None) -> Plan | Infeasible:
+def _scheduled(
+    graph: KernelGraph, wafer: Wafer, compiler: Compiler, schedule: str | None
+) -> Plan | Infeasible:
     """Plan a laid graph; in training with the rounds of the network's program and a note, unless the user states a
     `schedule`.
 
-    Of the plan for alternating passes and the plan for rounds, the faster one in rounds is taken.
+    Of the plan for alternating passes and plans for rounds, with regions for more and more samples in flight, the one that
+    is fastest in rounds is taken.
     """
     if not graph.training or schedule is not None:
         return settled(graph, compiler)
-    found = compiler(graph, ALTERNATING)
+    if plain_priced(graph):  # no program of the complete model, so no rounds of it
+        found = compiler(graph, ALTERNATING)
+        return found if isinstance(found, Infeasible) else with_links_of_regions(expect(found, PipelinedPlan))
+    found = compiler(with_room(graph, wafer), ALTERNATING)
     if isinstance(found, Infeasible):
         return found
-    if plain_priced(graph):  # no program of the complete model, so no rounds of it
-        return with_links_of_regions(expect(found, PipelinedPlan))
     try:
         plan = in_program_rounds(expect(found, PipelinedPlan))
     except ModelError as told:
         why = f"the programs of the fabric, which train in rounds, do not fit this plan ({_reason(told)})"
         linked = with_links_of_regions(expect(found, PipelinedPlan))
         return _noted(linked, f"schedule: forward and backward passes alternate, because {why}")
-    other = compiler(graph, None)
-    if not isinstance(other, Infeasible):
-        with suppress(ModelError):
-            plan = min(plan, in_program_rounds(expect(other, PipelinedPlan)), key=step_cycles)
+    samples = 1
+    while True:
+        tried = _for_rounds(compiler(with_room(graph, wafer, samples), None))
+        if tried is not None and step_cycles(tried) < step_cycles(plan):
+            plan = tried
+        elif samples > 1:
+            break
+        samples = MORE_SAMPLES * max(samples, plan.round_samples)
+        if samples > plan.batch / plan.replicas:
+            break
     note = (
         f"schedule: rounds of {plan.round_samples} of {plan.batch} samples, all forward passes before the backward passes, as the programs "
         "of the fabric train; schedule=1f1b would alternate them"
     )
     return _noted(plan, note)
+
+
+def _for_rounds(found: Plan | Infeasible) -> PipelinedPlan | None:
+    """Return a plan in the rounds of its program; None if there is none."""
+    if not isinstance(found, Infeasible):
+        with suppress(ModelError):
+            return in_program_rounds(expect(found, PipelinedPlan))
+    return None
 
 
 def _plain_note(why: str) -> str:

@@ -54,6 +54,7 @@ SOFTMAX = softmax_vectors("scores")
 GRADIENT_SHAPES = {"y": Shape(MATRIX, "fp16"), "g": Shape(MATRIX), "statistic": Shape(ROW)}
 GRADIENT = gradient_vectors("y", "g")
 LEAST_ROWS = 2  # of one band
+SLOT_ELEMENTS, BUFFERS = 4, 10
 
 
 def pair_tile(tokens: int, tiling: Tiling, attrs: Attrs) -> tuple[Size, Size]:
@@ -87,15 +88,41 @@ def _parted(dims: Dims, tiling: Tiling, count: Count) -> tuple[Dims, Tiling]:
 
 def pair_footprint(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs) -> Footprint:
     """Return the bytes of a core: fp16 queries, keys and values of two samples, scores, weights and
-    results."""
+    results; in training those of :func:`collected_bytes`."""
     dims, tiling = in_band(dims, tiling, attrs)
     t, n = pair_tile(int(dims["q"]), tiling, attrs)
     width, scores = dims["heads"] * dims["d"], dims["heads"] * t * n
+    if AttentionAttributes.of(attrs).collected:
+        fixed, each = collected_bytes(dims, t, n, wafer, attrs)
+        held = 1.0 * max(1, AttentionAttributes.of(attrs).held_samples) * each
+        return Footprint(
+            activations_bytes=held, buffers_bytes=1.0 * fixed, code_bytes=wafer.kernel_code_bytes
+        )
     return Footprint(
         activations_bytes=2.0 * (2 * t * width + 4 * n * heads_of_keys(dims) * dims["d"]),
         buffers_bytes=10 * scores + 8.0 * t * width,
         code_bytes=wafer.kernel_code_bytes,
     )
+
+
+def collected_bytes(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Attrs) -> tuple[Size, Size]:
+    """Return the bytes of a core with `t` queries and `n` keys in training: those of the sample in process, with the gaps
+    before buffers that start in their bank, and those that each sample in flight adds.
+
+    In process are fp32 scores, a number per query and head, the causal mask, sums of results, of keys and of values, and
+    fp16 gradients of scores. In flight are fp16 queries, keys, values, gradients of results and weights.
+    """
+    heads, per_query, per_key = dims["heads"], dims["heads"] * dims["d"] * t, dims["heads"] * dims["d"] * n
+    scores = heads * t * n
+    wide = scores * (1 + AttentionAttributes.of(attrs).causal) + heads * t + per_query + 2 * per_key
+    held = [slot_elements(size) for size in (per_query, per_query, 2 * per_key, scores)]
+    gaps = BUFFERS * 2 * (wafer.sram_banks + 1)
+    return 4 * wide + 2 * scores + gaps, 2 * sum(held)
+
+
+def slot_elements(size: Size) -> Size:
+    """Return the elements from a sample's slot to the next: every slot starts in the bank of the first one."""
+    return SLOT_ELEMENTS * ceil_div(size, SLOT_ELEMENTS)
 
 
 def pair_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, attrs: Attrs) -> Cost:
@@ -109,8 +136,12 @@ def pair_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, attrs: Att
         if stated.bands % count or count < stated.least_bundles:
             continue
         band = _parted(dims, tiling, count)
+        fixed, each = collected_bytes(band[0], *pair_tile(int(dims["q"]), band[1], attrs), wafer, attrs)
+        has_room = (
+            fixed + max(1, stated.held_samples) * each + wafer.kernel_code_bytes <= wafer.sram_usable_bytes
+        )
         passes = {one: _band_cost(*band, wafer, one, attrs) for one in (Phase.FORWARD, Phase.INPUT_GRADIENT)}
-        is_possible = (count == 1) | (tiling.rows >= LEAST_ROWS * count)
+        is_possible = has_room & ((count == 1) | (tiling.rows >= LEAST_ROWS * count))
         total = np.where(is_possible, sum(one.total - one.idle for one in passes.values()), np.inf)
         is_less = total < least
         found, least = found.replaced(is_less, passes[phase]), np.minimum(total, least)

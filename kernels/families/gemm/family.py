@@ -144,9 +144,16 @@ class Gemm(WeightProduct):
         return replace(lay, more_colors=3 if np.max(dims["m"]) > 1 else 0)
 
     def store_bytes(self, dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs = NONE) -> Size:
-        """Return the bytes of the store of a residual next to the rows that finish outputs."""
+        """Return the bytes of the store of a residual next to the rows that finish outputs; in training of the last row, or
+        of a core that has the inputs of a row."""
         stated = GemmAttributes.of(attrs)
-        is_kept = "residual" in fused_forward(attrs, Phase.FORWARD) and not stated.trained_rows
+        if stated.trained_rows and tiling.mapping == "stationary":
+            least = Streams(max(1, stated.least_bundles), max(1, stated.least_results))
+            inner = replace(tiling, rows=np.maximum(1, tiling.rows - 1))
+            return replace(_trained_layer(dims, inner, wafer, attrs), streams=least).held_bytes(
+                max(1, stated.held_samples)
+            )
+        is_kept = "residual" in fused_forward(attrs, Phase.FORWARD)
         if not is_kept or product_lay(attrs).takes_over != "rows":
             return 0
         if not stated.word_rows:
@@ -272,17 +279,30 @@ def trained_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, A
     layer = trained_layer(dims, tiling, wafer, attrs, phase)
     if phase is Phase.WEIGHT_GRADIENT:
         return layer.weight_gradient_cost()
-    return layer.input_gradient_cost() if phase is Phase.INPUT_GRADIENT else layer.forward_cost()
+    if phase is Phase.INPUT_GRADIENT:
+        return layer.input_gradient_cost()
+    return layer.forward_cost() + Cost(stalled_input=np.where(layer.has_room, 0.0, np.inf))
 
 
 def trained_layer(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs, phase: Phase) -> TrainedRows:
     """Return the layer that has a kernel as one of its passes, with its streams."""
+    stated = GemmAttributes.of(attrs)
+    layer = _trained_layer(dims, tiling, wafer, attrs, phase)
+    most = Streams(max(1, stated.most_bundles), max(1, stated.most_results))
+    least = Streams(max(1, stated.least_bundles), max(1, stated.least_results))
+    return replace(layer, streams=most) if stated.has_links else layer.with_streams(least, most)
+
+
+def _trained_layer(
+    dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs, phase: Phase = Phase.FORWARD
+) -> TrainedRows:
+    """Return the same with one stream of its inputs and one of its results."""
     stated, (m, k, n) = GemmAttributes.of(attrs), (dims[name] for name in "mkn")
     tokens, inputs, outputs = {
         Phase.WEIGHT_GRADIENT: (k, m, n), Phase.INPUT_GRADIENT: (m, n, k),
     }.get(phase, (m, k, n))  # fmt: skip
     count, where = stated.layers, part_of(tiling, stated.layers)
-    layer = TrainedRows(
+    return TrainedRows(
         tokens,
         inputs,
         ceil_div(outputs, count),
@@ -293,8 +313,6 @@ def trained_layer(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs, phase:
         layers=count,
         readers=stated.readers,
     )
-    most = max(1, stated.most_bundles), max(1, stated.most_results)
-    return replace(layer, streams=Streams(*most)) if stated.has_links else layer.with_streams(*most)
 
 
 def grid_tile(dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any, Any]:

@@ -42,6 +42,7 @@ from wse_sim.whole.regions.shared_color import (
 
 STORES = 3  # cores in which an early operand waits at most
 LAST_SLOTS, CORE_SLOTS = 2, 1  # samples in the store that deals them out; those that cores take in ahead
+FP16_BYTES = 2
 STORE, HAND_ON = 1, 2  # microthreads of a store
 MOST_OPERANDS = 5  # from regions: each has a microthread, and one sends
 ORDERED = ("sub", "div")
@@ -237,7 +238,13 @@ class PointwisePlace(PlacedKernel):
         ahead."""
         if not self.waits(tensor):
             return None
-        return CORE_SLOTS + LAST_SLOTS + RELAY_SLOTS * (len(self.stores[tensor]) - 1)
+        return CORE_SLOTS + LAST_SLOTS + self.relay_slots * (len(self.stores[tensor]) - 1)
+
+    @property
+    def relay_slots(self) -> int:
+        """Samples in a store that forwards them: two if a core has no room for three."""
+        room = self.wafer.sram_usable_bytes - self.wafer.kernel_code_bytes
+        return RELAY_SLOTS if RELAY_SLOTS * FP16_BYTES * self.elements <= room else LAST_SLOTS
 
     def ahead_cycles(self) -> float:
         """Return the cycles to receive all operands but the last."""
@@ -361,11 +368,12 @@ class PointwisePlace(PlacedKernel):
         `colors` bring a sample to each of them. The first store deals before it receives, because its words
         share links with other operands; incoming words wait meanwhile.
         """
+        is_relay = self.relay_slots == RELAY_SLOTS
         for i, cell in enumerate(cells):
             store = b.core_class(f"{self.name} store {cell}")
             slots = [
                 b.buffer(f"{self.name}.slot{cell} {turn}", self.elements, "fp16", cell)
-                for turn in range(RELAY_SLOTS if i else 2)
+                for turn in range(self.relay_slots if i else LAST_SLOTS)
             ]
 
             def receive(turn: int, store: CoreClass = store, slots: list[Buffer] = slots, i: int = i) -> None:
@@ -383,19 +391,24 @@ class PointwisePlace(PlacedKernel):
                 turn: int, store: CoreClass = store, slots: list[Buffer] = slots, i: int = i
             ) -> None:
                 slot = slots[turn]
-                if i:
+                if i and is_relay:
                     out = fabric_out(colors[i - 1])
                     store.mov(out, slot.dsd(), dtype="fp16", wire="fp16x4", start="none", thread=HAND_ON)
+                elif i:
+                    store.mov(
+                        fabric_out(colors[i - 1]), slot.dsd(), dtype="fp16", wire="fp16x4", start="none"
+                    )
                 else:
                     self.deal(store, feed, slot)
 
-            if i:
+            if i and is_relay:
                 relay(store, samples, receive, hand_out, (STORE, HAND_ON))
+            else:
+                alternate(store, samples, receive, hand_out, (STORE,))
+            if i:
                 onward = direction(cell, cells[i - 1])
                 b.route(colors[i - 1], cell, rx="R", tx=onward)
                 b.route(colors[i - 1], cells[i - 1], rx=BACK[onward], tx="R")
-            else:
-                alternate(store, samples, receive, hand_out, (STORE,))
             b.place(store, cell)
 
     # ---- values ------------------------------------------------------------------------------------------------------

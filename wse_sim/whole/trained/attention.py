@@ -39,7 +39,6 @@ import numpy as np
 from wse_sim.compiler.plan import Stage
 from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass
-from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.line_stages import Lines, RowLayout, Shape, Sharing, Vector
@@ -49,6 +48,7 @@ from wse_sim.kernels.families.attention.pairs import (
     GRADIENT_SHAPES,
     SHAPES,
     SOFTMAX,
+    collected_bytes,
 )
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.attention_pairs import (
@@ -62,15 +62,15 @@ from wse_sim.whole.regions.attention_pairs import (
 )
 from wse_sim.whole.regions.contract import Floats, Inlet, IntArray, refused
 from wse_sim.whole.regions.shared_color import deal, receive_all, route_senders, route_takers
+from wse_sim.whole.room import room_bytes
 from wse_sim.whole.trained.collectors import Collected, write_collectors
-from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, TrainedKind, TrainedPorts, beyond
+from wse_sim.whole.trained.contract import Batch, TrainedKind, TrainedPorts, beyond
 from wse_sim.whole.trained.slots import Slotted, Turn
 
 QUERY, KEY, VALUES = range(3)  # operands
 MAXIMUM, SUM, SHARED = 2, 7, 2  # positions of the collectives among the instructions of softmax and gradient
 TAKE, DOWN = 3, 4  # microthreads: sums of a row that come back, sums of dk and dv
 BESIDE = 2  # moving columns in use: inlets, collectors
-FP16_BYTES, FP32_BYTES = 2, 4
 ALONE = Sharing(1, (), 0, 0)  # collectives are written here, around other work
 
 
@@ -163,15 +163,12 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
         return f"queries, keys, values and scores of a sample: {beyond(fixed + each, room)}"
 
     @property
-    def _bytes(self) -> tuple[int, int, float]:
+    def _bytes(self) -> tuple[int, int, int]:
         """Bytes of a compute core: fixed ones, those of each sample in flight, and the limit of both together."""
-        a, b, s = self.query_elements, self.key_elements, self.pairs
-        numbers = (
-            FP32_BYTES * (a + 2 * b + s * (1 + self.is_causal) + self.heads * self.queries) + FP16_BYTES * s
+        fixed, each = collected_bytes(
+            self.kernel.dims, self.queries, self.keys, self.wafer, self.kernel.attrs
         )
-        slots = FP16_BYTES * sum(map(Slotted.pitch, (a, a, 2 * b, s)))
-        room = HELD_FRACTION * FabricConfig.from_wafer(self.wafer).sram_usable_bytes
-        return numbers, slots, room
+        return int(fixed), int(each), room_bytes(self.wafer)
 
     def _declare(self, b: Builder, slots: int) -> None:
         cells = (self.rows, self.columns)
@@ -194,7 +191,11 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
             numbers("scores", s, 0),
             numbers("statistic", self.heads * self.queries, 2),
         )
-        self.mask, self.out, self.dkv = numbers("mask", s, 2), numbers("out", a, 0), numbers("dkv", 2 * n, 2)
+        self.mask, self.out, self.dkv = (
+            numbers("mask", s if self.is_causal else 1, 2),
+            numbers("out", a, 0),
+            numbers("dkv", 2 * n, 2),
+        )
         self.ds = b.buffer(f"{self.name}.ds", s, "fp16", cells, bank=0)
 
     # ---- program ---------------------------------------------------------------------------------------------------

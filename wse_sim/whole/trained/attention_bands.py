@@ -13,6 +13,7 @@ from wse_sim.fabric.format.builder import Builder
 from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.contract.family import Tiling
+from wse_sim.kernels.families.attention.attributes import AttentionAttributes
 from wse_sim.kernels.families.attention.pairs import pair_cost
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.attention import PORTS
@@ -35,6 +36,13 @@ class TrainedBandedAttention(InBands[TrainedAttention], TrainedAttention):
     def band(self, kernel: Kernel, stage: Stage) -> TrainedAttention:
         """Return the region of one band."""
         return TrainedAttention(self.graph, kernel, stage, self.wafer, self.needs)
+
+    def splits(self, tensor: str) -> tuple[int, ...]:
+        """Return the numbers of bands with room for the stated samples in flight, or else for one."""
+        most = {count: min(band.most_in_flight() for band in bands) for count, bands in self._ways.items()}
+        held = AttentionAttributes.of(self.kernel.attrs).held_samples
+        enough = [tuple(count for count in most if most[count] >= samples) for samples in (held, 1)]
+        return enough[0] or enough[1] or tuple(most)
 
     def extent(self) -> tuple[int, int]:
         """Return the rows from the first to the last with pairs, and the columns."""

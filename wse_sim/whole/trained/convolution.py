@@ -32,7 +32,7 @@ from wse_sim.whole.regions.convolution import Convolution
 from wse_sim.whole.regions.fused_work import items_of
 from wse_sim.whole.regions.shared_color import deal, route_takers
 from wse_sim.whole.regions.windows import Part, Unfolding, Windows
-from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, TrainedKind, TrainedPorts
+from wse_sim.whole.trained.contract import Batch, TrainedKind, TrainedPorts
 from wse_sim.whole.trained.image_gradient import Folding, FoldingCores
 from wse_sim.whole.trained.pixels import PixelProducts
 from wse_sim.whole.trained.products import OWN_COLORS
@@ -201,9 +201,7 @@ class TrainedConvolution(TrainedKind):
         usable = FabricConfig.from_wafer(self.wafer).sram_usable_bytes
         passing = self.folding.held_bytes if self.has_dx else 0
         held = int((usable - passing - INSTRUCTION_BYTES) // (2 * self._image))
-        left = min(HELD_FRACTION * usable, usable - self.wafer.kernel_code_bytes - self.products.rest_bytes)
-        of_last = self.products.held_bytes(1)
-        return max(0, min(held, int(left // of_last)) if of_last else held)
+        return max(0, min(held, self.products.most_in_flight(int(usable - self.wafer.kernel_code_bytes))))
 
     @property
     def _image(self) -> int:

@@ -43,7 +43,7 @@ from wse_sim.whole.regions.contract import PAIR, Inlet, links_between, part_of, 
 from wse_sim.whole.regions.dense import Dense
 from wse_sim.whole.regions.fused_work import items_of
 from wse_sim.whole.regions.shared_color import route_senders
-from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, Floats, TrainedKind, TrainedPorts, beyond
+from wse_sim.whole.trained.contract import Batch, Floats, TrainedKind, TrainedPorts, beyond
 from wse_sim.whole.trained.dense_inlets import RECEIVERS, Beside
 from wse_sim.whole.trained.dense_shared import products_for
 from wse_sim.whole.trained.products import OWN_COLORS
@@ -231,13 +231,28 @@ class TrainedDense(TrainedKind):
 
     def splits(self, tensor: str) -> Sequence[int]:
         """Return the numbers of bundles: up to those that the price counts, each with a row or a column."""
+        if tensor != self.kernel.inputs[0]:
+            return self._splits_of_results
         stated = GemmAttributes.of(self.kernel.attrs)
-        if tensor == self.kernel.inputs[0]:
-            most = min(stated.most_bundles, self.region.rows - 2, self.inputs // PAIR)
-        else:
-            most = min(stated.most_results, self.compute_cols, self.features // PAIR)
-            most *= self.region.rows > 2
-        return range(1, max(1, most) + 1)
+        return range(1, max(1, min(stated.most_bundles, self.region.rows - 2, self.inputs // PAIR)) + 1)
+
+    @cached_property
+    def _splits_of_results(self) -> Sequence[int]:
+        """Numbers of bundles of the result for which the last row has room for the stated samples in flight, or else for
+        one."""
+        stated = GemmAttributes.of(self.kernel.attrs)
+        most = min(stated.most_results, self.compute_cols, self.features // PAIR) * (self.region.rows > 2)
+        counts, rows = range(1, max(1, most) + 1), self.rows_with_gradients
+        need = [
+            [count for count in counts if self._has_room(rows, count, samples)]
+            for samples in (max(1, stated.held_samples), 1)
+        ]
+        return need[0] or need[1] or counts
+
+    def _has_room(self, rows: TrainedRows, given: int, samples: int) -> bool:
+        """Return whether a layer has room for some samples in flight if its result has `given` bundles."""
+        parted = dataclasses.replace(rows, streams=Streams(rows.streams.inputs, given))
+        return bool(parted.held_bytes(samples) <= self._usable)
 
     @property
     def tied(self) -> tuple[str, ...]:
@@ -273,10 +288,12 @@ class TrainedDense(TrainedKind):
     def most_in_flight(self) -> int:
         """Return the samples in flight: limited by the memory of inlets and last row; 0 if the core that buffers the
         residual has no room for one."""
-        most = self._usable // (FP16_BYTES * self.tokens * max(self.products.inputs))
-        if of_last := self.products.held_bytes(1):
-            most = min(most, self._usable // of_last)
-        return int(most) if self._slots or not self.has_residual else 0
+        products, limit = self.products, self._usable
+        bundle = int(ceil_div(self.inputs, self._heard)) + PAIR
+        each, passing = FP16_BYTES * max(products.inputs), FP16_BYTES * bundle
+        held = (limit - passing - 2 * each) // (self.tokens * each)
+        most = max(0, min(held, products.most_in_flight(limit)))
+        return most if self._slots or not self.has_residual else 0
 
     @property
     def too_large(self) -> str:
@@ -287,8 +304,10 @@ class TrainedDense(TrainedKind):
         return f"a sample of the residual '{self.kernel.inputs[1]}': {beyond(need, self._usable)}"
 
     @property
-    def _usable(self) -> float:
-        return HELD_FRACTION * FabricConfig.from_wafer(self.wafer).sram_usable_bytes
+    def _usable(self) -> int:
+        """Bytes of a core without its instructions."""
+        usable = FabricConfig.from_wafer(self.wafer).sram_usable_bytes
+        return int(usable - self.wafer.kernel_code_bytes)
 
     @property
     def _slots(self) -> int:

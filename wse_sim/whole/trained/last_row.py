@@ -24,9 +24,11 @@ from wse_sim.whole.trained.contract import Batch
 
 # Microthreads: sums or gradients arrive, gradients go up, outputs leave, a residual arrives.
 TAKE, CAST, SEND, ADDED = 1, 2, 3, 4
+MANY = 1 << 20  # samples: more than any batch
 MOST_PARTS = 7  # of a sample
 LEAST_PART = 64  # elements: starts of instructions cost as much
 VECTOR = 4  # fp16 elements
+FP16_BYTES, WORD_BYTES = 2, 4
 BANK_WORDS = 4  # fp32 words over all banks of a core
 
 
@@ -101,10 +103,8 @@ class LastRow:
 
     @property
     def slopes(self) -> Slopes | None:
-        """The derivative that is stored for all samples in flight; that of a lone ReLU is computed from the
-        outputs."""
-        wanted = self.activation is not None and self.finishing
-        return Slopes(self.activation, self.wafer) if wanted and self.activation else None
+        """The derivative that is stored for all samples in flight."""
+        return None if self.activation is None else Slopes(self.activation, self.wafer)
 
     @property
     def last(self) -> int:
@@ -150,14 +150,10 @@ class LastRow:
         return self.sums[len(self.inputs) % 2]
 
     @property
-    def keeps_outputs(self) -> bool:
-        """Whether the outputs of all samples in flight are stored, for the derivative of ReLU."""
-        return not self.finishing
-
-    @property
-    def outs_size(self) -> int:
-        """Elements of each of two output buffers, if outputs are not stored."""
-        return self.tokens * self.outputs
+    def waiting(self) -> int:
+        """Tokens whose outputs, or residuals, wait in each of two buffers: a sample, or a group if nothing finishes all
+        tokens of a sample at once."""
+        return self.tokens if self.finishing else self.tokens_at_once
 
     @property
     def tokens_at_once(self) -> int:
@@ -166,8 +162,40 @@ class LastRow:
 
     @property
     def tokens_summed(self) -> int:
-        """Tokens over which the bias gradient is summed at the end of a batch."""
+        """Tokens whose gradients wait in each of two buffers, and over which the bias gradient is summed at the end of a
+        batch."""
         return self.tokens_at_once
+
+    def last_row_buffers(self, in_flight: int) -> dict[str, tuple[int, str, int]]:
+        """Return elements, type and bank of every buffer of a core of the last row, by name."""
+        v = self.outputs
+        found = {f"out{i}": (self.waiting * v, "fp16", 0) for i in (0, 1)}
+        found |= {f"taken{i}": (self.tokens_summed * v, "fp16", 0) for i in (0, 1)}
+        if self.slopes is not None:
+            found["slope"] = in_flight * self.tokens * v, "fp16", 2
+        if self.has_residual:
+            found |= {f"added{i}": (self.waiting * v, "fp16", 2) for i in (0, 1)}
+        if self.has_bias:
+            found |= {"one": (1, "fp16", 2), "sum": (v, "fp32", 0)}
+            found["sums of tokens"] = self.tokens_summed * v, "fp32", 2
+        return found
+
+    def last_row_bytes(self, in_flight: int) -> int:
+        """Return the bytes of a core of the last row, with the gaps before buffers that start in their bank."""
+        end = 0
+        for length, dtype, bank in self.last_row_buffers(in_flight).values():
+            end += -end % WORD_BYTES
+            end += FP16_BYTES * ((bank - end // FP16_BYTES) % self.wafer.sram_banks)
+            end += length * (FP16_BYTES if dtype == "fp16" else WORD_BYTES)
+        return end
+
+    def most_in_flight(self, limit_bytes: int) -> int:
+        """Return the samples in flight whose derivatives fit on a core of the last row, at most :data:`MANY`; 0 if what it
+        has besides does not fit."""
+        each = self.last_row_bytes(2) - self.last_row_bytes(1)
+        if self.last_row_bytes(1) > limit_bytes or not each:
+            return MANY * (self.last_row_bytes(1) <= limit_bytes)
+        return min(MANY, 1 + (limit_bytes - self.last_row_bytes(1)) // each)
 
     # ---- program ---------------------------------------------------------------------------------------------------
 
@@ -176,29 +204,17 @@ class LastRow:
         self.sums, self.cast = sums, cast
 
     def _declare_last(self, b: Builder, batch: Batch) -> None:
-        end, v, size = (self.last, self.columns), self.outputs, self.tokens * self.outputs
-
-        def over(name: str, length: int, dtype: str, bank: int) -> Buffer:
-            return b.buffer(f"{self.name}.{name}", length, dtype, end, bank=bank)
-
-        self.pitch = BANK_WORDS * ceil_div(size, BANK_WORDS)  # of what is read next to other vectors
-        held = batch.in_flight * self.pitch
-        if not self.keeps_outputs:
-            self.outs = [over(f"out{i}", self.outs_size, "fp16", 0) for i in (0, 1)]
-        else:
-            self.out = over("out", batch.in_flight * size, "fp16", 0)
-        self.taken = [over(f"taken{i}", size, "fp16", 0) for i in (0, 1)]
-        if self.slopes is not None:
-            self.slope = over("slope", held, "fp16", 2)
-            banks = enumerate(self.slopes.scratch)
-            self.scratch = [over(f"scratch{i}", size, "fp32", bank) for i, bank in banks]
-        elif self.activation:
-            self.slope = over("slope", size // self.parts, "fp16", 2)
+        where = self.last, self.columns
+        held = self.last_row = {
+            name: b.buffer(f"{self.name}.{name}", length, dtype, where, bank=bank)
+            for name, (length, dtype, bank) in self.last_row_buffers(batch.in_flight).items()
+        }
+        self.outs, self.taken = ([held[f"{name}{i}"] for i in (0, 1)] for name in ("out", "taken"))
         if self.has_residual:
-            self.added = over("added", held, "fp16", 2)
+            self.added = [held[f"added{i}"] for i in (0, 1)]
         if self.has_bias:
-            self.one, self.sum = over("one", 1, "fp16", 2), over("sum", v, "fp32", 0)
-            self.sums_of_tokens = over("sums of tokens", self.tokens_summed * v, "fp32", 2)
+            self.one, self.sum = held["one"], held["sum"]
+            self.sums_of_tokens = held["sums of tokens"]
 
     def _last(
         self, core: CoreClass, ends: tuple[int, int | None], sent: int, advance: str | None, batch: Batch
@@ -231,41 +247,35 @@ class LastRow:
         else:
             core.mov(result, above, **how)
 
-    def _expect(self, core: CoreClass, slot: int, step: int) -> None:
-        """Start to receive the residual of a sample, during the work on the one before."""
+    def _expect(self, core: CoreClass, turn: int) -> None:
+        """Start to receive the residual of a group of tokens, or of a sample, during the work on the one before."""
         if self.has_residual:
-            receive_all(core, self.deal, self._slot(self.added, slot, step), ADDED)
-
-    def _slot(self, held: Buffer, slot: int, step: int) -> Operand:
-        """Return the elements of one sample; the loop over samples advances `step` slots."""
-        return held.dsd(slot * self.pitch, self.tokens * self.outputs, step=step * self.pitch)
+            receive_all(core, self.deal, self.added[turn].dsd(), ADDED)
 
     def _all_tokens(self, core: CoreClass, out: int, leaving: Leaving, d: int) -> None:
         """Write the forward pass of d samples: a token leaves while the sums of the next one arrive."""
-        v, size = self.outputs, self.tokens * self.outputs
+        v, size = self.outputs, self.tokens_at_once * self.outputs
 
-        def sample(first: int, step: int, *, more: bool) -> None:
-            if self.has_residual:
-                core.join(ADDED)
-                if more:
-                    self._expect(core, first + 1, step)
-            with core.loop(self.tokens):
-                result = self.out.dsd(first * size, v, step=v, outer_step=step * size)
+        def group(turn: int, number: int, step: int, *, more: bool = True) -> None:
+            core.join(ADDED)
+            if more:
+                self._expect(core, 1 - turn)
+            with core.loop(self.tokens_at_once):
                 added = None
                 if self.has_residual:
-                    added = self.added.dsd(first * self.pitch, v, step=v, outer_step=step * self.pitch)
-                self._arrive(core, result, added)
-                leaving.token(out, self.out, first * size, step * size)
+                    added = self.added[turn].dsd(0, v, step=v)
+                self._arrive(core, self.outs[turn].dsd(0, v, step=v), added)
+                leaving.token(out, self.outs[turn], 0, 0)
+            if self.slopes is not None:
+                slope = self.last_row["slope"].dsd(number * size, size, step=step * size)
+                period = round(1000 / self.wafer.max_fp16_per_cycle)
+                value = self.outs[turn].dsd(0, size)
+                core.map(Fn.STEP, slope, value, dtype="fp16", period=period, start="loaded")
 
-        self._expect(core, 0, 0)
-        if not self.has_residual:
-            with core.loop(d):
-                sample(0, 1, more=False)
-        else:
-            if d > 1:
-                with core.loop(d - 1):
-                    sample(0, 1, more=True)
-            sample(d - 1, 0, more=False)
+        count = d * self.tokens // self.tokens_at_once
+        self._expect(core, 0)
+        in_pairs(core, count - 1, group)
+        group((count - 1) % 2, count - 1, 0, more=False)
         core.join(SEND)
 
     def _all_samples(self, core: CoreClass, out: int, leaving: Leaving, d: int) -> None:
@@ -275,9 +285,9 @@ class LastRow:
         next one.
         """
 
-        def arrive(turn: int, slot: int, step: int) -> None:
+        def arrive(turn: int) -> None:
             core.join(ADDED)
-            added = self._slot(self.added, slot, step) if self.arriving == "residual" else None
+            added = self.added[turn].dsd() if self.arriving == "residual" else None
             self._arrive(core, self.outs[turn].dsd(), added, TAKE)
 
         def finish(turn: int, slot: int, step: int) -> None:
@@ -286,33 +296,33 @@ class LastRow:
                 self._emit_slope(core, value, slot, step, is_done=True)
             for item in self.finishing:
                 if item == "residual":
-                    core.add(value, value, self._slot(self.added, slot, step), dtype="fp16")
+                    core.add(value, value, self.added[turn].dsd(), dtype="fp16")
                 else:
                     self._emit_slope(core, value, slot, step, is_done=False)
 
         def sample(turn: int, slot: int, step: int, *, more: bool = True) -> None:
             if more:
-                self._expect(core, slot + 1, step)
+                self._expect(core, 1 - turn)
             core.join(TAKE)
             if more and not self.has_residual:
-                arrive(1 - turn, slot + 1, step)
+                arrive(1 - turn)
             finish(turn, slot, step)
             with core.loop(self.tokens):
                 leaving.token(out, self.outs[turn], 0, 0)
             if more and self.has_residual:
-                arrive(1 - turn, slot + 1, step)
+                arrive(1 - turn)
             core.join(SEND)
 
-        self._expect(core, 0, 0)
-        arrive(0, 0, 0)
+        self._expect(core, 0)
+        arrive(0)
         in_pairs(core, d - 1, sample)
         sample((d - 1) % 2, d - 1, 0, more=False)
 
     def _emit_slope(self, core: CoreClass, value: Operand, slot: int, step: int, *, is_done: bool) -> None:
         if self.slopes is not None:
-            slope = self._slot(self.slope, slot, step)
-            scratch = [part.dsd() for part in self.scratch]
-            self.slopes.emit(core, value, slope, scratch, is_done=is_done)
+            size = self.tokens * self.outputs
+            slope = self.last_row["slope"].dsd(slot * size, size, step=step * size)
+            self.slopes.emit(core, value, slope, (), is_done=is_done)
 
     def _all_gradients(self, core: CoreClass, leaving: Leaving, d: int) -> None:
         """Write the backward pass of d samples, part by part: while one part goes up, the next arrives."""
@@ -320,11 +330,11 @@ class LastRow:
         part = size // parts
 
         def arrive(turn: int, i: int, slot: int, step: int) -> None:
-            target, first = self.taken[turn].dsd(i * part, part), slot * self.pitch + i * part
+            target, first = self.taken[turn].dsd(i * part, part), slot * size + i * part
             if self.slopes is None:
                 receive_all(core, self.deal, target, TAKE)
             else:
-                slope = self.slope.dsd(first, part, step=step * self.pitch)
+                slope = self.last_row["slope"].dsd(first, part, step=step * size)
                 core.mul(
                     target,
                     fabric_in(self.deal),
@@ -346,8 +356,6 @@ class LastRow:
                     arrive(turn, i + 1, slot, step)
                 elif parts > 1 and more:
                     arrive(1 - turn, 0, slot + 1, step)
-                if self.activation and self.slopes is None:
-                    self._meet_slope(core, self.taken[turn], i * part, slot * size + i * part, step * size)
                 if leaving.beside is not None:
                     with core.loop(self.tokens // parts):
                         leaving.token(leaving.beside, self.taken[turn], i * part, 0)
@@ -373,14 +381,6 @@ class LastRow:
         # Each part starts at a SIMD vector boundary.
         found = [n for n in range(1, MOST_PARTS + 1) if self.tokens % n == 0 and size // n % VECTOR == 0]
         return max((n for n in found if size // n >= LEAST_PART), default=1)
-
-    def _meet_slope(self, core: CoreClass, taken: Buffer, first: int, result: int, step: int) -> None:
-        """Multiply the gradients of a part of a sample by the derivative of ReLU."""
-        count = self.tokens // self.parts * self.outputs
-        here, slope = taken.dsd(first, count), self.slope.dsd(0, count)
-        period = round(1000 / self.wafer.max_fp16_per_cycle)
-        core.map(Fn.STEP, slope, self.out.dsd(result, count, step=step), dtype="fp16", period=period)
-        core.mul(here, here, slope, dtype="fp16")
 
 
 @dataclass(frozen=True)

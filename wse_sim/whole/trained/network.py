@@ -44,6 +44,7 @@ from wse_sim.whole.network import (
 )
 from wse_sim.whole.paths import BACK, SHARED, Cell, Grid, direction
 from wse_sim.whole.regions.contract import PAIR, divisor, part_of, stream_order, token_words
+from wse_sim.whole.room import fewest_bundles
 from wse_sim.whole.stream_routes import (
     Controls,
     Cycles,
@@ -60,7 +61,7 @@ from wse_sim.whole.trained.coverage import check_trained
 from wse_sim.whole.trained.loss import LossPlace, core_counts, place_loss
 from wse_sim.whole.trained.loss_row import check_loss, mean_of
 from wse_sim.whole.trained.order import SentGradient, by_tensor, gradients_of
-from wse_sim.whole.trained.rounds import most_of, regions_of
+from wse_sim.whole.trained.rounds import most_of_all, regions_of
 from wse_sim.whole.trained.sums import MOST_STORES, write_store, write_sum
 from wse_sim.whole.trees import Tree, Way, cheapest_way, way_cost
 
@@ -256,26 +257,27 @@ def _with_routes(
     plan: PipelinedPlan, loss: str, samples: int, most_in_flight: int | None
 ) -> tuple[tuple[TrainedKind, ...], _Laid, int]:
     """Return the regions with the bundles that the pace needs, their routes, and the samples that all of them can store;
-    while a tensor has no route, all tensors have half as many bundles.
+    while a tensor has no route, all tensors have half as many bundles, but not fewer than their cores have room for.
 
     Raises
     ------
     ModelError
-        If one bundle of each tensor is too many.
+        If the fewest bundles that cores have room for are too many.
     """
-    most: dict[str, int] = {}
+    most, least = dict[str, int](), fewest_bundles(plan.graph, plan.wafer)
     while True:
         regions = regions_of(plan, plan.stages, most)
-        fit = min(most_of(region) for region in regions)
+        fit = most_of_all(plan, regions)
         fit = fit if most_in_flight is None else min(fit, most_in_flight)
         counts = _loss_cores(plan, regions, loss, divisor(samples, fit))
         try:
             return regions, _laid(plan, regions, counts), fit
         except ModelError:
-            several = {name: count for one in regions for name, count in one.bundles.items() if count > 1}
+            chosen = {name: count for one in regions for name, count in one.bundles.items()}
+            several = {name: count for name, count in chosen.items() if count > least.get(name, 1)}
             if not several:
                 raise
-            most = {name: max(1, count // 2) for name, count in several.items()}
+            most = {name: max(least.get(name, 1), count // 2) for name, count in chosen.items()}
 
 
 def _loss_cores(plan: PipelinedPlan, regions: Sequence[TrainedKind], loss: str, in_flight: int) -> list[int]:

@@ -19,8 +19,6 @@ from wse_sim.whole.trained.last_row import Leaving
 from wse_sim.whole.trained.products import Products
 from wse_sim.whole.trained.streamed_products import StreamedProducts
 
-FILLING = 64
-"""Largest padding in bytes between buffers, which start in their assigned bank."""
 GROUP = 16
 """Least elements per instruction for derivatives; meanwhile the sums of fewer elements wait in the queues
 above."""
@@ -39,21 +37,6 @@ class PixelProducts(StreamedProducts):
     def tokens_summed(self) -> int:
         """All pixels: the gradients of an image are added at once."""
         return self.tokens
-
-    @property
-    def outs_size(self) -> int:
-        """Elements of a group."""
-        return self._group
-
-    @property
-    def rest_bytes(self) -> int:
-        """Bytes of a last-row core besides samples in flight: two images of gradients, two groups of outputs,
-        sums for the bias."""
-        size = self.tokens * self.outputs
-        fp16, fp32 = 2, 4
-        return (
-            2 * fp16 * (size + self._group) + self.has_bias * (fp32 * (size + self.outputs) + fp32) + FILLING
-        )
 
     def _back(self, core: CoreClass, row: int, west: Callable[[int], None], d: int) -> None:
         Products._back(self, core, row, west, d)

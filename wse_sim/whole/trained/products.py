@@ -253,8 +253,3 @@ class Products(LastRow):
     def bias_of(self, held: Floats) -> Floats:
         """Return the bias (N,) from the first row."""
         return held.reshape(-1)[self.places]
-
-    def held_bytes(self, in_flight: int) -> float:
-        """Return the bytes of samples in flight on a core of the last row."""
-        each = 2.0 * self.tokens * self.outputs
-        return in_flight * each * (self.keeps_outputs + (self.slopes is not None) + self.has_residual)

@@ -27,6 +27,7 @@ from wse_sim.whole.network import leaving_of
 from wse_sim.whole.parallel_links import TRAINED_AS_ONE, plain_priced
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import divisor
+from wse_sim.whole.room import check_room
 from wse_sim.whole.stream_routes import Cycles, Ends, with_ways
 from wse_sim.whole.trained.contract import TrainedKind
 from wse_sim.whole.trained.kinds import TRAINED, trained_region_of
@@ -74,7 +75,7 @@ def in_program_rounds(plan: PipelinedPlan) -> PipelinedPlan:
     samples = ceil(plan.batch / plan.replicas)
     stages = [stage for stage in plan.stages if stage.replica == 0]
     regions = regions_of(plan, stages)
-    fits = [most_of(region) for region in regions]
+    fits = [most_of_all(plan, regions)]
     plan = with_bundles(_with_cores_in_rotation(plan, divisor(samples, min(fits))), regions)
     for stage in (stage for stage in plan.stages if stage.replica == 0):
         if (
@@ -174,6 +175,18 @@ def regions_of(
     for region in regions:
         region.settle()
     return regions
+
+
+def most_of_all(plan: PipelinedPlan, regions: Sequence[TrainedKind]) -> int:
+    """Return the samples that all regions can store.
+
+    Raises
+    ------
+    ModelError
+        If a region has no room for one, or a core that holds samples of a tensor has no room for them.
+    """
+    check_room(plan.graph, plan.wafer, {name: n for one in regions for name, n in one.bundles.items()})
+    return min(most_of(region) for region in regions)
 
 
 def most_of(region: TrainedKind) -> int:

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 
 from wse_sim.fabric.format.builder import Buffer
 from wse_sim.fabric.format.classes import Operand
-
-SLOT_ELEMENTS = 4  # every slot starts in the bank of the first one
+from wse_sim.kernels.families.attention.pairs import slot_elements
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class Slotted:
     @staticmethod
     def pitch(size: int) -> int:
         """Return the elements from slot to slot."""
-        return SLOT_ELEMENTS * -(-size // SLOT_ELEMENTS)
+        return int(slot_elements(size))
 
     def dsd(self, offset: int = 0, length: int | None = None, stride: int = 1, *, step: int = 0) -> Operand:
         """Return elements of the slot."""

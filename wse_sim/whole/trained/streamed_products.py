@@ -24,13 +24,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out
+from wse_sim.fabric.format.builder import Buffer, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
-from wse_sim.fabric.format.program import Fn
-from wse_sim.kernels.blocks.activation_slopes import Slopes
 from wse_sim.whole.regions.shared_color import receive_all
-from wse_sim.whole.trained.contract import Batch
-from wse_sim.whole.trained.last_row import ADDED, CAST, SEND, TAKE, Leaving, alternate, in_pairs
+from wse_sim.whole.trained.last_row import CAST, SEND, TAKE, Leaving, alternate, in_pairs
 from wse_sim.whole.trained.products import Products
 
 GROUP = 8
@@ -39,16 +36,6 @@ GROUP = 8
 
 class StreamedProducts(Products):
     """A trainable product, token by token."""
-
-    @property
-    def slopes(self) -> Slopes | None:
-        """The derivative that is stored for all samples in flight."""
-        return None if self.activation is None else Slopes(self.activation, self.wafer)
-
-    @property
-    def keeps_outputs(self) -> bool:
-        """False: derivatives are stored instead of outputs."""
-        return False
 
     @property
     def tokens_at_once(self) -> int:
@@ -64,10 +51,6 @@ class StreamedProducts(Products):
         """Elements of a group."""
         return self.tokens_at_once * self.outputs
 
-    def _declare(self, b: Builder, batch: Batch) -> None:
-        super()._declare(b, batch)
-        self.pitch = self.tokens * self.outputs  # groups of all samples are contiguous
-
     # ---- rows with inputs ------------------------------------------------------------------------------------------
 
     def _back(self, core: CoreClass, row: int, west: Callable[[int], None], d: int) -> None:
@@ -82,47 +65,23 @@ class StreamedProducts(Products):
 
     # ---- the last row ----------------------------------------------------------------------------------------------
 
-    def _all_tokens(self, core: CoreClass, out: int, leaving: Leaving, d: int) -> None:
-        """Write the forward pass of d samples: a token leaves while the sums of the next one arrive."""
-        v, size = self.outputs, self._group
-
-        def expect(number: int, step: int) -> None:
-            if self.has_residual:
-                part = self.added.dsd(number * size, size, step=step * size)
-                receive_all(core, self.deal, part, ADDED)
-
-        def group(turn: int, number: int, step: int, *, more: bool = True) -> None:
-            core.join(ADDED)
-            if more:
-                expect(number + 1, step)
-            with core.loop(self.tokens_at_once):
-                added = None
-                if self.has_residual:
-                    added = self.added.dsd(number * size, v, step=v, outer_step=step * size)
-                self._arrive(core, self.outs[turn].dsd(0, v, step=v), added)
-                leaving.token(out, self.outs[turn], 0, 0)
-            if self.slopes is not None:
-                slope = self.slope.dsd(number * size, size, step=step * size)
-                period = round(1000 / self.wafer.max_fp16_per_cycle)
-                value = self.outs[turn].dsd(0, size)
-                core.map(Fn.STEP, slope, value, dtype="fp16", period=period, start="loaded")
-
-        count = d * self.tokens // self.tokens_at_once
-        expect(0, 0)
-        in_pairs(core, count - 1, group)
-        group((count - 1) % 2, count - 1, 0, more=False)
-        core.join(SEND)
-
     def _all_gradients(self, core: CoreClass, leaving: Leaving, d: int) -> None:
-        """Write the backward pass of d samples: while one group goes up, the next arrives."""
+        """Write the backward pass of d samples."""
+        slope = None if self.slopes is None else self.last_row["slope"]
+        self._groups(core, leaving, slope, d * self.tokens // self.tokens_at_once)
+        core.join(CAST)
+
+    def _groups(self, core: CoreClass, leaving: Leaving, slopes: Buffer | None, count: int) -> None:
+        """Write the work on the gradients of `count` groups: while one goes up, the next arrives and is multiplied by its
+        derivatives."""
         v, size = self.outputs, self._group
 
         def arrive(turn: int, number: int, step: int) -> None:
             target = self.taken[turn].dsd(0, size)
-            if self.slopes is None:
+            if slopes is None:
                 receive_all(core, self.deal, target, TAKE)
             else:
-                slope = self.slope.dsd(number * size, size, step=step * size)
+                slope = slopes.dsd(number * size, size, step=step * size)
                 core.mul(
                     target,
                     fabric_in(self.deal),
@@ -151,8 +110,6 @@ class StreamedProducts(Products):
                 core.add(total, total, self.taken[turn].dsd(0, size), dtype="mixed", start="loaded")
             core.join(SEND)
 
-        count = d * self.tokens // self.tokens_at_once
         arrive(0, 0, 0)
         in_pairs(core, count - 1, group)
         group((count - 1) % 2, count - 1, 0, more=False)
-        core.join(CAST)
