@@ -45,7 +45,7 @@ from wse_sim.frontend.forward_gradients import gradient, own_detach
 from wse_sim.frontend.known_values import is_inexact, tests_for_equality, worked_out
 from wse_sim.frontend.obstacles import guesses, is_collecting, met
 from wse_sim.frontend.raising_checks import TESTS, current_line, passed
-from wse_sim.frontend.selections import NOTE, Arguments, Function, Named, Selections
+from wse_sim.frontend.selections import FACTS, NOTE, Arguments, Function, Named, Selections
 from wse_sim.frontend.substitutes import forget_after, last_operator, substitute
 from wse_sim.frontend.watch import made_by, slot_of, user_line
 
@@ -125,6 +125,8 @@ class FoldedTests(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> object:
+        if func in FACTS and not self.selections.known:
+            return func(*args, **(kwargs or {}))
         if (placed := on_one_device(func, args, dict(kwargs or {}), self.device)) is not None:
             self._note_device()
             if is_move(func):
