@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 
@@ -16,7 +17,7 @@ from wse_sim.errors import ModelError  # noqa: E402
 from wse_sim.frontend import lower  # noqa: E402
 from wse_sim.frontend.capture import export  # noqa: E402
 
-READS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+READS: dict[str, Callable[[Tensor, Any], Tensor]] = {
     "split": lambda y, n: y.split([n, 8 - n], -1)[0],
     "tile": lambda y, n: y.tile(n, 1),
     "roll": lambda y, n: torch.roll(y, (n, n), (0, 1)),
@@ -33,7 +34,7 @@ READS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 class Reads(nn.Module):
-    def __init__(self, read: Callable[[Tensor, Tensor], Tensor]) -> None:
+    def __init__(self, read: Callable[[Tensor, Any], Tensor]) -> None:
         super().__init__()
         self.layer, self.read = nn.Linear(8, 8), read
 
@@ -55,7 +56,7 @@ def test_torch_reads_known_integers_in_tensors(name: str) -> None:
 
 def test_an_integer_that_only_activations_determine_is_refused() -> None:
     with pytest.raises(ModelError, match=r"value|shape"):
-        lower(Reads(lambda y, n: y.tile(y.argmax(), 1)), (torch.randn(4, 8), torch.tensor([4])))
+        lower(Reads(lambda y, n: y.tile(cast("int", y.argmax()), 1)), (torch.randn(4, 8), torch.tensor([4])))
 
 
 class Images(nn.Module):
@@ -121,6 +122,7 @@ class Switches(nn.Module):
         if self.kind == "sparse":
             self.kind = "full"
             for i, layer in enumerate(self.layers):
+                assert isinstance(layer, Sum)
                 self.layers[i] = Sum(layer.left, layer.right)
         for layer in self.layers:
             x = layer(x)

@@ -46,8 +46,9 @@ from wse_sim.frontend.known_values import is_inexact, tests_for_equality, worked
 from wse_sim.frontend.obstacles import guesses, is_collecting, met
 from wse_sim.frontend.raising_checks import TESTS, current_line, passed
 from wse_sim.frontend.selections import FACTS, NOTE, Arguments, Function, Named, Selections
+from wse_sim.frontend.source_lines import user_line
 from wse_sim.frontend.substitutes import forget_after, last_operator, substitute
-from wse_sim.frontend.watch import made_by, slot_of, user_line
+from wse_sim.frontend.watch import made_by, slot_of
 
 _READS = (
     torch.Tensor.__bool__,

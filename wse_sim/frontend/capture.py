@@ -48,6 +48,7 @@ from wse_sim.frontend.obstacles import guesses, is_collecting, met
 from wse_sim.frontend.raising_checks import PassedChecks
 from wse_sim.frontend.regions import FROZEN, frozen_marked, without_regions
 from wse_sim.frontend.samples import FACTOR
+from wse_sim.frontend.source_lines import helpers_recorded, user_line
 from wse_sim.frontend.substitutes import modules_go_on
 from wse_sim.frontend.trace import Argument, Node, NodeRef, Trace
 from wse_sim.frontend.watch import (
@@ -66,7 +67,6 @@ from wse_sim.frontend.watch import (
     switched,
     take_caches_apart,
     unchecked,
-    user_line,
 )
 
 if TYPE_CHECKING:
@@ -284,6 +284,7 @@ def _watched(
             unchecked(),
             scripts_called(),
             modules_stay(),
+            helpers_recorded(),
             types_as_eager(fake),
             defined() as unfused,
             modules_go_on(fake, products_seen, lambda: tests.latest)

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from torch.fx.experimental.proxy_tensor import PythonKeyTracer, _GraphAppendingTracerEx, _ProxyTensor
 
 T = TypeVar("T")
-_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
 @contextlib.contextmanager
@@ -400,24 +399,3 @@ def reject_assigned_attributes(
             "forward() depend on no input; they are computed in every step"
         )
     return notes
-
-
-def _is_ours(file: str) -> bool:
-    """Return whether a file is one of the frontend's that replace functions of torch during a capture."""
-    return file.endswith(
-        tuple(
-            f"wse_sim/frontend/{name}.py"
-            for name in ("branch_folding", "expansions", "alignments", "raising_checks")
-        )
-    )
-
-
-def user_line(stack: str) -> str:
-    """Return ``file:line: code`` of the innermost frame outside torch in a printed stack, or ""."""
-    lines = stack.splitlines()
-    for i in range(len(lines) - 1, -1, -1):
-        match = _FRAME.search(lines[i])
-        if match and "/torch/" not in match[1] and not match[1].startswith("<") and not _is_ours(match[1]):
-            code = lines[i + 1].strip() if i + 1 < len(lines) and not _FRAME.search(lines[i + 1]) else ""
-            return f"{match[1]}:{match[2]}" + (f": {code}" if code else "")
-    return ""
