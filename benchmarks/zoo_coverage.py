@@ -194,6 +194,8 @@ def measure(zoo: str, name: str, training: bool) -> dict[str, Any]:
                     break
             if graph is None:
                 raise fault
+            if how.get("door") == 2:  # the last set
+                row["inputs"] = "required ones"
         row |= {"kernels": len(graph.kernels), "flops": int(graph.total_flops)}
         if training:  # what the capture itself said, without this benchmark
             row["checked"] = graph.facts[FLOPS_CHECKED]
@@ -353,9 +355,9 @@ def write(file: Path, row: Mapping[str, Any], total: int, rule: str) -> None:
     part = data.setdefault(row["zoo"], {"rows": {}})
     part |= {"date": datetime.date.today().isoformat(), "versions": versions(row["zoo"]), "names": total}
     part["sources"] = row.get("sources", part.get("sources", ""))
-    kept = {k: row[k] for k in ("state", "why", "counter", "checked", "sources", "commit") if k in row} | {
-        "rule": rule
-    }
+    kept = {
+        k: row[k] for k in ("state", "why", "inputs", "counter", "checked", "sources", "commit") if k in row
+    } | {"rule": rule}
     part["rows"].setdefault(row["phase"], {})[row["name"]] = kept
     part["rows"] = {phase: dict(sorted(found.items())) for phase, found in sorted(part["rows"].items())}
     beside = file.with_suffix(".part")

@@ -165,10 +165,10 @@ def transformers(name: str, *, whole: bool = False, door: int | None = None) -> 
     import transformers as zoo
 
     kind = getattr(zoo, name)
-    config = kind.config_class(**_TRANSFORMERS_MADE.get(name, {}))
+    config = kind.config_class(**_needs(_TRANSFORMERS_MADE, name))
     if not whole:
         _shorten(config)
-    for path, value in _TRANSFORMERS.get(name, {}).items():
+    for path, value in _needs(_TRANSFORMERS, name).items():
         owner, _, key = path.rpartition(".")
         part = config
         for step in filter(None, owner.split(".")):
@@ -189,8 +189,16 @@ def transformers(name: str, *, whole: bool = False, door: int | None = None) -> 
     if door is not None:
         from wse_sim.frontend.examples import examples_of
 
-        return module, (), examples_of(module, config, TOKENS)[door]
+        reads = "input_ids" in module.main_input_name
+        return module, (), examples_of(module, config, TOKENS if reads else None)[door]
     return module, (), _transformers_inputs(module, config)
+
+
+def _needs(table: Mapping[str, Row], name: str) -> Row:
+    """Return what a table has for all classes that begin as a name does."""
+    return {
+        key: value for start, row in table.items() if name.startswith(start) for key, value in row.items()
+    }
 
 
 _MARKS = ("image_token_id", "image_token_index", "im_token_id", "image_token")
@@ -201,30 +209,40 @@ _PICTURE_WORDS = {
     "<|image token|>": 7,
     **{f"IMGIMG{'A' * (4 - len(c))}{c}Z": 100 + i for i, c in enumerate("BCDE")},
 }
+_COMPASS: Row = {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}}
 _TRANSFORMERS_MADE: dict[str, Row] = {
     "ChameleonForConditionalGeneration": {"vocabulary_map": _PICTURE_WORDS},
     "Emu3ForConditionalGeneration": {"vocabulary_map": {"<image>": 7}},
-    "CohereCompassForCausalLM": {
-        "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}
-    },
+    "CohereCompassForCausalLM": _COMPASS,
+    "CohereCompassText": _COMPASS,
+    "CohereCompassForConditionalGeneration": {"text_config": _COMPASS},
+    "HunYuanDense": {"head_dim": 128},
+    "HunYuanMoE": {"head_dim": 128},
+    "HunYuanVL": {"text_config": {"head_dim": 128}},
+    "PerceiverForImageClassificationConvProcessing": {"num_cross_attention_heads": 1},
 }
 """Arguments of a configuration that it takes only when it is made."""
 
+_HALF_ROTARY: Row = {
+    "text_config.rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 1e4,
+        "mrope_section": [8, 12, 12],
+        "partial_rotary_factor": 0.5,
+    }
+}
 _TRANSFORMERS: dict[str, Row] = {
-    "EsmForMaskedLM": {"vocab_size": 33},
+    "Esm": {"vocab_size": 33},
+    "Reformer": {"axial_pos_shape": [8, TOKENS // 8]},
     "ReformerModelWithLMHead": {"is_decoder": True},
     "BeitForSemanticSegmentation": {"out_indices": [3, 5, 7, 11], "num_hidden_layers": 12},
     "Data2VecVisionForSemanticSegmentation": {"out_indices": [3, 5, 7, 11], "num_hidden_layers": 12},
-    "DeepseekV2ForCausalLM": {"num_experts_per_tok": 6, "first_k_dense_replace": 1},
+    "DeepseekV2For": {"num_experts_per_tok": 6, "first_k_dense_replace": 1},
     "GlmOcrForConditionalGeneration": {"vision_config.out_hidden_size": 1024},
-    "Glm46VForConditionalGeneration": {
-        "text_config.rope_parameters": {
-            "rope_type": "default",
-            "rope_theta": 1e4,
-            "mrope_section": [8, 12, 12],
-            "partial_rotary_factor": 0.5,
-        }
-    },
+    "Glm46VForConditionalGeneration": _HALF_ROTARY,
+    "Glm4vMoeForConditionalGeneration": {**_HALF_ROTARY, "text_config.head_dim": 128},
+    "JanusForConditionalGeneration": {"text_config.hidden_size": 2048},
+    "Qwen2VLForConditionalGeneration": {"vision_config.hidden_size": 8192},
     "Dots1ForCausalLM": {
         "n_routed_experts": 128,
         "n_shared_experts": 2,

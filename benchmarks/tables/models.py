@@ -290,10 +290,13 @@ def _zoo_drawn() -> str:
             equal = sum(row["state"] != "FLOPs differ" for row in compared)
             causes = Counter(_cause(row) for row in built.values() if row not in captured)
             commits = ", ".join(sorted({row["commit"] for row in found.values()}))
+            bare = sum("inputs" in row for row in captured)
             rows.append(
                 (
                     *(f"{zoo} {part['versions'][zoo]}", phase, str(part["names"]), str(len(found))),
-                    *(str(len(found) - len(built)), f"{len(captured)} of {len(built)}"),
+                    str(len(found) - len(built)),
+                    f"{len(captured)} of {len(built)}"
+                    + (f" ({bare} by required inputs only)" if bare else ""),
                     f"{equal} of {len(compared)}",
                     "; ".join(f"{cause}: {n}" for cause, n in sorted(causes.items())),
                     *(part["date"], commits),

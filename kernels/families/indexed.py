@@ -104,7 +104,7 @@ class Indexed(Family):
     """The family of gathers and scatters of activations."""
 
     name = "indexed"
-    cheaper = "gather after the product that makes the vectors shorter, not before it"
+    cheaper = "gather fewer or shorter vectors; where a product of them makes them shorter, gather after it"
     dims = sizes(
         rows="vectors read or written per table",
         cols="features of a vector",

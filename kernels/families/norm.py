@@ -126,7 +126,7 @@ class Norm(OnRows):
 
     name = "norm"
     cheaper = (
-        "normalise fewer or shorter rows, or take a norm without a mean (RMS), which reads them once less"
+        "normalise fewer or shorter rows; a norm with a mean reads them once more than one without (RMS)"
     )
     role = Role.NORM
     dims = sizes(rows="rows with their own statistics", cols="elements of a row")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -162,3 +164,38 @@ def test_a_fault_in_a_node_of_the_graph_names_the_line_that_it_comes_from() -> N
         "/home/a/part.py:7: return x + self.bias: torch cannot capture"
     )
     assert sentence_of(RuntimeError("boom"), "Net").startswith("model Net: torch cannot capture")
+
+
+def chosen_places(y: Any) -> Any:
+    twice = y * 2
+    return twice.nonzero()  # here
+
+
+def widest(y: Any) -> Any:
+    longest = y.argmax(-1).max()
+    return y.new_zeros(len(y), longest + 1)  # here
+
+
+def inverse(y: Any) -> Any:
+    shifted = y + 1
+    return torch.linalg.inv(shifted)  # here
+
+
+class Helped(torch.nn.Module):
+    """Computes in a function that is not called forward()."""
+
+    def __init__(self, helper: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.layer, self.helper = torch.nn.Linear(4, 4), helper
+
+    def forward(self, x: Any) -> Any:
+        y = self.layer(x)
+        return self.helper(y)
+
+
+@pytest.mark.parametrize("helper", [chosen_places, widest, inverse])
+def test_a_fault_in_a_helper_function_is_reported_at_its_line(helper: Callable[[Any], Any]) -> None:
+    lines, first = inspect.getsourcelines(helper)
+    line = first + next(i for i, text in enumerate(lines) if "# here" in text)
+    with pytest.raises(ModelError, match=rf"test_faults\.py:{line}: return "):
+        lower(Helped(helper), (torch.randn(4, 4),))

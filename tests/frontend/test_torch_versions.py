@@ -83,6 +83,9 @@ def test_private_names_exist() -> None:
     from torch.fx.traceback import annotate  # what runs under no_grad
 
     assert annotate
+    from torch.fx.proxy import TracerBase  # lines of helper functions
+
+    assert TracerBase._filter_traceback_frames
     schema = torch.ops.aten.relu_.default._schema  # in-place operators
     assert schema.is_mutable
     assert schema.name == "aten::relu_"

@@ -6,7 +6,8 @@ value that depends on activations or weights is still an error.
 
 Results whose shape depends only on such values (``edges[:, kept]``, ``mask.nonzero()``) become constants. A
 mask that selects rows of activations becomes the list of the positions where it is true. So graphs with fixed
-edges can be captured.
+edges can be captured. A mask of floating-point arguments is folded only if it tests them for equality (with a value
+of padding) and leaves out nothing of the example.
 
 Lists of tensors that torch joins (``torch.tensor([a.max(), 3])``) become constants if the example determines
 them; otherwise the tensors are stacked. Functions that represent several operators are expanded
@@ -21,7 +22,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
@@ -41,12 +42,13 @@ from wse_sim.frontend.faults import (
     unwanted_operator,
 )
 from wse_sim.frontend.forward_gradients import gradient, own_detach
-from wse_sim.frontend.known_values import worked_out
+from wse_sim.frontend.known_values import is_inexact, tests_for_equality, worked_out
 from wse_sim.frontend.obstacles import guesses, is_collecting, met
-from wse_sim.frontend.raising_checks import passing
-from wse_sim.frontend.selections import NOTE, Arguments, Function, Named, Selections
+from wse_sim.frontend.raising_checks import TESTS, current_line, passed
+from wse_sim.frontend.selections import FACTS, NOTE, Arguments, Function, Named, Selections
+from wse_sim.frontend.source_lines import user_line
 from wse_sim.frontend.substitutes import forget_after, last_operator, substitute
-from wse_sim.frontend.watch import made_by, user_line
+from wse_sim.frontend.watch import made_by, slot_of
 
 _READS = (
     torch.Tensor.__bool__,
@@ -56,11 +58,6 @@ _READS = (
     torch.Tensor.__index__,
     torch.Tensor.tolist,
     torch.Tensor.numpy,
-)
-# Functions that give one truth value, if they read one.
-_TESTS = (
-    *(torch.Tensor.__bool__, torch.Tensor.item, torch.equal, torch.Tensor.equal),
-    *(torch.allclose, torch.Tensor.allclose, torch.is_nonzero, torch.Tensor.is_nonzero),
 )
 # Functions whose result has a shape that depends on values.
 _SHAPED = frozenset(
@@ -72,27 +69,9 @@ _SHAPED = frozenset(
 )
 _DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 _ASKS = (torch.Tensor.requires_grad.__set__, torch.Tensor.requires_grad_)  # type: ignore[attr-defined]
-# Functions of counts and sizes, which may be tensors of one number.
-_COUNTS = (
-    torch.arange,
-    torch.linspace,
-    torch.zeros,
-    torch.ones,
-    torch.empty,
-    torch.full,
-    torch.rand,
-    torch.randn,
-)
-# Functions whose first argument is a tensor, and the others counts and sizes.
-_SIZES = (
-    *(torch.Tensor.new_zeros, torch.Tensor.new_ones, torch.Tensor.new_empty, torch.Tensor.new_full),
-    *(torch.Tensor.view, torch.Tensor.reshape, torch.reshape, torch.Tensor.expand, torch.Tensor.repeat),
-    *(torch.Tensor.narrow, torch.narrow),
-)
 _INDEXING = (torch.Tensor.__getitem__, torch.Tensor.__setitem__)
 _REPEATS = (torch.repeat_interleave, torch.Tensor.repeat_interleave)
 MOST_SHOWN = 8  # most numbers that a note prints
-_HERE = str(Path(__file__).parent)
 
 
 def _is_captured(x: torch.Tensor) -> bool:
@@ -117,8 +96,9 @@ class FoldedTests(TorchFunctionMode):
         self.given = pytree.tree_leaves((args, kwargs))
         self.buffers = {name: x for name, x in module.named_buffers() if _has_counted_values(x)}
         self.values: dict[torch.fx.Node, torch.Tensor] = {}
+        self.measured: dict[torch.fx.Node, torch.Tensor] = {}  # floating-point arguments with values
         self.notes: list[str] = []
-        self.selections = Selections(_caller)
+        self.selections = Selections(current_line)
         tensors = (
             x for x in (*module.parameters(), *module.buffers(), *self.given) if isinstance(x, torch.Tensor)
         )
@@ -136,8 +116,8 @@ class FoldedTests(TorchFunctionMode):
         held = [(x, self.buffers[name]) for name, x in module.named_buffers() if name in self.buffers]
         for inner, real in [*zip(leaves, self.given, strict=True), *held]:
             node = made_by(inner, mode.tracer)
-            if node is not None and _has_counted_values(real):
-                self.values[node] = real
+            if node is not None and _has_values(real):
+                (self.measured if is_inexact(real) else self.values)[node] = real
 
     def __torch_function__(
         self,
@@ -146,6 +126,8 @@ class FoldedTests(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> object:
+        if func in FACTS and not self.selections.known:
+            return func(*args, **(kwargs or {}))
         if (placed := on_one_device(func, args, dict(kwargs or {}), self.device)) is not None:
             self._note_device()
             if is_move(func):
@@ -172,12 +154,9 @@ class FoldedTests(TorchFunctionMode):
             answer = self._answer(func, args[0])
             if answer is not None:
                 return answer
-        if func in _COUNTS or func in _SIZES:
-            operand = args[: func in _SIZES]
-            args = (*operand, *self._numbers(func, args[len(operand) :]))
         if func in (torch.equal, torch.Tensor.equal) and (answer := self._equal(*args[:2])) is not None:
             return answer
-        if func in _TESTS and args and isinstance(args[0], torch.Tensor):
+        if func in TESTS and args and isinstance(args[0], torch.Tensor):
             is_test = func not in _READS or func is torch.Tensor.__bool__ or args[0].dtype is torch.bool
             if is_test and (answer := self._assumed()) is not None:
                 return answer
@@ -202,9 +181,41 @@ class FoldedTests(TorchFunctionMode):
                 return answer
         if func in _READS and is_collecting() and args and isinstance(args[0], torch.Tensor):
             return self._gone_on(func, args[0])
+        if numbers := self._known_numbers((*args, *(kwargs or {}).values())):
+            return self._of_numbers(numbers, func, args, dict(kwargs or {}))
         if guesses():
             return self._guessed(func, args, dict(kwargs or {}))
         return func(*args, **(kwargs or {}))
+
+    def _known_numbers(self, operands: tuple[object, ...]) -> list[torch.fx.Node]:
+        """Return the integers among operands that are tensors and that the example determines.
+
+        Torch gets their values, so a function may read them: ``x.split([n, m])``, ``torch.arange(n)``.
+        """
+        mode = get_proxy_mode()
+        found: list[torch.fx.Node] = []
+        if mode is None:
+            return found
+        leaves = (x for one in operands for x in (one if isinstance(one, (tuple, list)) else (one,)))
+        for x in leaves:
+            if isinstance(x, torch.Tensor) and x.dim() == 0 and not is_inexact(x):
+                place = slot_of(x, mode.tracer)
+                if place is not None and place.constant is None and (value := self._value_of(x)) is not None:
+                    with torch._C.DisableTorchFunction(), _disable_current_modes():
+                        place.constant = value.clone()  # torch writes to it if the program writes to x
+                if place is not None and place.constant is not None:
+                    found.append(place.proxy.node)
+        return found
+
+    def _of_numbers(
+        self, numbers: list[torch.fx.Node], func: Function, args: Arguments, kwargs: dict[str, Any]
+    ) -> object:
+        """Return the result of a call with known integers, and note if it reads one."""
+        uses = [len(node.users) for node in numbers]
+        made = self._guessed(func, args, kwargs) if guesses() else func(*args, **kwargs)
+        if isinstance(made, (torch.Tensor, tuple, list)) and uses == [len(node.users) for node in numbers]:
+            self._note_values(func)
+        return made
 
     def _of_selected(self, func: Function, args: Arguments, kwargs: Named) -> tuple[object] | None:
         """Return the result of a call with elements that a mask selects, as a tuple; None if it has none.
@@ -238,7 +249,11 @@ class FoldedTests(TorchFunctionMode):
     def _guessed(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         """Return the result of a call, or a guess if torch rejects the call, and record the obstacle."""
         if _shapes_by_values(func, args, kwargs):
-            met(ModelError(unwanted_operator("dynamic", "", _caller())), "capture", products=products_seen())
+            met(
+                ModelError(unwanted_operator("dynamic", "", current_line())),
+                "capture",
+                products=products_seen(),
+            )
             if func is torch.Tensor.__getitem__:
                 return args[0][self._all_places(args[1])]
             if func in (torch.nonzero, torch.Tensor.nonzero, torch.argwhere, torch.Tensor.argwhere):
@@ -257,7 +272,7 @@ class FoldedTests(TorchFunctionMode):
             products, guess = products_seen(), substitute(func, args, kwargs)
             if guess is None:
                 raise
-            met(ModelError(sentence_of(fault, "", _caller())), "capture", products=products)
+            met(ModelError(sentence_of(fault, "", current_line())), "capture", products=products)
             return guess
 
     def _all_places(self, index: object) -> object:
@@ -292,11 +307,9 @@ class FoldedTests(TorchFunctionMode):
             return torch.equal(known[0], known[1])
 
     def _assumed(self) -> bool | None:
-        """Return the truth value of :func:`_passed`, and note that the check is left out."""
-        answer = _passed()
-        note = (
-            f"checks: {_caller()} reads values, which a compiled program does not have; the check is left out"
-        )
+        """Return the truth value of :func:`passed`, and note that the check is left out."""
+        answer = passed()
+        note = f"checks: {current_line()} reads values, which a compiled program does not have; the check is left out"
         if answer is not None and note not in self.notes:
             self.notes.append(note)
         return answer
@@ -345,7 +358,10 @@ class FoldedTests(TorchFunctionMode):
             self._note_values(func)
             return args, pytree.tree_map_only(torch.Tensor, _constant, made)
         if func is torch.Tensor.__getitem__:
-            return (args[0], self._places(args[1])), None
+            places = self._places(args[1])
+            if all(isinstance(x, slice) for x in places):  # a copy, as of a list of places
+                return args, args[0][places].clone()
+            return (args[0], places), None
         if func in _REPEATS and len(args) + ("repeats" in kwargs) > 1:
             return args, self._repeated(args[0], *args[1:], **kwargs)
         return args, None
@@ -363,13 +379,18 @@ class FoldedTests(TorchFunctionMode):
         self._note_values(torch.repeat_interleave)
         return x.index_select(dim, _constant(places))
 
-    def _places(self, index: object) -> object:
-        """Return an index in which known masks are replaced by the lists of positions where they are true."""
+    def _places(self, index: object) -> tuple[object, ...]:
+        """Return an index in which known masks are replaced by the lists of positions where they are true.
+
+        A mask over one dimension that leaves out nothing of the example becomes the whole dimension.
+        """
         parts: list[object] = []
         for part in index if isinstance(index, tuple) else (index,):
-            value = (
-                self._value_of(part) if isinstance(part, torch.Tensor) and part.dtype is torch.bool else None
-            )
+            is_mask = isinstance(part, torch.Tensor) and part.dtype is torch.bool
+            value = self._value_of(part) if is_mask else None
+            if is_mask and value is None and (value := self._all_true(part)) is not None and value.dim() == 1:
+                parts.append(slice(None))
+                continue
             if value is None:
                 parts.append(part)
                 continue
@@ -378,6 +399,24 @@ class FoldedTests(TorchFunctionMode):
             parts += [_constant(places) for places in found]
             self._note_values(torch.Tensor.__getitem__)
         return tuple(parts)
+
+    def _all_true(self, mask: torch.Tensor) -> torch.Tensor | None:
+        """Return the values of a mask that tells floating-point arguments from padding, if all are true; else None.
+
+        They are known from then on, so counts of them are.
+        """
+        mode = get_proxy_mode()
+        node = None if mode is None or not self.measured else made_by(mask, mode.tracer)
+        if node is None or mode is None or not tests_for_equality(node):
+            return None
+        with torch._C.DisableTorchFunction(), _disable_current_modes():
+            known, random = {**self.values, **self.measured}, list[torch.fx.Node]()
+            found = worked_out(node, known, getattr(mode.tracer, "root", None), random)
+            if random or type(found) is not torch.Tensor or not bool(found.all()):
+                return None
+        self.values[node] = found
+        self.notes.append(f"masks: {_where(node)} leaves out nothing of the example; all is captured")
+        return found
 
     def _as_slices(self, index: object) -> tuple[object, ...] | None:
         """Return an index with a constant list of equidistant places as a slice; None if it has none.
@@ -406,7 +445,7 @@ class FoldedTests(TorchFunctionMode):
         `values` are known values; default: those of the example's arguments and of buffers.
         """
         mode = get_proxy_mode()
-        if mode is None or _is_inexact(x):
+        if mode is None or is_inexact(x):
             return None
         if _has_counted_values(x):
             return x
@@ -437,7 +476,7 @@ class FoldedTests(TorchFunctionMode):
             If the tensor is one of torch.func.linearize, which traces another program.
         """
         if any(frame.f_code.co_name == "linearize" for frame, _ in traceback.walk_stack(None)):
-            raise ModelError(f"{_caller()}: {LINEARIZED[0]}; {LINEARIZED[1]}")
+            raise ModelError(f"{current_line()}: {LINEARIZED[0]}; {LINEARIZED[1]}")
         if torch._C._functorch.peek_interpreter_stack() is None:
             raise GradientAskedError
 
@@ -462,7 +501,7 @@ class FoldedTests(TorchFunctionMode):
     def _gone_on(self, func: Callable[..., Any], read: torch.Tensor) -> object:
         """Record the obstacle that a value is read; return False for a test, and ones for numbers."""
         test = func is torch.Tensor.__bool__ or read.dtype is torch.bool
-        met(ModelError(read_sentence(is_test=test)), "capture", _caller(), products=products_seen())
+        met(ModelError(read_sentence(is_test=test)), "capture", current_line(), products=products_seen())
         if func in (torch.Tensor.tolist, torch.Tensor.numpy):
             with _disable_current_modes():
                 return func(torch.ones(read.shape, dtype=read.dtype))
@@ -481,14 +520,14 @@ class FoldedTests(TorchFunctionMode):
             return None
         random: list[torch.fx.Node] = []
         known = (
-            {} if _is_inexact(read) else self.values
+            {} if is_inexact(read) else self.values
         )  # floating-point values are known only if they depend on random numbers alone
         with torch._C.DisableTorchFunction(), _disable_current_modes():
             value = worked_out(node, known, getattr(mode.tracer, "root", None), random)
             if not isinstance(value, torch.Tensor) or type(value) is not torch.Tensor:
                 return None
             answer, shown = func(value), str(value.tolist())
-        if _is_inexact(read) and not random:
+        if is_inexact(read) and not random:
             return None
         kind = "a test" if read.dtype is torch.bool else "a value"
         shown = shown if value.numel() <= MOST_SHOWN else f"{value.numel()} numbers"
@@ -498,27 +537,6 @@ class FoldedTests(TorchFunctionMode):
         if note not in self.notes:
             self.notes.append(note)
         return answer
-
-
-class PassedChecks(TorchFunctionMode):
-    """Lets checks that only raise pass, where tensors have no values and no program is captured."""
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        answer = _passed() if func in _TESTS else None
-        return func(*args, **(kwargs or {})) if answer is None else answer
-
-
-def _passed() -> bool | None:
-    """Return the truth value with which a check in the user's line does not raise; None if it is no such check."""
-    frames = (frame for frame, _ in traceback.walk_stack(None))
-    frame = next((frame for frame in frames if _is_users(frame.f_code.co_filename)), None)
-    return None if frame is None else passing(frame)
 
 
 def products_seen() -> int:
@@ -563,29 +581,14 @@ def _constant(value: torch.Tensor) -> torch.Tensor:
     return torch.tensor(value.tolist(), dtype=value.dtype).reshape(value.shape)
 
 
-def _is_inexact(x: torch.Tensor) -> bool:
-    """Return whether a tensor has floating-point or complex numbers."""
-    return x.is_floating_point() or x.is_complex()
+def _has_values(x: object) -> TypeGuard[torch.Tensor]:
+    """Return whether an argument is a tensor that has values."""
+    return isinstance(x, torch.Tensor) and type(x) is torch.Tensor and x.device.type == "cpu"
 
 
 def _has_counted_values(x: object) -> bool:
     """Return whether an argument is a tensor of integers or booleans that has values."""
-    if not isinstance(x, torch.Tensor) or type(x) is not torch.Tensor or x.device.type != "cpu":
-        return False
-    return not _is_inexact(x)
-
-
-def _caller() -> str:
-    """Return the current line of the user: the innermost frame outside torch and the frontend."""
-    for frame in reversed(traceback.extract_stack()):
-        if _is_users(frame.filename):
-            return f"{frame.filename}:{frame.lineno}: {frame.line or ''}"
-    return ""
-
-
-def _is_users(filename: str) -> bool:
-    """Return whether a file is neither of torch nor of the frontend."""
-    return not filename.startswith((_HERE, "<")) and "/torch/" not in filename
+    return _has_values(x) and not is_inexact(x)
 
 
 def _where(node: torch.fx.Node) -> str:

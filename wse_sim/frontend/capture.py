@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 from wse_sim.errors import ModelError, WseError
 from wse_sim.frontend import torch_flops
 from wse_sim.frontend.archive import inert
-from wse_sim.frontend.branch_folding import FoldedTests, PassedChecks, products_seen
+from wse_sim.frontend.branch_folding import FoldedTests, products_seen
 from wse_sim.frontend.capture_inputs import as_fake, run_without_values, told_apart, with_more_samples
 from wse_sim.frontend.containers import Containers, root_of, unread
 from wse_sim.frontend.decompositions import decomposed
@@ -45,8 +45,10 @@ from wse_sim.frontend.function_definitions import defined
 from wse_sim.frontend.known_values import placeholder, says_shape
 from wse_sim.frontend.layer_copies import copied
 from wse_sim.frontend.obstacles import guesses, is_collecting, met
+from wse_sim.frontend.raising_checks import PassedChecks
 from wse_sim.frontend.regions import FROZEN, frozen_marked, without_regions
 from wse_sim.frontend.samples import FACTOR
+from wse_sim.frontend.source_lines import helpers_recorded, user_line
 from wse_sim.frontend.substitutes import modules_go_on
 from wse_sim.frontend.trace import Argument, Node, NodeRef, Trace
 from wse_sim.frontend.watch import (
@@ -65,7 +67,6 @@ from wse_sim.frontend.watch import (
     switched,
     take_caches_apart,
     unchecked,
-    user_line,
 )
 
 if TYPE_CHECKING:
@@ -283,6 +284,7 @@ def _watched(
             unchecked(),
             scripts_called(),
             modules_stay(),
+            helpers_recorded(),
             types_as_eager(fake),
             defined() as unfused,
             modules_go_on(fake, products_seen, lambda: tests.latest)

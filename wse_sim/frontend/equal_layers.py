@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from wse_sim.frontend.regions import is_frozen
+from wse_sim.frontend.watch import forward_again, stand_in
 
 LEAST_PARTS = 2
 """Layers with fewer submodules are traced in each call, because marks would cost as much."""
@@ -91,6 +92,7 @@ class Layers:
 
     def __init__(self, module: nn.Module) -> None:
         found = _Found(module)
+        self.module = module
         self.groups, self.loose = found.groups, found.loose
         self.paths = {id(part): path for path, part in module.named_modules()}
         self.firsts: dict[int, list[_First]] = defaultdict(list)
@@ -114,8 +116,7 @@ class Layers:
         try:
             yield
         finally:
-            for layer in itertools.chain(*self.groups):
-                del layer.forward
+            forward_again(itertools.chain(self.module.modules(), *self.groups))
             for kind, name, was in placed:
                 if was is _MISSING:
                     delattr(kind, name)
@@ -131,6 +132,7 @@ class Layers:
     def _going_once(
         self, layer: nn.Module, number: int, forward: Callable[..., object]
     ) -> Callable[..., object]:
+        @stand_in
         @functools.wraps(forward)
         def inner(*args: object, **kwargs: object) -> object:
             given, spec = pytree.tree_flatten((args, kwargs))

@@ -11,16 +11,17 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from math import prod
+from math import inf, prod
 from types import MethodType
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from wse_sim.errors import ModelError, WseError
+from wse_sim.errors import ModelError
 from wse_sim.frontend import capture
 
 LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx", "max_target_positions")
@@ -29,8 +30,8 @@ SOUND = 16_000  # samples of sound: one second
 FRAMES = 3_000  # frames of a spectrum: 30 seconds
 MOST_TRIED = 12  # orders of dimensions
 MOST_VALUES = 2**20  # most elements of ids that get values; longer ones are on "meta"
-OF_VALUES = ("image_grid_thw", "spatial_shapes", "image_sizes", "target_sizes")
-"""Arguments that state a size; models read their values, so they are not moved to "meta"."""
+OF_VALUES = ("image_grid_thw", "spatial_shapes", "image_sizes", "target_sizes", "pixel_attention_mask")
+"""Arguments that state a size or select; models read their values, so they are not moved to "meta"."""
 MARKS = {
     "image": ("image_token_id", "image_token_index", "media_token_index", "im_token_id", "image_token"),
     "audio": ("audio_token_id", "audio_token_index"),
@@ -63,25 +64,53 @@ def examples_of(module: Any, config: Any, seq: int | None) -> list[Arguments]:
     return [_first_that_runs(module, rules.candidates(names)) for names in rules.choices()]
 
 
-def _first_that_runs(module: Any, candidates: Iterator[Arguments]) -> Arguments:
+def _first_that_runs(module: torch.nn.Module, candidates: Iterator[Arguments]) -> Arguments:
+    """Return the first arguments that a module accepts; if it accepts none, those with which it gets furthest."""
     tried = list(itertools.islice(candidates, MOST_TRIED))
-    return next((one for one in tried if _runs(module, one)), tried[0]) if len(tried) > 1 else tried[0]
+    if len(tried) == 1:
+        return tried[0]
+    reached = []
+    for one in tried:
+        reached.append(_reached(module, one))
+        if reached[-1] == inf:
+            break
+    return tried[reached.index(max(reached))]
 
 
-def _runs(module: Any, arguments: Arguments) -> bool:
-    """Return whether a module accepts arguments; operations that need values count as accepted."""
+class _Calls(TorchFunctionMode):
+    """Counts calls of torch's functions."""
+
+    count = 0
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def _reached(module: torch.nn.Module, arguments: Arguments) -> float:
+    """Return how many functions of torch a module calls before it rejects arguments; infinity if it accepts them.
+
+    Operations that need values count as accepted.
+    """
     on_meta = {
         k: v.to("meta") if isinstance(v, torch.Tensor) and k not in OF_VALUES else v
         for k, v in arguments.items()
     }
+    calls = _Calls()
     try:
-        with torch.no_grad(), torch.device("meta"):
+        with torch.no_grad(), torch.device("meta"), calls:
             module(**on_meta)
     except NotImplementedError:
-        return True
+        return inf
     except Exception as fault:  # of any type: the module's own
-        return "meta tensor" in str(fault)
-    return True
+        return inf if "meta tensor" in str(fault) else calls.count
+    return inf
 
 
 class _Rules:
@@ -91,6 +120,9 @@ class _Rules:
         self.module, self.config, self.seq = module, config, seq
         self.takes = inspect.signature(module.forward).parameters
         self.main = str(getattr(module, "main_input_name", "input_ids"))
+        heard = getattr(getattr(module, "encoder", None), "main_input_name", None)
+        if self.main == "inputs" and heard in self.takes:  # a model of an encoder of any kind
+            self.main = str(heard)
         self.vision = (
             self._part("vision_config", "image_config", "backbone_config", "vision_encoder") or config
         )
@@ -123,7 +155,9 @@ class _Rules:
 
     def _further(self) -> list[str]:
         """Return the optional inputs: text, images and sound, with their masks and sizes."""
-        found = []
+        found: list[str] = []
+        if self.main == "inputs":  # which stand for any of the others
+            return found
         if "input_ids" in self.takes:
             found.append("input_ids")
         if "bbox" in self.takes and "input_ids" in self.takes:  # the place of each token on the page
@@ -137,9 +171,28 @@ class _Rules:
             ]
             found += ["pixel_mask"] if "pixel_mask" in self.takes and "input_ids" in self.takes else []
             found += ["target_sizes"] if "target_sizes" in self.takes else []
+            found += ["image_attention_mask"] if "image_attention_mask" in self.takes else []
+            found += [name for name in self._of_features("image") if name not in found]
         if self.sound is not self.config:
             found += [name for name in ("input_features", "input_values") if name in self.takes]
         return found
+
+    def _of_features(self, kind: str) -> list[str]:
+        """Return the arguments without which a model does not make the features of an image or a sound."""
+        owners = (self.module, getattr(self.module, "model", None))
+        made = filter(None, (getattr(owner, f"get_{kind}_features", None) for owner in owners))
+        takes = {
+            name: p
+            for one in made
+            for name, p in inspect.signature(one).parameters.items()
+            if p.default is p.empty
+        }
+        return [name for name in takes if name in self.takes and self._has_rule(name)]
+
+    def _has_rule(self, name: str) -> bool:
+        with contextlib.suppress(ModelError):
+            return bool(self._shapes(name))
+        return False
 
     def _is_cut(self) -> bool:
         """Return whether images are passed as rows of patches."""
@@ -165,8 +218,10 @@ class _Rules:
             return tuple((1, *shape) if len(shape) == 4 else shape for shape in self._images())
         if name == "inputs":
             return (1, self.length), *self._images()
-        if name == "pixel_attention_mask":
-            return (self._images()[0][:2],)
+        if name == "pixel_attention_mask":  # of patches, or of images
+            return (self._images()[0][:2] if self._is_cut() else (1, 1),)
+        if name == "image_attention_mask":  # which tokens see which image
+            return ((1, self.length, 1),)
         if name == "flattened_patches":
             side = int(getattr(self.vision, "patch_size", 16))
             return ((1, DEFAULT_LENGTH, 2 + 3 * side * side),)
@@ -175,6 +230,13 @@ class _Rules:
         if name == "input_values":
             values = self.seq or SOUND
             return ((1, values), (1, 1, values), (1, values, int(getattr(self.config, "num_mel_bins", 80))))
+        if name == "input_ids" and (books := getattr(self.config, "num_codebooks", None)):
+            return (
+                (1, self.length),
+                (books, self.length),
+                (1, books, self.length),
+                (1, self.length, books + 1),
+            )
         if name.endswith(("input_ids", "attention_mask", "token_type_ids")):
             return ((1, self.length),)
         if name == "bbox":
@@ -194,8 +256,11 @@ class _Rules:
         if "spatial_shapes" in self.takes and isinstance(patch, int):
             return ((1, int(getattr(self.vision, "num_patches", 256)), channels * patch * patch),)
         if "image_grid_thw" in self.takes and isinstance(patch, int):
+            times, pixels = int(getattr(self.vision, "temporal_patch_size", 1)), (channels, patch, patch)
             return (
-                (GRID * GRID, channels * patch * patch * int(getattr(self.vision, "temporal_patch_size", 1))),
+                (GRID * GRID, channels * patch * patch * times),
+                (GRID * GRID, *pixels),
+                (1, GRID * GRID, *pixels),
             )
         if "target_sizes" in self.takes and isinstance(patch, int):  # all patches in one row
             return ((1, channels, patch, GRID * GRID * patch),)
@@ -232,7 +297,8 @@ class _Rules:
         found: Arguments = {}
         for name, shape in shapes.items():
             if name.endswith("_mask"):
-                found[name] = torch.ones(shape, dtype=torch.long)
+                chosen = torch.bool if name == "pixel_attention_mask" else torch.long  # some select by it
+                found[name] = torch.ones(shape, dtype=chosen)
             elif name == "bbox":
                 found[name] = torch.zeros(shape, dtype=torch.long)
             elif name == "image_sizes":
@@ -246,6 +312,8 @@ class _Rules:
             elif name.endswith("_ids") or (name == "inputs" and len(shape) == 2):
                 where = "cpu" if prod(shape) <= MOST_VALUES else "meta"
                 found[name] = torch.zeros(shape, dtype=torch.long, device=where)
+            elif name == "pixel_values" and len(shape) == 5 and prod(shape) <= MOST_VALUES:
+                found[name] = torch.ones(shape)  # images of zeros would be padding
             else:
                 found[name] = torch.zeros(shape, device="meta")
         self._settle_text(found)
@@ -270,7 +338,7 @@ class _Rules:
         if "input_features" in found or "input_values" in found:
             text = self._with_places(found, text, "audio")
         found["input_ids"] = text
-        for name in ("attention_mask", "token_type_ids", "bbox"):
+        for name in ("attention_mask", "token_type_ids", "bbox", "image_attention_mask"):
             if name in found:
                 shape = (*text.shape, *found[name].shape[2:])
                 found[name] = found[name][:, :1].expand(shape).clone()
@@ -284,10 +352,7 @@ class _Rules:
 
     def _with_places(self, given: Arguments, text: torch.Tensor, kind: str) -> torch.Tensor:
         """Return the text after one placeholder per feature of an image or sound, if the model uses them."""
-        mark, name = self._mark(kind), f"get_{kind}_features"
-        features = getattr(self.module, name, None) or getattr(
-            getattr(self.module, "model", None), name, None
-        )
+        mark, features = self._mark(kind), _features(self.module, kind)
         if mark < 0 or features is None:
             return text
         takes = inspect.signature(features).parameters
@@ -296,6 +361,12 @@ class _Rules:
         count = sum(prod(shape[:-1]) for shape in shapes)  # 0 if the shapes are unknown
         places = torch.full((1, count), mark, dtype=torch.long)
         return torch.cat([places, torch.where(text == mark, mark + 1, text)], dim=1)
+
+
+def _features(module: torch.nn.Module, kind: str) -> MethodType | None:
+    """Return the method of a model that makes the features of an image or a sound; None if it has none."""
+    name = f"get_{kind}_features"
+    return getattr(module, name, None) or getattr(getattr(module, "model", None), name, None)
 
 
 class _Part(torch.nn.Module):
@@ -318,7 +389,7 @@ def _shapes_made(part: _Part, given: Arguments) -> list[tuple[int, ...]]:
         with contextlib.suppress(Exception), torch.no_grad(), where:  # of any type: the module's own
             made = part(**given)
             return [tuple(x.shape) for x in pytree.tree_leaves(made) if isinstance(x, torch.Tensor)]
-    with contextlib.suppress(WseError):
+    with contextlib.suppress(Exception):  # likewise: a model may call its own function with what it lacks
         program = capture.export(part, (), given, training=False)
         names = [s.arg.name for s in program.graph_signature.output_specs if s.kind.name == "USER_OUTPUT"]
         return [tuple(node.meta["val"].shape) for node in program.graph.nodes if node.name in names]

@@ -136,3 +136,27 @@ def placeholder(node: torch.fx.Node) -> torch.Tensor:
     """Return a tensor with the shape and type of a node's result, but memory for one element only."""
     made = node.meta["val"]
     return torch.zeros((), dtype=made.dtype).expand(made.shape)
+
+
+def is_inexact(x: torch.Tensor) -> bool:
+    """Return whether a tensor has floating-point or complex numbers."""
+    return x.is_floating_point() or x.is_complex()
+
+
+_EQUALITY = frozenset(["eq", "ne", "isnan", "isinf", "isfinite"])
+
+
+def tests_for_equality(node: torch.fx.Node) -> bool:
+    """Return whether a result depends on floating-point values only by tests for equality, which measured data pass alike."""
+    seen, waiting = {node}, [node]
+    while waiting:
+        current = waiting.pop()
+        operands = current.all_input_nodes
+        values = [n.meta.get("val") for n in operands]
+        if any(isinstance(x, torch.Tensor) and is_inexact(x) for x in values):
+            if str(current.target).removeprefix("aten.").partition(".")[0] not in _EQUALITY:
+                return False
+            continue
+        waiting += [n for n in operands if n not in seen]
+        seen.update(operands)
+    return True

@@ -59,8 +59,7 @@ def copied(program: torch.export.ExportedProgram, layers: Layers) -> torch.expor
     for place, spec in enumerate(results):
         if (node := named.get(getattr(spec.arg, "name", ""))) is not None:
             results[place] = dataclasses.replace(spec, arg=dataclasses.replace(spec.arg, name=node.name))
-    program.graph_module.recompile()
-    layers.forget()
+    layers.forget()  # the program's code is not compiled anew: only its nodes are read
     return program
 
 

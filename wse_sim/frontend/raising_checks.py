@@ -8,11 +8,57 @@ from __future__ import annotations
 import ast
 import dis
 import linecache
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
+from pathlib import Path
 from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
 
 Check = ast.If | ast.Assert
+# Functions that give one truth value, if they read one.
+TESTS = (
+    *(torch.Tensor.__bool__, torch.Tensor.item, torch.equal, torch.Tensor.equal),
+    *(torch.allclose, torch.Tensor.allclose, torch.is_nonzero, torch.Tensor.is_nonzero),
+)
+_HERE = str(Path(__file__).parent)
+
+
+class PassedChecks(TorchFunctionMode):
+    """Lets checks that only raise pass, where tensors have no values and no program is captured."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        answer = passed() if func in TESTS else None
+        return func(*args, **(kwargs or {})) if answer is None else answer
+
+
+def passed() -> bool | None:
+    """Return the truth value with which a check in the user's line does not raise; None if it is no such check."""
+    frames = (frame for frame, _ in traceback.walk_stack(None))
+    frame = next((frame for frame in frames if _is_users(frame.f_code.co_filename)), None)
+    return None if frame is None else passing(frame)
+
+
+def current_line() -> str:
+    """Return the current line of the user: the innermost frame outside torch and the frontend."""
+    for frame in reversed(traceback.extract_stack()):
+        if _is_users(frame.filename):
+            return f"{frame.filename}:{frame.lineno}: {frame.line or ''}"
+    return ""
+
+
+def _is_users(filename: str) -> bool:
+    """Return whether a file is neither of torch nor of the frontend."""
+    return not filename.startswith((_HERE, "<")) and "/torch/" not in filename
 
 
 def passing(frame: FrameType) -> bool | None:

@@ -43,8 +43,11 @@ _FILLS = {"sum": 0.0, "mean": 0.0, "max": float("-inf"), "amax": float("-inf")}
 _FILLS |= {"min": float("inf"), "amin": float("inf")}
 _PLAIN = frozenset(
     getattr(Tensor, name).__get__
-    for name in ("dtype", "device", "requires_grad", "is_cuda", "is_sparse", "is_quantized")
+    for name in ("dtype", "device", "requires_grad", "is_leaf", "is_cuda", "is_sparse", "is_quantized")
 )
+_METHODS = (Tensor.stride, Tensor.size, Tensor.storage_offset, Tensor.numel, Tensor.dim)
+FACTS = _PLAIN | {*_METHODS, Tensor.layout.__get__, Tensor.shape.__get__}  # type: ignore[attr-defined]
+"""Functions that read the facts of tensors for which torch asks most often while it captures."""
 
 
 @dataclass(frozen=True)

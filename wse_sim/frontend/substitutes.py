@@ -24,6 +24,7 @@ from torch.utils import _pytree as pytree
 from wse_sim.errors import ModelError, WseError
 from wse_sim.frontend.faults import sentence_of
 from wse_sim.frontend.obstacles import met
+from wse_sim.frontend.watch import forward_again, stand_in
 
 Seen = Callable[[], int]
 Function = Callable[..., Any]
@@ -111,6 +112,7 @@ def modules_go_on(module: torch.nn.Module, seen: Seen, latest: Callable[[], Tens
     """
 
     def going_on(part: torch.nn.Module, forward: Function) -> Function:
+        @stand_in
         @functools.wraps(forward)
         def inner(*args: object, **kwargs: object) -> object:
             last = last_operator()
@@ -139,5 +141,4 @@ def modules_go_on(module: torch.nn.Module, seen: Seen, latest: Callable[[], Tens
     try:
         yield
     finally:
-        for part in changed:
-            del part.forward
+        forward_again([*module.modules(), *changed])

@@ -10,8 +10,8 @@ import random
 import re
 import sys
 import warnings
-from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -25,9 +25,9 @@ from wse_sim.frontend.obstacles import met
 from wse_sim.frontend.trace import shape_operand
 
 if TYPE_CHECKING:
-    from torch.fx.experimental.proxy_tensor import PythonKeyTracer, _GraphAppendingTracerEx
+    from torch.fx.experimental.proxy_tensor import PythonKeyTracer, _GraphAppendingTracerEx, _ProxyTensor
 
-_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+T = TypeVar("T")
 
 
 @contextlib.contextmanager
@@ -127,6 +127,23 @@ def as_it_was(module: torch.nn.Module) -> Iterator[None]:
         for value, kept in contents:
             value.clear()
             value.extend(kept) if isinstance(value, list) else value.update(kept)
+
+
+def stand_in(function: Callable[..., T]) -> Callable[..., T]:
+    """Mark a function that replaces forward() of one module during a capture."""
+    function.is_stand_in = True  # type: ignore[attr-defined]
+    return function
+
+
+def forward_again(parts: Iterable[torch.nn.Module]) -> None:
+    """Delete the functions that replace forward() of modules.
+
+    A module that forward() put in the place of another one has that one's function after the capture, because torch
+    restores attributes by path.
+    """
+    for part in parts:
+        if getattr(vars(part).get("forward"), "is_stand_in", False):
+            del part.forward
 
 
 @contextlib.contextmanager
@@ -245,11 +262,16 @@ class Caches:
 
 def made_by(value: object, tracer: PythonKeyTracer | _GraphAppendingTracerEx) -> torch.fx.Node | None:
     """Return the node of the program under capture that made a tensor; None if there is none."""
+    slot = slot_of(value, tracer)
+    return slot.proxy.node if slot is not None else None
+
+
+def slot_of(value: object, tracer: PythonKeyTracer | _GraphAppendingTracerEx) -> _ProxyTensor | None:
+    """Return what a capture knows of a tensor: its node, and its value if it is constant; None if it is not of the program."""
     if not isinstance(value, torch.Tensor):
         return None
     inner = torch._from_functional_tensor(value.elem) if isinstance(value, FunctionalTensor) else value
-    slot = get_proxy_slot(inner, tracer, None)
-    return slot.proxy.node if slot is not None else None
+    return get_proxy_slot(inner, tracer, None)
 
 
 def _reads(node: torch.fx.Node, given: set[torch.fx.Node]) -> bool:
@@ -377,21 +399,3 @@ def reject_assigned_attributes(
             "forward() depend on no input; they are computed in every step"
         )
     return notes
-
-
-def _is_ours(file: str) -> bool:
-    """Return whether a file is one of the frontend's that replace functions of torch during a capture."""
-    return file.endswith(
-        tuple(f"wse_sim/frontend/{name}.py" for name in ("branch_folding", "expansions", "alignments"))
-    )
-
-
-def user_line(stack: str) -> str:
-    """Return ``file:line: code`` of the innermost frame outside torch in a printed stack, or ""."""
-    lines = stack.splitlines()
-    for i in range(len(lines) - 1, -1, -1):
-        match = _FRAME.search(lines[i])
-        if match and "/torch/" not in match[1] and not match[1].startswith("<") and not _is_ours(match[1]):
-            code = lines[i + 1].strip() if i + 1 < len(lines) and not _FRAME.search(lines[i + 1]) else ""
-            return f"{match[1]}:{match[2]}" + (f": {code}" if code else "")
-    return ""
