@@ -62,6 +62,7 @@ from wse_sim.kernels.contract.family import (
     Attrs,
     Case,
     Cost,
+    Count,
     Dims,
     Flow,
     Footprint,
@@ -79,6 +80,7 @@ from wse_sim.kernels.contract.parameters import (
     HALF_SUMS,
     sizes,
 )
+from wse_sim.kernels.contract.recent import recent
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
 from wse_sim.kernels.families.gemm.attributes import GemmAttributes
@@ -281,13 +283,22 @@ def trained_layer(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs, phase:
     tokens, inputs, outputs = {
         Phase.WEIGHT_GRADIENT: (k, m, n), Phase.INPUT_GRADIENT: (m, n, k),
     }.get(phase, (m, k, n))  # fmt: skip
-    count, where = stated.layers, part_of(tiling, stated.layers)
+    where = part_of(tiling, stated.layers)
+    return _with_streams(tokens, inputs, outputs, stated, where.rows, where.cols, wafer)
+
+
+@recent(4)
+def _with_streams(
+    tokens: Size, inputs: Size, outputs: Size, stated: GemmAttributes, rows: Count, cols: Count, wafer: Wafer
+) -> TrainedRows:
+    """Return the layer on `rows` x `cols` cores, which all its passes share, with its streams."""
+    count = stated.layers
     layer = TrainedRows(
         tokens,
         inputs,
         ceil_div(outputs, count),
         stated.finished,
-        where,
+        Tiling(rows, cols),
         wafer,
         stated.passes_on,
         layers=count,
