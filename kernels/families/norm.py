@@ -93,6 +93,7 @@ from wse_sim.kernels.contract.parameters import (
     attribute,
     sizes,
 )
+from wse_sim.kernels.contract.recent import recent
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
 
@@ -478,6 +479,7 @@ def whole_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, dtype: st
     return found.replaced(np.isinf(least), Cost(stalled_input=least))
 
 
+@recent(2 * MOST_LANES)
 def lane_costs(
     dims: Dims, rows: Size, lane: int, wafer: Wafer, dtype: str, attrs: Attrs
 ) -> dict[Phase, Cost]:

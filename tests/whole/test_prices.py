@@ -343,8 +343,25 @@ def test_a_norm_has_as_many_streams_as_the_residual_sum_behind_it_needs():
     assert max(region.pace() for region in regions.values()) <= 1.01 * plan.pace_cycles
 
 
+@pytest.mark.parametrize(
+    ("width", "heads", "tokens", "layers"), [(64, 4, 32, 8), (96, 4, 48, 3), (128, 8, 24, 5)]
+)
+def test_composed_plans_of_encoders_reach_the_bound_of_their_area(
+    width: int, heads: int, tokens: int, layers: int
+):
+    """Attention needs high regions, dense layers low ones: with stacks of one width they waste a third of the cores or more
+    (1.49 to 1.67 times the bound). No region is slower than the pace for want of links."""
+    layer = nn.TransformerEncoderLayer(width, heads, 4 * width, batch_first=True, dropout=0.0)
+    model = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+    wafer = WAFER.derive(rows=200, cols=200, program_rows=200, program_cols=200, io_channels_per_edge=50)
+    graph = inputs_over_rows(api.lower(model, (torch.zeros(1, tokens, width),)))
+    plan = planned(graph, wafer, replicas=1)
+    assert plan.lower_bound_cycles <= plan.pace_cycles <= 1.44 * plan.lower_bound_cycles
+    assert max(region.pace() for region in regions_with_bundles(plan)) <= 1.01 * plan.pace_cycles
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "more"), [("bert-base", 1.2), ("bert-large", 1.1)])
+@pytest.mark.parametrize(("name", "more"), [("bert-base", 1.15), ("bert-large", 1.1)])
 def test_encoders_on_a_full_wafer_run_at_about_their_plain_pace_with_composed_prices(name: str, more: float):
     """What the host does in a simulation has its plain price, and the note names it."""
     graph = api.load_model(name)

@@ -227,7 +227,7 @@ def _columns_of(
 
 
 @helper_kernel
-def _first_beyond(before: np.ndarray, start: int, end: int, columns: int) -> int:
+def first_beyond(before: np.ndarray, start: int, end: int, columns: int) -> int:
     """Return the first stage from `start` on, before `end`, with which the stages from `start` on take more than
     `columns`; `before` as in :func:`_columns_of`."""
     while start < end:
@@ -245,7 +245,7 @@ def _whole_shelf_end(before: np.ndarray, following: np.ndarray, thin: int, start
     count = before.shape[0] - 1
     at, free = following[0, start], cols + before[start]  # `free`: what `before` may reach
     if before[at] > free:
-        return _first_beyond(before, start, at, free)
+        return first_beyond(before, start, at, free)
     while at < count:
         far = following[2, at]
         if far < count and before[far] <= free - FAR * thin:
@@ -256,13 +256,13 @@ def _whole_shelf_end(before: np.ndarray, following: np.ndarray, thin: int, start
             return at
         end = following[1, at]
         if before[end] > free:
-            return _first_beyond(before, at, end, free)
+            return first_beyond(before, at, end, free)
         at = end
     return count
 
 
 @helper_kernel
-def _period(kinds: np.ndarray) -> int:
+def period_of(kinds: np.ndarray) -> int:
     """Return the least number of stages after which the kinds of stages repeat, to the end."""
     count = kinds.shape[0]
     for period in range(1, count):
@@ -301,7 +301,7 @@ def _shelf_lengths(
             fewest = min(fewest, heights[j] * widths[kinds[index], j])
         cores += min(fewest, NEVER) if index >= start else 0
         above[index + 1] = cores // cols
-    period = min(_period(kinds), count - start)
+    period = min(period_of(kinds), count - start)
     lengths = np.zeros((period, heights.shape[0]), np.int32)
     before, following = np.empty(count + 1, np.int64), np.empty((3, count + 1), np.int64)
     for j in range(heights.shape[0]):

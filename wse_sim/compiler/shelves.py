@@ -4,7 +4,8 @@ Symbols: T is the pace (cycles per sample of the slowest stage), H the height of
 rows that hold the stages before i if the next shelf runs in direction d (0 eastward, 1 westward).
 
 A stage spans the height of its shelf and takes the fewest columns w(H, T) that keep the pace. Small stages
-are stacked in shared narrow columns of their shelf. The heights are chosen by dynamic programming,
+are stacked in shared narrow columns of their shelf. If that wastes cores, since some stages need high regions and others
+low ones, stacks of many widths are tried (:mod:`wse_sim.compiler.shelf_stack_kernels`). The heights are chosen by dynamic programming,
 ``F(next(i, H), 1 - d) = min over H of F(i, d) + H``, where next(i, H) is the first stage that does not fit
 into a shelf of height H that starts with i. The pace is the smallest T with ``F(n, .) <= rows``.
 
@@ -29,6 +30,7 @@ from wse_sim.compiler.defects import dead_counts, dead_list, usable_bands, usabl
 from wse_sim.compiler.objectives import DELTA_T_WIRE, LATENCY
 from wse_sim.compiler.pins import pinned_size
 from wse_sim.compiler.pricing import geometric
+from wse_sim.compiler.rounds import trains_in_rounds
 from wse_sim.compiler.shelf_kernels import (
     NEVER,
     best_shelves,
@@ -36,6 +38,7 @@ from wse_sim.compiler.shelf_kernels import (
     shelf_end,
     shelf_spots,
 )
+from wse_sim.compiler.shelf_stack_kernels import best_stacked_shelves, fill_stacked_shelf
 from wse_sim.compiler.shelf_table_kernels import least_sizes_of
 from wse_sim.compiler.shelf_tables import ShelfTable, Tiles, times_held
 from wse_sim.compiler.sizing import Group, Shapes, Sizer
@@ -54,23 +57,30 @@ WIRE_STEP = 1.02
 
 @dataclass(frozen=True)
 class Stacks:
-    """How small stages of a shelf are stacked in narrow columns of `cols` cores.
+    """How small stages of a shelf are stacked: in stacks of `widths` columns, each of one of them.
 
-    A narrow column takes the small stages among the next `reach` columns of its shelf. A long reach leaves
+    A stack takes the small stages among the next `reach` columns of its shelf. A long reach leaves
     fewer cores unused; a short one keeps streams short.
     """
 
-    cols: int
+    widths: tuple[int, ...]
     reach: int
 
-    @property
-    def as_array(self) -> NDArray[np.int64]:
-        """The two numbers as an array (2,) for the compiled functions."""
-        return np.array([self.cols, self.reach], np.int64)
+
+STACKS = (Stacks((7,), NEVER), Stacks((3,), 150), Stacks((3,), 60))
+"""Variants of stacking in narrow columns, the densest first; later ones have fewer parallel streams."""
+LEAST_STACK, WIDTH_STEP = 3, 1.1  # columns of the narrowest stack, and the ratio between the widths of stacks
+WIDEST = (
+    1 / 2,
+    1 / 16,
+)  # of the columns of the wafer: the widest stack; narrow ones have fewer parallel streams
+PARTS = (2, 1)  # stacks take the stages with at most this part of the rows of their shelf
+PACKED = 1.01  # times the area bound: a placement in narrow stacks that wastes few cores
+MOST_STACKED = 1000  # stages that are placed in wide stacks; a search takes seconds for more
 
 
-STACKS = (Stacks(7, NEVER), Stacks(3, 150), Stacks(3, 60))
-"""Variants of stacking, the densest first; later ones have fewer parallel streams."""
+Sizes = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+"""Least columns (kinds, heights) in shelves, least rows (kinds, widths) in stacks, and the heights of the shelves."""
 
 
 @dataclass(frozen=True)
@@ -137,16 +147,20 @@ class ShelfPlacer:
         self.kinds = [sizer.groups[one.index(kind)] for kind in range(len(kinds))]
         self.pins = [pinned_size(group.forward) for group in self.kinds]
         self._all_kinds = tuple(kinds), tuple(self.pins)
-        thin = self._shapes(self.small_rows, np.array([stacks.cols]))
-        self._narrow_prices = [self.sizer.shape_prices(group, thin) for group in self.kinds]
-        self._narrow = np.array(
+        self._narrow = np.array([stacks.widths[0], stacks.reach], np.int64)
+        self._stacks = np.array([(cols, part) for cols in stacks.widths for part in PARTS], np.int64)
+        self.stack_cols = np.array(stacks.widths, np.int64)
+        in_stacks = self._shapes(self.small_rows, self.stack_cols)
+        cores = np.outer(self.small_rows, self.stack_cols)
+        self._stacked_prices = [self.sizer.shape_prices(group, in_stacks) for group in self.kinds]
+        self._stacked = np.array(
             [
-                times_held(sizer, group, prices, self.small_rows * stacks.cols)
-                if pin is None  # pinned stages never go into narrow columns
-                else np.full(self.small_rows.shape, np.inf)
-                for group, prices, pin in zip(self.kinds, self._narrow_prices, self.pins, strict=True)
+                times_held(sizer, group, prices, cores.ravel()).reshape(cores.shape).T
+                if pin is None  # pinned stages never go into stacks
+                else np.full(cores.T.shape, np.inf)
+                for group, prices, pin in zip(self.kinds, self._stacked_prices, self.pins, strict=True)
             ]
-        )
+        )  # (kinds, widths, rows)
         self.bands = usable_bands(self.wafer)
         dead = self.wafer.dead_cores
         self.spare = (
@@ -192,8 +206,14 @@ class ShelfPlacer:
         if inner != compute_cols(cols, self.efficiency):
             return self.sizer.shape_prices(self.kinds[kind], Shapes.one(rows, inner)).at(0)
         row = int(np.searchsorted(self.small_rows, rows))
-        if cols == self.stacks.cols and row < self.small_rows.size and self.small_rows[row] == rows:
-            return self._narrow_prices[kind].at(row)
+        col = int(np.searchsorted(self.stack_cols, cols))
+        if (
+            (row, col) < (self.small_rows.size, self.stack_cols.size)
+            and col < self.stack_cols.size
+            and self.small_rows[row] == rows
+            and self.stack_cols[col] == cols
+        ):
+            return self._stacked_prices[kind].at(row * self.stack_cols.size + col)
         for _, limit in self.bands:
             found = self._table(limit).priced(kind, rows, cols)
             if found is not None:
@@ -221,7 +241,7 @@ class ShelfPlacer:
         many columns in the west are used. :meth:`boxes` converts the result to boxes.
         """
         of_kind = self._pace_of_kind(pace)
-        narrow = least_sizes_of(self._narrow, self.small_rows, of_kind)
+        narrow = self._least_rows(of_kind)
         cols = self.wafer.program_cols if cols is None else cols
         tables = [self._table(rows) for _, rows in self.bands]
         widths_of = [self._least_widths(of_heights, of_kind) for of_heights in tables]
@@ -239,8 +259,10 @@ class ShelfPlacer:
             self.bands, tables, widths_of, self._dead, self._cores, strict=True
         ):
             heights = of_heights.heights
-            table = (self.kind_of, widths, narrow, self.stacks.as_array, heights)
-            least, trace = best_shelves(*table, start, direction, rows, cols, self.spare, dead, cores)
+            sizes_of = widths, narrow, heights
+            least, trace = self._best_shelves(
+                sizes_of, (start, direction, rows, cols), self.spare, dead, cores
+            )
             reached = np.flatnonzero(least.min(axis=1) <= rows)
             end = int(reached[-1])
             chain: list[tuple[int, int, int]] = []
@@ -253,9 +275,9 @@ class ShelfPlacer:
             floor = 0
             for first, way, index in reversed(chain):
                 height = int(heights[index])
-                free, limit = free_columns(dead, floor, height, way, cols, self.spare)
-                spots = shelf_spots(cores, floor, height, way, limit)
-                last = shelf_end(*table, index, first, free, spots, boxes)
+                last, limit = self._fill_shelf(
+                    sizes_of, index, first, (floor, way, cols), (dead, cores), boxes
+                )
                 boxes[first:last, 0] += top + floor
                 if way:
                     boxes[first:last, 1] = limit - boxes[first:last, 1] - boxes[first:last, 3]
@@ -269,11 +291,68 @@ class ShelfPlacer:
                 boxes[self.kind_of == kind, 2] = pin[0]
         return boxes
 
+    def _best_shelves(
+        self,
+        sizes: Sizes,
+        where: tuple[int, int, int, int],
+        spare: int,
+        dead: NDArray[np.int64],
+        cores: NDArray[np.int64],
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return :func:`best_shelves`; `where` are the first stage, the direction, the rows and the columns."""
+        widths, narrow, heights = sizes
+        if len(self.stacks.widths) > 1:
+            return best_stacked_shelves(*self._stacked_table(sizes), *where)
+        return best_shelves(
+            self.kind_of, widths, narrow[:, 0], self._narrow, heights, *where, spare, dead, cores
+        )
+
+    def _stacked_table(
+        self, sizes: Sizes
+    ) -> tuple[
+        NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], int, NDArray[np.int64]
+    ]:
+        """Return the arguments of the functions for stacks of several widths that describe the stages."""
+        widths, narrow, heights = sizes
+        narrow = np.repeat(narrow, len(PARTS), axis=1)
+        return self.kind_of, widths, narrow, self._stacks, self.stacks.reach, heights
+
+    def _fill_shelf(
+        self,
+        sizes: Sizes,
+        index: int,
+        first: int,
+        where: tuple[int, int, int],
+        defects: tuple[NDArray[np.int64], NDArray[np.int64]],
+        boxes: NDArray[np.int64],
+    ) -> tuple[int, int]:
+        """Write the boxes of the stages from `first` on in a shelf, whose columns count in running direction.
+
+        `index` is that of the height of the shelf, `where` are its first row, its direction and its columns. Returns the
+        first stage behind the shelf, and the number of columns that it may use.
+        """
+        (widths, narrow, heights), (floor, way, cols), (dead, cores) = sizes, where, defects
+        if len(self.stacks.widths) > 1:
+            return fill_stacked_shelf(*self._stacked_table(sizes), index, first, cols, boxes), cols
+        height = int(heights[index])
+        free, limit = free_columns(dead, floor, height, way, cols, self.spare)
+        spots = shelf_spots(cores, floor, height, way, limit)
+        table = self.kind_of, widths, narrow[:, 0], self._narrow, heights
+        return shelf_end(*table, index, first, free, spots, boxes), limit
+
+    def _least_rows(self, of_kind: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Return the least rows (kinds, widths) with which stages keep the paces in stacks of each width."""
+        many = self.stack_cols.size
+        rows = least_sizes_of(
+            self._stacked.reshape(-1, self.small_rows.size), self.small_rows, np.repeat(of_kind, many)
+        )
+        return rows.reshape(-1, many)
+
     def _least_area(
         self, narrow: NDArray[np.int64], tables: Sequence[ShelfTable], widths_of: Sequence[NDArray[np.int64]]
     ) -> int:
-        """Return the cores that all stages take at least, each in a narrow column or on the best of the shelves."""
-        least = narrow * self.stacks.cols
+        """Return the cores that all stages take at least, each in a stack or on the best of the shelves."""
+        least = (narrow * self.stack_cols).min(axis=1)
         for of_heights, widths in zip(tables, widths_of, strict=True):
             least = np.minimum(least, (of_heights.heights * widths).min(axis=1))
         return int(least[self.kind_of].sum())
@@ -318,9 +397,8 @@ class ShelfPlacer:
         of_kind = self._pace_of_kind(pace)
         of_heights = self._table(self.wafer.program_rows)
         heights, widths = of_heights.heights, self._least_widths(of_heights, of_kind)
-        narrow = least_sizes_of(self._narrow, self.small_rows, of_kind)
-        table = (self.kind_of, widths, narrow, self.stacks.as_array, heights)
-        least, _ = best_shelves(*table, 0, 0, NEVER, self.wafer.program_cols, 0, NO_DEAD, NO_CORES)
+        sizes = widths, self._least_rows(of_kind), heights
+        least, _ = self._best_shelves(sizes, (0, 0, NEVER, self.wafer.program_cols), 0, NO_DEAD, NO_CORES)
         rows = float(least[-1].min())
         return rows if rows < NEVER else float("inf")
 
@@ -413,10 +491,33 @@ def shelf_placements(sizer: Sizer, objective: str) -> Iterator[tuple[float, list
             found = place_shelves(sizer, targets) if targets is not None else None
             if found is not None:
                 yield found
+    narrow = place_shelves(sizer, None, STACKS[0])
+    if objective != DELTA_T_WIRE:
+        yield from _in_wide_stacks(sizer, np.inf if narrow is None else narrow[0])
     for stacks in STACKS:
-        found = place_shelves(sizer, None, stacks)
+        found = narrow if stacks is STACKS[0] else place_shelves(sizer, None, stacks)
         if found is not None:
             yield _shorter_wire(sizer, found, stacks) if objective == DELTA_T_WIRE else found
+
+
+def _in_wide_stacks(sizer: Sizer, pace: float) -> Iterator[tuple[float, list[Box]]]:
+    """Yield placements in stacks of many widths that are faster than `pace`, that of narrow stacks; none if that wastes
+    few cores, or on a wafer with dead cores.
+
+    There are none for programs that train either: all operands of a norm or of a sum have the same number of links there,
+    and a region of few rows has room for few.
+    """
+    ideal = area_bound_cycles(sizer)
+    if ideal is None or pace <= PACKED * ideal:
+        return
+    if sizer.wafer.dead_cores or len(sizer.copies) > MOST_STACKED or trains_in_rounds(sizer.graph):
+        return
+    for fraction in WIDEST:
+        most = int(fraction * sizer.wafer.program_cols)
+        widths = tuple(cols for cols in geometric(max(1, most), WIDTH_STEP).tolist() if cols >= LEAST_STACK)
+        found = place_shelves(sizer, None, Stacks(widths, NEVER)) if len(widths) > 1 else None
+        if found is not None and found[0] < pace:
+            yield found
 
 
 def compute_cores(sizer: Sizer) -> float:

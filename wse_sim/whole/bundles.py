@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import networkx as nx
 
+from wse_sim.compiler.block_recompute import NOTE, BlockRecompute, block_recompute
 from wse_sim.compiler.plan import Infeasible, Plan
-from wse_sim.compiler.streams import HOST
+from wse_sim.compiler.streams import HOST, plain_name
 from wse_sim.errors import ModelError
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.graph.kernel_graph import frozen
@@ -88,8 +89,7 @@ def _crowded(plan: PipelinedPlan, regions: Sequence[PlacedKernel]) -> dict[str, 
 def _choose(plan: PipelinedPlan, regions: Sequence[PlacedKernel], most: Mapping[str, int]) -> None:
     """Choose the bundles of all tensors, whatever the edges have room for."""
     by_name = {region.name: region for region in regions}
-    # The plan of a program has no stage of the loss yet, and takes the same bundles.
-    pace = max(stage.cycles_per_sample for stage in plan.stages if stage.kernels)
+    paces = _program_paces(plan)
     streams = [*plan.streams, *plan.host_streams]
     fewest = fewest_bundles(plan.graph, plan.wafer) if plan.graph.training else {}
     groups = []
@@ -114,7 +114,7 @@ def _choose(plan: PipelinedPlan, regions: Sequence[PlacedKernel], most: Mapping[
         """Set the number of bundles; return the cycles by which the regions at the ends exceed the pace."""
         for tensor, region in ends:
             region.bundles[tensor] = count
-        return sum(max(0.0, region.pace() - pace) for _, region in ends)
+        return sum(max(0.0, region.pace() - paces[region.name]) for _, region in ends)
 
     # A bottleneck at one end hides the other end. So start from the largest numbers, and choose twice.
     for ends, allowed_counts in groups:
@@ -126,6 +126,20 @@ def _choose(plan: PipelinedPlan, regions: Sequence[PlacedKernel], most: Mapping[
             if late[count] == 0:
                 break
         give(ends, min(late, key=lambda count: (late[count], count)))
+
+
+def _program_paces(plan: PipelinedPlan) -> dict[str, float]:
+    """Return the cycles per sample with which the program of each stage keeps the pace of the plan: less than the pace if
+    the stage recomputes its forward pass, which the program does not."""
+    # The plan of a program has no stage of the loss yet, and takes the same bundles.
+    stages = [stage for stage in plan.stages if stage.kernels]
+    pace = max(stage.cycles_per_sample for stage in stages)
+    again = block_recompute(plan.graph) if NOTE in plan.notes else BlockRecompute()
+    return {
+        stage.name: pace
+        * (1 - again.runs_again(plain_name(stage.name)) * stage.forward_cycles / stage.cycles_per_sample)
+        for stage in stages
+    }
 
 
 def _together(tensors: Sequence[str], regions: Sequence[PlacedKernel]) -> list[list[str]]:
@@ -219,13 +233,12 @@ def _unmet(plan: PipelinedPlan, regions: Sequence[RegionKind]) -> tuple[dict[str
     for region in regions:
         if region.pace() <= pace:
             continue
-        needed = {name: _needed(region, name, pace) for name in region.bundles}
-        for name, count in needed.items():
-            if count is None:
-                continue
+        for name in region.bundles:
             others = [one for one in regions if one is not region and name in one.bundles]
-            short = [one for one in others if _needed(one, name, pace, count) is None]
-            if short and all(_can_grow(one, name) for one in short):
+            fixed = [region, *(one for one in others if not _can_grow(one, name))]
+            whole = token_words(plan.graph, name) if any(isinstance(one, NormRegion) for one in others) else 0
+            count = _needed(fixed, name, pace, whole=whole)
+            if count is not None and any(_needed([one], name, pace, count) is None for one in others):
                 more[name] = max(count, more.get(name, 0))
         fewer |= region.bundles
     return ({}, more) if more else (fewer, more)
@@ -238,20 +251,28 @@ def _can_grow(region: RegionKind, tensor: str) -> bool:
     return is_result or isinstance(region, NormRegion | Pointwise | JoinedRows)
 
 
-def _needed(region: RegionKind, tensor: str, pace: float, least: int = 1) -> int | None:
-    """Return the fewest bundles of one tensor and those tied to it, at least `least`, with which a region keeps the
-    pace, if its other tensors have as many as possible; None if there is no such number."""
+def _needed(
+    regions: Sequence[RegionKind], tensor: str, pace: float, least: int = 1, whole: int = 0
+) -> int | None:
+    """Return the fewest bundles of one tensor and those tied to it, at least `least` and a divisor of `whole`, with which
+    all regions keep the pace, if their other tensors have as many as possible; None if there is no such number."""
+    allowed = set(regions[0].splits(tensor)).intersection(*(one.splits(tensor) for one in regions[1:]))
+    for count in spaced(sorted(number for number in allowed if number >= least and whole % number == 0)):
+        if all(_keeps(one, tensor, count, pace) for one in regions):
+            return count
+    return None
+
+
+def _keeps(region: RegionKind, tensor: str, count: int, pace: float) -> bool:
+    """Return whether a region keeps the pace with a number of bundles of one tensor and those tied to it, and as many
+    of its others as possible."""
     chosen = region.bundles
-    widest = {name: region.splits(name)[-1] for name in chosen}
     tied = region.tied if tensor in region.tied else (tensor,)
+    region.bundles = {name: region.splits(name)[-1] for name in chosen} | dict.fromkeys(tied, count)
     try:
-        for count in spaced([count for count in region.splits(tensor) if count >= least]):
-            region.bundles = {**widest, **dict.fromkeys(tied, count)}
-            if region.pace() <= pace:
-                return count
+        return region.pace() <= pace
     finally:
         region.bundles = chosen
-    return None
 
 
 def _repriced(plan: PipelinedPlan, paces: Mapping[str, float]) -> PipelinedPlan:

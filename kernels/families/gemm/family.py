@@ -62,6 +62,7 @@ from wse_sim.kernels.contract.family import (
     Attrs,
     Case,
     Cost,
+    Count,
     Dims,
     Flow,
     Footprint,
@@ -79,6 +80,7 @@ from wse_sim.kernels.contract.parameters import (
     HALF_SUMS,
     sizes,
 )
+from wse_sim.kernels.contract.recent import recent
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
 from wse_sim.kernels.families.gemm.attributes import GemmAttributes
@@ -148,11 +150,9 @@ class Gemm(WeightProduct):
         of a core that has the inputs of a row."""
         stated = GemmAttributes.of(attrs)
         if stated.trained_rows and tiling.mapping == "stationary":
-            least = Streams(max(1, stated.least_bundles), max(1, stated.least_results))
-            inner = replace(tiling, rows=np.maximum(1, tiling.rows - 1))
-            return replace(_trained_layer(dims, inner, wafer, attrs), streams=least).held_bytes(
-                max(1, stated.held_samples)
-            )
+            inner = replace(part_of(tiling, stated.layers), rows=np.maximum(1, tiling.rows - 1))
+            layer = _one_stream(*(dims[name] for name in "mkn"), stated, inner, wafer)
+            return layer.held_bytes(max(1, stated.held_samples))
         is_kept = "residual" in fused_forward(attrs, Phase.FORWARD)
         if not is_kept or product_lay(attrs).takes_over != "rows":
             return 0
@@ -286,32 +286,39 @@ def trained_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, A
 
 def trained_layer(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs, phase: Phase) -> TrainedRows:
     """Return the layer that has a kernel as one of its passes, with its streams."""
-    stated = GemmAttributes.of(attrs)
-    layer = _trained_layer(dims, tiling, wafer, attrs, phase)
-    most = Streams(max(1, stated.most_bundles), max(1, stated.most_results))
-    least = Streams(max(1, stated.least_bundles), max(1, stated.least_results))
-    return replace(layer, streams=most) if stated.has_links else layer.with_streams(least, most)
-
-
-def _trained_layer(
-    dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs, phase: Phase = Phase.FORWARD
-) -> TrainedRows:
-    """Return the same with one stream of its inputs and one of its results."""
     stated, (m, k, n) = GemmAttributes.of(attrs), (dims[name] for name in "mkn")
-    tokens, inputs, outputs = {
+    of_layer = {
         Phase.WEIGHT_GRADIENT: (k, m, n), Phase.INPUT_GRADIENT: (m, n, k),
     }.get(phase, (m, k, n))  # fmt: skip
-    count, where = stated.layers, part_of(tiling, stated.layers)
+    where = part_of(tiling, stated.layers)
+    return _with_streams(*of_layer, stated, where.rows, where.cols, wafer)
+
+
+@recent(4)
+def _with_streams(
+    tokens: Size, inputs: Size, outputs: Size, stated: GemmAttributes, rows: Count, cols: Count, wafer: Wafer
+) -> TrainedRows:
+    """Return the layer on `rows` x `cols` cores, which all its passes share, with its streams."""
+    layer = _one_stream(tokens, inputs, outputs, stated, Tiling(rows, cols), wafer)
+    most = Streams(max(1, stated.most_bundles), max(1, stated.most_results))
+    return replace(layer, streams=most) if stated.has_links else layer.with_streams(layer.streams, most)
+
+
+def _one_stream(
+    tokens: Size, inputs: Size, outputs: Size, stated: GemmAttributes, where: Tiling, wafer: Wafer
+) -> TrainedRows:
+    """Return the layer with the fewest streams that it may have."""
     return TrainedRows(
         tokens,
         inputs,
-        ceil_div(outputs, count),
+        ceil_div(outputs, stated.layers),
         stated.finished,
         where,
         wafer,
         stated.passes_on,
-        layers=count,
+        layers=stated.layers,
         readers=stated.readers,
+        streams=Streams(max(1, stated.least_bundles), max(1, stated.least_results)),
     )
 
 

@@ -293,7 +293,10 @@ def stream_order(graph: KernelGraph, tensor: str) -> IntArray | None:
     An image is a tensor that a convolution or a pooling reads or writes, or that elementwise work derives
     from one.
     """
-    if tensor not in _images(graph) or len(graph.tensors[tensor].shape) != IMAGE_AXES:
+    if (
+        tensor not in graph.remembered("images", lambda: _images(graph))
+        or len(graph.tensors[tensor].shape) != IMAGE_AXES
+    ):
         return None
     shape = graph.tensors[tensor].shape  # (B, C, H, W)
     return np.arange(int(np.prod(shape[1:]))).reshape(shape[1:]).transpose(1, 2, 0).reshape(-1)
