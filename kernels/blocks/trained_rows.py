@@ -133,7 +133,8 @@ class TrainedRows:
     def has_room(self) -> Size:
         """Whether every stream has a row, or a column, and at least one word."""
         count, results = self.streams
-        inputs_fit = (count <= self.rows) & (count <= ceil_div(self.inputs, PAIR))
+        # A region leaves a row to the gradients of several streams of results.
+        inputs_fit = (count <= np.maximum(1, self.tiling.rows - 1)) & (count <= ceil_div(self.inputs, PAIR))
         results_fit = (results <= self.cols) & (results <= ceil_div(self.features, PAIR))
         return inputs_fit & results_fit & ((self.tiling.rows > 1) | np.equal(results, 1))
 

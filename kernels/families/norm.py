@@ -55,6 +55,7 @@ from wse_sim.kernels.blocks.line_programs import (
 )
 from wse_sim.kernels.blocks.line_stages import FEATURE, MATRIX, ROW, TWO_FEATURES, TWO_ROWS, Shape, Vector
 from wse_sim.kernels.blocks.products import weight_bytes
+from wse_sim.kernels.blocks.rounds import pitch
 from wse_sim.kernels.blocks.rows import grid_cost, grid_footprint, grid_program, grid_values
 from wse_sim.kernels.blocks.token_blocks import TokenBlocks, lanes_of
 from wse_sim.kernels.blocks.training import FP32_BYTES, input_gradient, weight_gradient
@@ -97,6 +98,8 @@ from wse_sim.kernels.contract.recent import recent
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
 
+FP16_BYTES = 2
+BUFFERS = 20  # of a core that trains, at most
 MOST_LANES = 64
 """Most neighbours that share a row in training, which are tried."""
 
@@ -472,11 +475,28 @@ def whole_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, dtype: st
     found, least = Cost(), np.inf + 0.0 * tiling.rows * tiling.cols
     for lane in lanes_for(int(dims["cols"]), min(said.most_bundles, MOST_LANES)):
         passes = lane_costs(dims, tiling.rows, lane, wafer, dtype, attrs)
-        is_possible = (tiling.cols >= lane) & (tiling.rows >= lane) & (lane >= said.least_bundles)
+        fixed, each = lane_bytes(dims, tiling.rows, lane, wafer, attrs)
+        has_room = fixed + said.held_samples * each + wafer.kernel_code_bytes <= wafer.sram_usable_bytes
+        is_possible = (tiling.cols >= lane) & (tiling.rows >= lane) & (lane >= said.least_bundles) & has_room
         total = np.where(is_possible, sum(one.total for one in passes.values()), np.inf)
         found = found.replaced(total < least, passes[phase])
         least = np.minimum(total, least)
     return found.replaced(np.isinf(least), Cost(stalled_input=least))
+
+
+def lane_bytes(dims: Dims, rows: Size, lane: int, wafer: Wafer, attrs: Attrs) -> tuple[Size, Size]:
+    """Return the bytes of a core with its part of rows that `lane` neighbours share, in a region of `rows` rows of cores:
+    fixed ones, and those of each sample in flight.
+
+    Fixed: two rows and two results, parameters in fp32 with their gradients and fp16 copies, and few numbers of a row with
+    the gaps before buffers that start in their bank. In flight: normalized rows, and a deviation of each.
+    """
+    apart, parameters = pitch(dims["cols"] // lane), len(affine_of(attrs))
+    copies = 2 if parameters == 1 else 1
+    fixed = 4 * FP16_BYTES * apart + parameters * (apart + 2) * (2 * FP32_BYTES + copies * FP16_BYTES)
+    gaps = BUFFERS * (FP16_BYTES * wafer.sram_banks + 2 * FP32_BYTES)
+    each = least_share(int(dims["rows"]), np.maximum(1, rows - (lane - 1)))
+    return fixed + gaps, each * FP16_BYTES * (apart + 1)
 
 
 @recent(2 * MOST_LANES)

@@ -18,7 +18,9 @@ from tests.whole.test_trained import training_plan
 from wse_sim.errors import ModelError
 from wse_sim.kernels.contract.family import Tiling
 from wse_sim.kernels.contract.registry import family
-from wse_sim.whole.trained import trained_region_of
+from wse_sim.kernels.families.norm import lane_bytes
+from wse_sim.whole.regions.contract import rows_in_turn
+from wse_sim.whole.trained import trained_network, trained_region_of
 from wse_sim.whole.trained.norm import TrainedNorm
 
 EPS = 0.1  # large enough to be seen in every value
@@ -161,9 +163,26 @@ def test_without_a_gradient_of_its_token_only_parameters_train() -> None:
 
 
 def test_more_samples_in_flight_are_held_where_memory_allows() -> None:
-    """Of 48 KiB a core may give 70 %: 2 bytes for each of 24 features and for 1 / s, four tokens a core."""
+    """2 bytes for each of 24 features and for 1 / s, four tokens a core, in 44,976 bytes less 1,536 of instructions, two rows
+    and two results, 26 numbers of a scale four times (two in fp32, two in fp16), and 480 for small buffers and gaps."""
     norm = region("rms", 40, 24)
-    assert norm.most_in_flight() == int(0.7 * 49152 // (norm.each * 2 * 25))
+    room = 44_976 - 1_536 - 4 * 2 * 24 - 26 * (2 * 4 + 2 * 2) - 480
+    assert norm.most_in_flight() == int(room // (norm.each * 2 * 25))
+
+
+@pytest.mark.parametrize("kind", ["layer", "rms"])
+def test_bytes_of_a_core_are_at_least_those_of_its_program(kind: str) -> None:
+    """The last buffer of a core ends below the bytes that bound the samples in flight, by no more than the 480 for small
+    buffers and gaps."""
+    made = trained_network(training_plan(Normed(kind, 24), (8, 24), 24, 6), 6)
+    norm = next(one for one in made.regions if isinstance(one, TrainedNorm))
+    row, col = norm.senders[0]
+    held = [one for one in made.program.buffers.values() if one.name.startswith(f"{norm.name}.")]
+    assert all(one.row <= row < one.row + one.rows and one.col <= col for one in held)
+    end = max(one.address + one.length * (2 if one.dtype == "fp16" else 4) for one in held)
+    rows = rows_in_turn(norm.region, norm.wafer)
+    fixed, each = lane_bytes(norm.kernel.dims, rows, norm.lane, norm.wafer, norm.kernel.attrs)
+    assert fixed + made.batch.in_flight * each - 480 <= end <= fixed + made.batch.in_flight * each
 
 
 def test_kind_is_found_by_its_family() -> None:

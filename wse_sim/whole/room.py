@@ -26,9 +26,9 @@ from wse_sim.whole.parallel_links import (
     tied_in_training,
     trained_bundles,
 )
-from wse_sim.whole.regions.contract import is_pointwise, token_words
+from wse_sim.whole.regions.contract import has_work, is_pointwise, token_words
 from wse_sim.whole.regions.fused_work import items_of
-from wse_sim.whole.regions.pointwise_place import depth_of
+from wse_sim.whole.regions.pointwise_place import depth_of, operators_of
 
 WORD_BYTES = 4
 SUM, STORE, RESIDUAL = (
@@ -129,11 +129,22 @@ def with_room(graph: KernelGraph, wafer: Wafer, samples: int = 0) -> KernelGraph
         else:
             return kernel
         attrs = {**kernel.attrs, **stated, "held_samples": samples}
-        is_counted = kernel.family == "attention" and samples
-        saved = 0 if is_counted else kernel.saved_bytes
+        saved = _stored_bytes(kernel, graph, wafer) if samples else kernel.saved_bytes
         return dataclasses.replace(kernel, attrs=frozen(attrs), saved_bytes=saved)
 
     return dataclasses.replace(graph, kernels=tuple(map(changed, graph.kernels)))
+
+
+def _stored_bytes(kernel: Kernel, graph: KernelGraph, wafer: Wafer) -> int:
+    """Return the bytes of a sample in flight that the planner spreads over a region: those of compute cores alone for
+    elementwise work, none for kinds whose prices count them core by core."""
+    if kernel.family in ("attention", "norm"):
+        return 0
+    if not is_pointwise(kernel.family) or kernel.phase is not Phase.FORWARD:
+        return kernel.saved_bytes
+    result = graph.tensors[kernel.outputs[0]]
+    vectors = len(kernel.inputs) + (2 if has_work(kernel.family) else len(operators_of(kernel)))
+    return ceil(2 * vectors * result.elements / graph.samples / wafer.pipeline_efficiency)
 
 
 def check_room(graph: KernelGraph, wafer: Wafer, bundles: Mapping[str, int]) -> None:

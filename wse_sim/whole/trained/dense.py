@@ -25,6 +25,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, pairwise
+from math import inf
 
 import numpy as np
 
@@ -231,28 +232,13 @@ class TrainedDense(TrainedKind):
 
     def splits(self, tensor: str) -> Sequence[int]:
         """Return the numbers of bundles: up to those that the price counts, each with a row or a column."""
-        if tensor != self.kernel.inputs[0]:
-            return self._splits_of_results
         stated = GemmAttributes.of(self.kernel.attrs)
-        return range(1, max(1, min(stated.most_bundles, self.region.rows - 2, self.inputs // PAIR)) + 1)
-
-    @cached_property
-    def _splits_of_results(self) -> Sequence[int]:
-        """Numbers of bundles of the result for which the last row has room for the stated samples in flight, or else for
-        one."""
-        stated = GemmAttributes.of(self.kernel.attrs)
-        most = min(stated.most_results, self.compute_cols, self.features // PAIR) * (self.region.rows > 2)
-        counts, rows = range(1, max(1, most) + 1), self.rows_with_gradients
-        need = [
-            [count for count in counts if self._has_room(rows, count, samples)]
-            for samples in (max(1, stated.held_samples), 1)
-        ]
-        return need[0] or need[1] or counts
-
-    def _has_room(self, rows: TrainedRows, given: int, samples: int) -> bool:
-        """Return whether a layer has room for some samples in flight if its result has `given` bundles."""
-        parted = dataclasses.replace(rows, streams=Streams(rows.streams.inputs, given))
-        return bool(parted.held_bytes(samples) <= self._usable)
+        if tensor == self.kernel.inputs[0]:
+            most = min(stated.most_bundles, self.region.rows - 2, self.inputs // PAIR)
+        else:
+            most = min(stated.most_results, self.compute_cols, self.features // PAIR)
+            most *= self.region.rows > 2
+        return range(1, max(1, most) + 1)
 
     @property
     def tied(self) -> tuple[str, ...]:
@@ -260,8 +246,10 @@ class TrainedDense(TrainedKind):
         return (self.kernel.inputs[1], self.kernel.outputs[0]) if self.has_residual else ()
 
     def pace(self) -> float:
-        """Return the cycles of a sample, both passes, with the chosen bundles."""
-        return float(np.asarray(self.rows_with_gradients.cycles()))
+        """Return the cycles of a sample, both passes, with the chosen bundles; infinite without room for the stated samples
+        in flight."""
+        rows, samples = self.rows_with_gradients, max(1, GemmAttributes.of(self.kernel.attrs).held_samples)
+        return float(np.asarray(rows.cycles())) if rows.held_bytes(samples) <= self._usable else inf
 
     @property
     def rows_with_gradients(self) -> TrainedRows:

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -38,6 +39,7 @@ from wse_sim.kernels.families.norm import (
     affine_of,
     forward_work,
     input_gradient_work,
+    lane_bytes,
     lane_costs,
     lanes_for,
     weight_gradient_work,
@@ -53,7 +55,8 @@ from wse_sim.whole.regions.shared_color import (
     route_senders,
     route_takers,
 )
-from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, TrainedKind, TrainedPorts
+from wse_sim.whole.room import room_bytes
+from wse_sim.whole.trained.contract import Batch, TrainedKind, TrainedPorts
 from wse_sim.whole.trained.rows import Held, Slots, emit_row, in_turn
 
 RECEIVE, SEND = 1, 2  # microthreads
@@ -102,7 +105,10 @@ class TrainedNorm(NormPlace, TrainedKind):
         return lanes_for(self.features, min(rows, self.compute_cols, stated.most_bundles))
 
     def pace(self) -> float:
-        """Return the cycles of a sample, both passes, with the chosen bundles."""
+        """Return the cycles of a sample, both passes, with the chosen bundles; infinite without room for the stated samples
+        in flight."""
+        if self.most_in_flight() < max(1, Attributes.of(self.kernel.attrs).held_samples):
+            return inf
         rows = rows_in_turn(self.region, self.wafer)
         passes = lane_costs(self.kernel.dims, rows, self.lane, self.wafer, "fp16", self.kernel.attrs)
         return sum(float(np.asarray(cost.total)) for cost in passes.values())
@@ -397,8 +403,6 @@ class TrainedNorm(NormPlace, TrainedKind):
     def most_in_flight(self) -> int:
         """Return the samples in flight whose normalized tokens and deviations fit next to parameters and
         buffers."""
-        apart = pitch(self.part)
-        a_sample = self.each * FP16 * (apart + 1)
-        fixed = 4 * FP16 * apart + len(self.affine) * self._apart * (2 * FP32 + len(self._banks) * FP16)
-        size = self.wafer.sram_bytes
-        return int(min(HELD_FRACTION * size, size - fixed - self.wafer.kernel_code_bytes) // a_sample)
+        rows = rows_in_turn(self.region, self.wafer)
+        fixed, each = lane_bytes(self.kernel.dims, rows, self.lane, self.wafer, self.kernel.attrs)
+        return int((room_bytes(self.wafer) - fixed) // each)

@@ -144,6 +144,7 @@ def with_bundles(plan: PipelinedPlan, regions: Sequence[TrainedKind]) -> Pipelin
             links = {
                 "bands" if kernel.family == "attention" else "most_bundles": given,
                 "least_bundles": given,
+                "held_samples": 0,
             }
             return dataclasses.replace(kernel, attrs=frozen({**kernel.attrs, **links}))
         if not kernel.attrs.get("trained_rows", False):
