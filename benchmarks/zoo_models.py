@@ -233,7 +233,7 @@ _HALF_ROTARY: Row = {
 }
 _TRANSFORMERS: dict[str, Row] = {
     "Esm": {"vocab_size": 33},
-    "Reformer": {"axial_pos_shape": [8, TOKENS // 8]},
+    "Reformer": {"axial_pos_shape": (8, TOKENS // 8)},
     "ReformerModelWithLMHead": {"is_decoder": True},
     "BeitForSemanticSegmentation": {"out_indices": [3, 5, 7, 11], "num_hidden_layers": 12},
     "Data2VecVisionForSemanticSegmentation": {"out_indices": [3, 5, 7, 11], "num_hidden_layers": 12},
@@ -243,6 +243,7 @@ _TRANSFORMERS: dict[str, Row] = {
     "Glm4vMoeForConditionalGeneration": {**_HALF_ROTARY, "text_config.head_dim": 128},
     "JanusForConditionalGeneration": {"text_config.hidden_size": 2048},
     "Qwen2VLForConditionalGeneration": {"vision_config.hidden_size": 8192},
+    "Xmod": {"default_language": "en_XX"},
     "Dots1ForCausalLM": {
         "n_routed_experts": 128,
         "n_shared_experts": 2,
@@ -263,7 +264,9 @@ _TRANSFORMERS: dict[str, Row] = {
 
 
 def _shorten(config: PretrainedConfig) -> None:
-    """Keep one layer of each kind, at least two, in the parts of a composed configuration too."""
+    """Keep one layer of each kind, at least two, in the parts of a composed configuration too; chance skips no layer."""
+    for key in [key for key in vars(config) if key.endswith("layerdrop")]:
+        setattr(config, key, 0.0)
     kinds = [
         k
         for k in ("layer_types", "mlp_layer_types", "layers_block_type")
