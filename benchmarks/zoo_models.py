@@ -276,9 +276,12 @@ def _shorten(config: PretrainedConfig) -> None:
     if kinds:
         rows = list(zip(*(getattr(config, k) for k in kinds), strict=False))
         layers = sorted({rows.index(row) for row in rows} | {0, 1})[: len(rows)]
-    for key in kinds:
+    kept = {key: [getattr(config, key)[i] for i in layers] for key in kinds}  # one may be another's name
+    for key, value in kept.items():
         with contextlib.suppress(AttributeError, NotImplementedError):  # computed by some
-            setattr(config, key, [getattr(config, key)[i] for i in layers])
+            setattr(config, key, value)
+    if isinstance(getattr(config, "num_kv_shared_layers", None), int):  # the last ones, which are left out
+        config.num_kv_shared_layers = 0
     for key in _LAYERS:
         if isinstance(getattr(config, key, None), int):
             try:
