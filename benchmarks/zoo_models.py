@@ -233,7 +233,7 @@ _HALF_ROTARY: Row = {
 }
 _TRANSFORMERS: dict[str, Row] = {
     "Esm": {"vocab_size": 33},
-    "Reformer": {"axial_pos_shape": [8, TOKENS // 8]},
+    "Reformer": {"axial_pos_shape": (8, TOKENS // 8)},
     "ReformerModelWithLMHead": {"is_decoder": True},
     "BeitForSemanticSegmentation": {"out_indices": [3, 5, 7, 11], "num_hidden_layers": 12},
     "Data2VecVisionForSemanticSegmentation": {"out_indices": [3, 5, 7, 11], "num_hidden_layers": 12},
@@ -243,6 +243,7 @@ _TRANSFORMERS: dict[str, Row] = {
     "Glm4vMoeForConditionalGeneration": {**_HALF_ROTARY, "text_config.head_dim": 128},
     "JanusForConditionalGeneration": {"text_config.hidden_size": 2048},
     "Qwen2VLForConditionalGeneration": {"vision_config.hidden_size": 8192},
+    "Xmod": {"default_language": "en_XX"},
     "Dots1ForCausalLM": {
         "n_routed_experts": 128,
         "n_shared_experts": 2,
@@ -263,7 +264,9 @@ _TRANSFORMERS: dict[str, Row] = {
 
 
 def _shorten(config: PretrainedConfig) -> None:
-    """Keep one layer of each kind, at least two, in the parts of a composed configuration too."""
+    """Keep one layer of each kind, at least two, in the parts of a composed configuration too; chance skips no layer."""
+    for key in [key for key in vars(config) if key.endswith("layerdrop")]:
+        setattr(config, key, 0.0)
     kinds = [
         k
         for k in ("layer_types", "mlp_layer_types", "layers_block_type")
@@ -273,9 +276,12 @@ def _shorten(config: PretrainedConfig) -> None:
     if kinds:
         rows = list(zip(*(getattr(config, k) for k in kinds), strict=False))
         layers = sorted({rows.index(row) for row in rows} | {0, 1})[: len(rows)]
-    for key in kinds:
+    kept = {key: [getattr(config, key)[i] for i in layers] for key in kinds}  # one may be another's name
+    for key, value in kept.items():
         with contextlib.suppress(AttributeError, NotImplementedError):  # computed by some
-            setattr(config, key, [getattr(config, key)[i] for i in layers])
+            setattr(config, key, value)
+    if isinstance(getattr(config, "num_kv_shared_layers", None), int):  # the last ones, which are left out
+        config.num_kv_shared_layers = 0
     for key in _LAYERS:
         if isinstance(getattr(config, key, None), int):
             try:

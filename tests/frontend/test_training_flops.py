@@ -247,18 +247,42 @@ def test_a_gru_by_hand() -> None:
     assert graph.total_flops == 2 * 2 * (5 * 384 + 5 * 384 + 4 * 192) == 18_432
 
 
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_what_a_checkpoint_repeats_is_noted(reentrant: bool) -> None:
+class Repeats(torch.autograd.Function):
+    """A checkpoint by another author, as that of guided-diffusion and its many copies."""
+
+    @staticmethod
+    def forward(ctx: Any, function: Any, x: Any, *weights: Any) -> Any:
+        ctx.function, ctx.kept = function, (x, *weights)
+        with torch.no_grad():
+            return function(x)
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        x = ctx.kept[0].detach().requires_grad_(True)
+        with torch.enable_grad():
+            y = ctx.function(x.view_as(x))
+        return None, *torch.autograd.grad(y, (x, *ctx.kept[1:]), g)
+
+
+CHECKPOINTS: dict[str, Callable[..., Any]] = {
+    "torch's": lambda f, b, x: checkpoint(f, x, use_reentrant=False),
+    "torch's, reentrant": lambda f, b, x: checkpoint(f, x, use_reentrant=True),
+    "another author's": lambda f, b, x: Repeats.apply(f, x, b.weight, b.bias),
+}
+
+
+@pytest.mark.parametrize("kind", CHECKPOINTS)
+def test_what_a_checkpoint_repeats_is_noted(kind: str) -> None:
     """The graph keeps what gradients need; torch's counter counts one product of 2 x 4 x 8 x 8 twice."""
     module = Uses(
-        lambda a, b, x: a(checkpoint(lambda y: torch.tanh(b(y)), a(x), use_reentrant=reentrant)),
+        lambda a, b, x: a(CHECKPOINTS[kind](lambda y: torch.tanh(b(y)), b, a(x))),
         *linear(8, 8, 8),
     )
     device.register()  # in a process that has the device of the scripts, too
     graph = lower(module, (X,), training=True)
     assert graph.facts[FLOPS_CHECKED] == EQUAL
     assert by_torch(module, (X,)) - graph.total_flops == 2 * 4 * 8 * 8
-    assert any("recomputation of torch.utils.checkpoint, 512 FLOPs" in note for note in graph.notes)
+    assert any("recomputation of checkpoints, 512 FLOPs" in note for note in graph.notes)
 
 
 class Rounded(torch.autograd.Function):

@@ -16,7 +16,7 @@ import copy
 import dataclasses
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, cast
@@ -24,7 +24,6 @@ from typing import Any, cast
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
-from torch.utils import checkpoint as torch_checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
@@ -154,24 +153,14 @@ class _Counting(TorchDispatchMode):
             return
         if any(isinstance(x, torch.Tensor) and x.is_complex() for x in args):
             counts = [4 * count for count in counts]  # torch's formulas ignore the type
-        setattr(self.found, self.phase, getattr(self.found, self.phase) + sum(counts))
-        if self.phase != "again":
+        # Gradients are computed without a record for further gradients. What a backward pass computes with one is
+        # a forward pass that a checkpoint repeats, of torch or of the model's author.
+        phase = "again" if self.phase == "backward" and torch.is_grad_enabled() else self.phase
+        setattr(self.found, phase, getattr(self.found, phase) + sum(counts))
+        if phase != "again":
             sizes = [tuple(x.shape) for x in pytree.tree_leaves(args) if isinstance(x, torch.Tensor)]
             text = f"{packet.__name__} of {' and '.join(' x '.join(map(str, s)) for s in sizes[:3])}"
             self.found.products.update((text, count) for count in counts)
-
-    @contextlib.contextmanager
-    def during(self, phase: str) -> Iterator[None]:
-        """Count products as `phase` within the block.
-
-        Within the backward pass and within a recomputation, the phase changes only to "again".
-        """
-        before = self.phase
-        self.phase = phase if before == "forward" or phase == "again" else before
-        try:
-            yield
-        finally:
-            self.phase = before
 
 
 def _described(x: object) -> object:
@@ -218,45 +207,6 @@ def _made(shapes: Any) -> object:
     return torch.empty_strided(shapes[0], shapes[1], dtype=shapes[2], device="meta")
 
 
-@contextlib.contextmanager
-def _repeats_apart(counting: _Counting) -> Iterator[None]:
-    """Count recomputation by checkpoints as "again", because a training graph is compared without it."""
-    hook: Any = torch_checkpoint._recomputation_hook
-    function: Any = torch_checkpoint.CheckpointFunction
-    enter, leave, forward, backward = hook.__enter__, hook.__exit__, function.forward, function.backward
-    phases: list[contextlib.AbstractContextManager[None]] = []
-
-    def entered(self: object) -> object:
-        phases.append(counting.during("again"))
-        phases[-1].__enter__()
-        return enter(self)
-
-    def left(self: object, *fault: object) -> object:
-        phases.pop().__exit__(None, None, None)
-        return leave(self, *fault)
-
-    def measured(ctx: Any, *args: object) -> object:
-        start = counting.found.forward
-        out = forward(ctx, *args)
-        # Its backward pass runs the same function again before it computes gradients.
-        ctx.wse_forward = counting.found.forward - start
-        return out
-
-    def gradients(ctx: Any, *args: object) -> object:
-        out = backward(ctx, *args)
-        counting.found.backward -= ctx.wse_forward
-        counting.found.again += ctx.wse_forward
-        return out
-
-    hook.__enter__, hook.__exit__ = entered, left
-    function.forward, function.backward = staticmethod(measured), staticmethod(gradients)
-    try:
-        yield
-    finally:
-        hook.__enter__, hook.__exit__ = enter, leave
-        function.forward, function.backward = staticmethod(forward), staticmethod(backward)
-
-
 def _step(run: Callable[[], object], trained: Sequence[torch.Tensor]) -> Counted:
     """Count one call of `run` and the backward pass of its result to the trained tensors."""
     counting = _Counting()
@@ -267,16 +217,15 @@ def _step(run: Callable[[], object], trained: Sequence[torch.Tensor]) -> Counted
             torch.device("meta"),
             torch.enable_grad(),
             sdpa_kernel(SDPBackend.MATH),
-            _repeats_apart(counting),
             counting,
         ):
             made = run()
             leaves = pytree.tree_leaves(dict(made) if isinstance(made, Mapping) else made)
             wanted = [x for x in leaves if isinstance(x, torch.Tensor) and x.requires_grad]
-            with counting.during("backward"):
-                # Reentrant checkpoints do not support a list of inputs.
-                into = list(trained) if _leaves_of(wanted) - {id(x) for x in trained} else None
-                torch.autograd.backward(wanted, [torch.empty_like(x) for x in wanted], inputs=into)
+            counting.phase = "backward"
+            # Reentrant checkpoints do not support a list of inputs.
+            into = list(trained) if _leaves_of(wanted) - {id(x) for x in trained} else None
+            torch.autograd.backward(wanted, [torch.empty_like(x) for x in wanted], inputs=into)
     finally:
         torch.backends.mha.set_fastpath_enabled(attention)
     return counting.found
@@ -448,8 +397,8 @@ def compared(graph: KernelGraph, kept: KernelGraph, trace: Trace, chosen: bool) 
     first, last = counts[0], counts[-1]
     if first.again:
         notes.append(
-            f"recomputation of torch.utils.checkpoint, {first.again:,} FLOPs a step by torch, is not in the graph, which "
-            "keeps what gradients need"
+            f"recomputation of checkpoints, {first.again:,} FLOPs a step by torch, is not in the graph, which keeps what "
+            "gradients need"
         )
     # The module also runs products whose results are not used; a captured program does not have them.
     lacking = bool(first.strange) and first.strange <= _UNCOUNTED  # the captured program has them decomposed
