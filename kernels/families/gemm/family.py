@@ -151,7 +151,7 @@ class Gemm(WeightProduct):
         stated = GemmAttributes.of(attrs)
         if stated.trained_rows and tiling.mapping == "stationary":
             inner = replace(part_of(tiling, stated.layers), rows=np.maximum(1, tiling.rows - 1))
-            layer = _one_stream(*(dims[name] for name in "mkn"), stated, inner, wafer)
+            layer = _one_stream(dims["m"], dims["k"], dims["n"], stated, inner, wafer)
             return layer.held_bytes(max(1, stated.held_samples))
         is_kept = "residual" in fused_forward(attrs, Phase.FORWARD)
         if not is_kept or product_lay(attrs).takes_over != "rows":
