@@ -40,7 +40,6 @@ OTHER_MEANINGS = {
     "wse_sim/modes/pipelined/repricing.py": {"optimizer"},  # an option of a tiling
     "wse_sim/modes/pipelined/steps.py": {
         "attention",
-        "optimizer",
     },  # a recompute policy; an option of a tiling
     "wse_sim/modes/weight_streaming/steps.py": {"attention"},  # a recompute policy
     "wse_sim/modes/weight_streaming/graph_facts.py": {"attention"},  # a recompute policy
