@@ -38,9 +38,7 @@ OTHER_MEANINGS = {
     "wse_sim/frontend/training.py": {"attention", "optimizer"},  # a recompute policy; a fact of a graph
     "wse_sim/frontend/zoo.py": {"rotary"},  # a value of a key of a model
     "wse_sim/modes/pipelined/repricing.py": {"optimizer"},  # an option of a tiling
-    "wse_sim/modes/pipelined/steps.py": {
-        "attention",
-    },  # a recompute policy; an option of a tiling
+    "wse_sim/modes/pipelined/steps.py": {"attention"},  # a recompute policy
     "wse_sim/modes/weight_streaming/steps.py": {"attention"},  # a recompute policy
     "wse_sim/modes/weight_streaming/graph_facts.py": {"attention"},  # a recompute policy
 }
