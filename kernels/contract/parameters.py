@@ -46,9 +46,14 @@ class Parameter:
         return type(self.default)
 
     @property
+    def is_pin(self) -> bool:
+        """Whether it states where a kernel is placed instead of what it does."""
+        return self.name.startswith("pin_")
+
+    @property
     def is_layout(self) -> bool:
         """Whether it states where a kernel is placed, or how its words travel in a whole model, instead of what it does."""
-        return self.name in {item.name for item in fields(WordAttributes)}
+        return self.is_pin or self.name in {item.name for item in fields(WordAttributes)}
 
     @property
     def is_common(self) -> bool:
