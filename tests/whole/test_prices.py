@@ -219,7 +219,11 @@ def test_a_kernel_without_a_program_keeps_its_plain_price(training: bool):
     """The layer before the sums is priced from its program, and the note states the part of the time that it is."""
     how = {"training": True, "optimizer": "sgd"} if training else {}
     graph = api.lower(Sums(), (torch.zeros(1, 4, 16),), **how)
-    plan, plain = planned(graph, replicas=1), planned(graph, replicas=1, prices="plain")
+    plan, plain = (planned(graph, replicas=1, prices=prices) for prices in ("composed", "auto"))
+    assert [one.attrs for one in plain.graph.kernels] == [one.attrs for one in graph.kernels]
+    assert plain.notes[-1].startswith(
+        "prices: plain (closed forms, not composed fabric programs), because kernel '"
+    )
     assert plan.graph.kernel("layer").attrs["orientation"] == "kn"
     (sums,) = (one for one in graph.kernels if one.family == "scan" and not one.forward)
     assert plan.graph.kernel(sums.name) == sums

@@ -116,7 +116,9 @@ def inputs_over_rows(graph: KernelGraph, *, streamed: bool = False) -> KernelGra
     return laid_graph(_prepared(graph, TRAINING_PASSES if graph.training else PASSES), streamed=streamed)
 
 
-def priced_graph(graph: KernelGraph, unsupported: Callable[[KernelGraph], Collection[str]]) -> KernelGraph:
+def priced_graph(
+    graph: KernelGraph, unsupported: Callable[[KernelGraph], Collection[str]] = lambda laid: ()
+) -> KernelGraph:
     """Return the graph with the layouts of :func:`inputs_over_rows`, and with all work on the wafer.
 
     Table look-ups, dropout and a loss of the model keep their kernels and their plain prices, and so do the forward

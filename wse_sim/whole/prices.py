@@ -3,7 +3,7 @@
     composed   every kernel that has a fabric program has its layout (:mod:`wse_sim.whole.lower`) and its price
     plain      every kernel family takes the mapping with the fewest cycles in closed form; most of these
                mappings have no composed program
-    auto       composed if the fabric can step the wafer and the plan fits; plain otherwise
+    auto       composed if the fabric can step the wafer, all kernels have programs and the plan fits; plain otherwise
 
 Table look-ups, dropout, a loss inside the model, updates by optimizers other than sgd, the sum of gradients of a table that is also
 the weight of a layer, and all kernels that no program supports, or whose program has no room on any region, keep their plain price in
@@ -135,7 +135,11 @@ def plan_with(
     try:
         if prices == AUTO:
             check_wafer(wafer)
-        composed, found = _composed(graph, wafer, compiler, schedule)
+            check_any(with_programs(_by_sgd(priced_graph(graph))))
+        composed = composed_graph(graph)
+        found = _scheduled(composed.graph, wafer, compiler, schedule)
+        if prices == COMPOSED and isinstance(found, Infeasible):
+            composed, found = _without_large(graph, composed, found, wafer, compiler, schedule)
     except WseError as told:
         if prices == COMPOSED:
             raise ModelError(
@@ -149,24 +153,22 @@ def plan_with(
     return _noted(compiler(graph), _plain_note(f"the programs of the fabric do not fit ({found.message})"))
 
 
-def _composed(
-    graph: KernelGraph, wafer: Wafer, compiler: Compiler, schedule: str | None
+def _without_large(
+    graph: KernelGraph,
+    composed: ComposedGraph,
+    found: Infeasible,
+    wafer: Wafer,
+    compiler: Compiler,
+    schedule: str | None,
 ) -> tuple[ComposedGraph, Plan | Infeasible]:
-    """Lay out and plan a graph; kernels whose programs are too large for a core on all regions keep plain prices.
-
-    Raises
-    ------
-    ModelError
-        If the graph has no composed prices.
-    """
-    composed = composed_graph(graph)
-    found = _scheduled(composed.graph, wafer, compiler, schedule)
-    if isinstance(found, Infeasible) and found.unit == "bytes":
-        sizer = sizer_for(composed.graph, wafer)
-        if too_large := {group.forward.name for group, _ in sizer.too_large()} - {*composed.plain}:
-            composed = composed_graph(graph, too_large)
-            found = _scheduled(composed.graph, wafer, compiler, schedule)
-    return composed, found
+    """Plan a graph that does not fit once more, with plain prices for the kernels whose programs are too large for a core
+    on all regions."""
+    sizer = sizer_for(composed.graph, wafer)
+    too_large = {group.forward.name for group, _ in sizer.too_large()} - {*composed.plain}
+    if found.unit != "bytes" or not too_large:
+        return composed, found
+    composed = composed_graph(graph, too_large)
+    return composed, _scheduled(composed.graph, wafer, compiler, schedule)
 
 
 def _reason(told: WseError) -> str:
