@@ -233,6 +233,31 @@ def test_a_kernel_without_a_program_keeps_its_plain_price(training: bool):
     assert f"({part:.0%} of the cores' time), except for '{sums.name}', which have none" in plan.notes[-1]
 
 
+@pytest.mark.parametrize("training", [False, True])
+def test_a_product_of_two_parameters_keeps_its_plain_price(training: bool):
+    """No sample enters it, so it has no streams of inputs; the layers around it are priced from their programs."""
+
+    class Made(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(16, 16), nn.Linear(16, 8)
+            self.left, self.right = (nn.Parameter(torch.randn(16, 16)) for _ in range(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(self.first(x) @ (self.left @ self.right))
+
+    how = {"training": True, "optimizer": "sgd"} if training else {}
+    plan = planned(api.lower(Made(), (torch.zeros(1, 4, 16),), **how), replicas=1, prices="composed")
+    products = {
+        one.name: "orientation" in one.attrs
+        for one in plan.graph.kernels
+        if one.family == "gemm" and not one.forward
+    }
+    assert products["first"]
+    assert products["last"]
+    assert not all(products.values())
+
+
 def test_a_model_without_any_program_is_priced_plain_and_told_why():
     class OnlySums(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

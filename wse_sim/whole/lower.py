@@ -271,7 +271,7 @@ def _trained_rows(graph: KernelGraph) -> dict[str, dict[str, object]]:
     most = trained_bundles(as_links_see(graph))
     back = [kernel for kernel in graph.kernels if kernel.phase in BACKWARD]
     for layer in graph.kernels:
-        if layer.family != "gemm" or layer.phase is not Phase.FORWARD:
+        if layer.family != "gemm" or layer.phase is not Phase.FORWARD or not layer.inputs:
             continue
         passes = [kernel for kernel in back if kernel.forward == layer.name]
         of_weights = [kernel for kernel in passes if kernel.phase is Phase.WEIGHT_GRADIENT]
