@@ -234,14 +234,15 @@ def test_a_kernel_without_a_program_keeps_its_plain_price(training: bool):
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_a_product_of_two_parameters_keeps_its_plain_price(training: bool):
+def test_a_product_of_constants_and_weights_keeps_its_plain_price(training: bool):
     """No sample enters it, so it has no streams of inputs; the layers around it are priced from their programs."""
 
     class Made(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.first, self.last = nn.Linear(16, 16), nn.Linear(16, 8)
-            self.left, self.right = (nn.Parameter(torch.randn(16, 16)) for _ in range(2))
+            self.register_buffer("left", torch.randn(16, 16))
+            self.right = nn.Parameter(torch.randn(16, 16))
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.last(self.first(x) @ (self.left @ self.right))
