@@ -208,7 +208,7 @@ class ShelfPlacer:
         row = int(np.searchsorted(self.small_rows, rows))
         col = int(np.searchsorted(self.stack_cols, cols))
         if (
-            (row, col) < (self.small_rows.size, self.stack_cols.size)
+            row < self.small_rows.size
             and col < self.stack_cols.size
             and self.small_rows[row] == rows
             and self.stack_cols[col] == cols
