@@ -259,6 +259,23 @@ def test_a_product_of_constants_and_weights_keeps_its_plain_price(training: bool
     assert not all(products.values())
 
 
+def test_attention_that_a_convolution_reads_has_composed_prices():
+    """The result is an image, whose regions choose their own links: attention has one band."""
+
+    class Read(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.made, self.conv = nn.Linear(16, 48), nn.Conv2d(2, 2, 3, padding=1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            q, k, v = (one.unflatten(-1, (2, 8)).transpose(1, 2) for one in self.made(x).chunk(3, -1))
+            return self.conv(nn.functional.scaled_dot_product_attention(q, k, v))
+
+    plan = planned(api.lower(Read(), (torch.zeros(1, 8, 16),)), replicas=1, prices="composed")
+    assert "made" in {stage.name.partition(".")[0] for stage in plan.stages}
+    assert {int(one.attrs.get("bands", 1)) for one in plan.graph.kernels if one.family == "attention"} == {1}
+
+
 def test_a_model_without_any_program_is_priced_plain_and_told_why():
     class OnlySums(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

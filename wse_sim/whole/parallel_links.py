@@ -79,7 +79,7 @@ def link_attributes(
         if is_wide and (fewest := max((least.get(name, 0) for name in needed), default=0)):
             out[kernel.name]["least_bundles"] = fewest
         if kernel.family == "attention":
-            out[kernel.name]["bands"] = min(bands_of(graph, kernel), most[kernel.outputs[0]])
+            out[kernel.name]["bands"] = min(bands_of(graph, kernel), most.get(kernel.outputs[0], 1))
         if kernel.family == "gemm" and len(kernel.inputs) > 1:
             out[kernel.name]["most_residuals"] = most.get(kernel.inputs[1], 1)
     return out
