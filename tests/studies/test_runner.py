@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -259,6 +260,24 @@ def test_the_setting_that_ends_its_worker_is_found_and_the_others_run(tmp_path, 
     assert "out of memory" in rows.loc[13, "message"]
     again = run_study(spec, out, scheduler=cluster.scheduler_address)
     assert again.counts[DONE] == 4  # it is tried again, and lives
+
+
+@pytest.mark.slow
+def test_a_result_that_dies_with_its_worker_before_it_is_read_is_computed_again(tmp_path, cluster):
+    """The worker ends after the task and before the client asks for the rows: the task runs again."""
+    (request,) = plan(study(grid={"batch": [8]})).requests.values()
+    pool = pools.Dask(scheduler=cluster.scheduler_address)
+    try:
+        pool.submit(pools.Portion((request,)))
+        (future,) = pool._tasks
+        pool._client.gather(future)
+        (where,) = pool._client.who_has([future])[future.key]
+        os.kill(pool._client.run(os.getpid, workers=[where])[where], signal.SIGKILL)
+        while future.status == "finished":  # the scheduler has not told yet
+            time.sleep(0.01)
+        assert [row.status for (row,) in pool.finished()] == [DONE]
+    finally:
+        pool.close()
 
 
 SCHEDULER = """

@@ -282,17 +282,18 @@ class Dask:
                     self.submit(self._suspects.pop(0))
                 self._await_one()
                 future = next(self._order)
+                if (
+                    future.status == "lost"
+                ):  # its worker died with the result: the scheduler runs the task again
+                    self._order.add(future)
+                    continue
                 task = self._tasks.pop(future)
-                fault = future.exception() if future.status == "error" else None
-                if future.status in ("cancelled", "lost"):
-                    raise CancelledError
-                if isinstance(fault, distributed.KilledWorker):
-                    yield from self._again(task, str(fault.task))
-                elif fault is not None:
-                    raise fault
-                else:
+                try:
                     rows = future.result()
-                    future.release()
+                except distributed.KilledWorker as fault:
+                    rows = self._again(task, str(fault.task))
+                future.release()
+                if rows:
                     yield rows
         except (CancelledError, OSError, TimeoutError, StopIteration) as fault:
             where = self.address or "of this command"
@@ -308,8 +309,8 @@ class Dask:
                 self._order.thread_condition.wait(timeout=0.1)
             self._watch.look()
 
-    def _again(self, task: Portion, ended: str) -> Iterator[list[StudyRow]]:
-        """Divide a task that ended its worker; a single setting that does so twice, or whose capture does, becomes a row.
+    def _again(self, task: Portion, ended: str) -> list[StudyRow]:
+        """Divide a task that ended its worker; return rows for a single setting that did so twice, or whose capture did.
 
         All tasks of a dead worker are affected, so a single setting runs again alone on a worker.
         """
@@ -319,8 +320,7 @@ class Dask:
         if is_capture or len(task.requests) == 1:
             self._deaths[guilty] += 1 if not is_capture or ended.endswith(f"-{self._deaths[guilty]}") else 0
             if self._deaths[guilty] >= TRIES:
-                yield [StudyRow(request.key, DIED, message=LOST) for request in task.requests]
-                return
+                return [StudyRow(request.key, DIED, message=LOST) for request in task.requests]
             if is_capture:
                 self._captures.pop(first.graph_key, None)
         half = len(task.requests) if is_capture else -(-len(task.requests) // 2)
@@ -329,6 +329,7 @@ class Dask:
                 self._suspects.append(Portion(part))
             elif part:
                 self.submit(Portion(part))
+        return []
 
     def close(self) -> None:
         """Close the client, and the cluster if this object started it."""
