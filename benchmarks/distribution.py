@@ -10,14 +10,17 @@ import numpy as np
 from benchmarks.measurements import Row
 
 FIT = "does not fit"
-GROUPS: tuple[tuple[str, Callable[[Row], bool]], ...] = (
+Groups = tuple[tuple[str, Callable[[Row], bool]], ...]
+GROUPS: Groups = (
     ("all", lambda row: True),
     ("inference", lambda row: row["phase"] == "inference"),
     ("training", lambda row: row["phase"] == "training"),
-    ("pipelines", lambda row: row["kind"] != "streamed"),
-    ("streamed weights", lambda row: row["kind"] == "streamed"),
     ("WSE-2", lambda row: row["base"] == "wse2"),
     ("WSE-3", lambda row: row["base"] == "wse3"),
+)
+SIZES_AND_MODES: Groups = (
+    ("pipelines", lambda row: row["kind"] != "streamed"),
+    ("streamed weights", lambda row: row["kind"] == "streamed"),
     ("16 to 24 columns", lambda row: row["side"] <= 24),
     ("32 to 40 columns", lambda row: 24 < row["side"] <= 40),
     ("48 to 64 columns", lambda row: row["side"] > 40),
@@ -40,12 +43,12 @@ def distribution(differences: Sequence[float]) -> Row:
     }
 
 
-def summary(rows: Sequence[Row]) -> list[Row]:
+def summary(rows: Sequence[Row], groups: Groups = GROUPS) -> list[Row]:
     """Return a line for every group and plan."""
     return [
         {"group": name, "plan": plan, **distribution(found)}
         for plan in PLANS
-        for name, chosen in GROUPS
+        for name, chosen in groups
         if (found := [row[plan] for row in rows if plan in row and chosen(row)])
     ]
 

@@ -5,7 +5,7 @@ prices.
 from __future__ import annotations
 
 from benchmarks import measurements
-from benchmarks.distribution import BOUNDS, outcomes, summary
+from benchmarks.distribution import BOUNDS, GROUPS, SIZES_AND_MODES, Groups, outcomes, summary
 from benchmarks.measurements import Row
 from benchmarks.tables.base import markdown, percent, table
 
@@ -20,10 +20,19 @@ def _rows() -> list[Row]:
 
 @table("random.models")
 def _random_models() -> str:
+    return _differences(GROUPS)
+
+
+@table("random.sizes_and_modes")
+def _random_sizes_and_modes() -> str:
+    return _differences(SIZES_AND_MODES)
+
+
+def _differences(groups: Groups) -> str:
     lines = [
         (line["group"], line["plan"], str(line["n"]), percent(line["median"], sign=False), percent(line["p90"], 0, sign=False),
          percent(line["worst"], 0), *(percent(part, 0, sign=False) for part in line["within"]))
-        for line in summary(_rows())
+        for line in summary(_rows(), groups)
     ]  # fmt: skip
     bounds = (f"within {percent(bound, 0, sign=False)}" for bound in BOUNDS)
     return markdown(
