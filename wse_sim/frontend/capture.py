@@ -50,7 +50,7 @@ from wse_sim.frontend.regions import FROZEN, frozen_marked, without_regions
 from wse_sim.frontend.samples import FACTOR
 from wse_sim.frontend.source_lines import helpers_recorded, user_line
 from wse_sim.frontend.substitutes import modules_go_on
-from wse_sim.frontend.trace import Argument, Node, NodeRef, Trace
+from wse_sim.frontend.trace import Argument, Node, NodeRef, Trace, distinct
 from wse_sim.frontend.watch import (
     Caches,
     as_it_was,
@@ -513,10 +513,15 @@ class _Reader:
         renamed: dict[str, NodeRef] = {}
         outputs: tuple[NodeRef, ...] = ()
         wanted = {s.arg.name for s in self.program.graph_signature.output_specs if s.kind.name in _RESULTS}
+        # torch numbers the nodes without regard to the names of weights: a parameter may be called "linear" or "mul".
+        weights = {*self.ties, *(self._weight_name(s.target) for s in kinds.values() if s.target)}
+        taken = {*weights, *(fx.name for fx in self.program.graph.nodes)}
         for fx in self.program.graph.nodes:
             self.fx_nodes[fx.name] = fx
             if fx.op == "placeholder":
                 node = self._leaf(fx, kinds[fx.name])
+                if node.kind == "input":
+                    node.name = distinct(fx.name, weights, taken)
                 renamed[fx.name] = NodeRef(node.name)
                 nodes.setdefault(node.name, node)
             elif fx.op == "output":
@@ -526,6 +531,7 @@ class _Reader:
                 continue
             elif fx.op == "call_function":
                 node = self._call(fx, renamed)
+                node.name = distinct(fx.name, weights, taken)
                 renamed[fx.name] = NodeRef(node.name)
                 nodes[node.name] = node
             else:
@@ -536,15 +542,19 @@ class _Reader:
         trace = Trace(self.name, nodes, outputs, self._evaluate)
         for spec in self.program.graph_signature.output_specs:
             if spec.kind.name == "PARAMETER_MUTATION" and spec.target and spec.arg.name in renamed:
-                trace.written[renamed[spec.arg.name].name] = self.ties.get(spec.target, spec.target)
+                trace.written[renamed[spec.arg.name].name] = self._weight_name(spec.target)
         trace.spread()
         return trace
+
+    def _weight_name(self, target: str) -> str:
+        """Return the name of a parameter or buffer: of tied weights, the one that is kept."""
+        return self.ties.get(target, target)
 
     def _leaf(self, fx: torch.fx.Node, spec: InputSpec) -> Node:
         value = fx.meta.get("val")
         kind = {"PARAMETER": "parameter", "USER_INPUT": "input"}.get(spec.kind.name, "buffer")
         target = spec.target or fx.name
-        name = self.ties.get(target, target)
+        name = self._weight_name(target)
         if kind == "input":
             name = fx.name
         if kind == "parameter" and isinstance(value, torch.Tensor):
@@ -572,7 +582,7 @@ class _Reader:
         if isinstance(fx.target, torch._ops.OpOverload) and fx.target._schema.is_mutable:
             raise ModelError(unwanted_operator("mutable", str(fx.target), _source(fx)))
         return Node(
-            name=f"{fx.name}" if fx.name not in self.ties else f"{fx.name}_",
+            name=fx.name,
             op=op,
             overload=overload,
             args=tuple(_plain(a, renamed) for a in fx.args),

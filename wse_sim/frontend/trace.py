@@ -7,7 +7,7 @@ represents the result of another node.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -88,6 +88,20 @@ def renamed(value: Argument, names: Mapping[str, str]) -> Argument:
     if isinstance(value, dict):
         return {key: renamed(item, names) for key, item in value.items()}
     return value
+
+
+def distinct(name: str, leaves: Collection[str], taken: set[str]) -> str:
+    """Return a name of a node that is not that of a leaf: `name`, or a longer one that is not `taken`, which is added there.
+
+    >>> distinct("mul", {"mul", "weight"}, {"mul", "mul_", "weight"}), distinct("add", {"mul"}, {"add", "mul"})
+    ('mul__', 'add')
+    """
+    if name not in leaves:
+        return name
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name
 
 
 def substitute(value: Argument, old: str, new: NodeRef) -> Argument:
@@ -299,6 +313,9 @@ class Trace:
         }
         given = [n for n, node in self.nodes.items() if node.kind == "input"]
         names |= dict(zip(given, inputs, strict=False))
+        leaves = {*names.values()}
+        taken = {*leaves, *self.nodes}
+        names |= {n: distinct(n, leaves, taken) for n in self.nodes if n not in names and n in leaves}
         nodes = {}
         for node in self.nodes.values():
             node.layer = "" if node.layer == prefix else node.layer.removeprefix(cut)
