@@ -4,6 +4,8 @@ constants.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from torch import nn
 from wse_sim import api
 from wse_sim.errors import ModelError
 from wse_sim.frontend import lower
-from wse_sim.graph import Phase
+from wse_sim.graph import Phase, TensorKind
 
 
 class Cached(nn.Module):
@@ -624,3 +626,35 @@ def test_weights_that_no_optimizer_sees_are_constants_and_a_note_names_them():
     graph = api.lower(Unregistered(), (torch.zeros(1, 8),), training=True, optimizer="sgd")
     assert [kernel.name for kernel in graph.kernels if kernel.phase is Phase.UPDATE] == ["last.update"]
     assert [note for note in graph.notes if note.startswith("weights: 72 weights of the modules in 'layers'")]
+
+
+@dataclass
+class Outputs:
+    """Fields of a result, one of which is optional and one a namespace."""
+
+    logits: torch.Tensor
+    loss: torch.Tensor | None
+    more: SimpleNamespace
+
+
+class ObjectsOut(nn.Module):
+    """A layer whose results are fields of objects."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+
+    def forward(self, x, y=None):
+        logits = self.layer(x)
+        loss = None if y is None else nn.functional.mse_loss(logits, y)
+        return Outputs(logits, loss, SimpleNamespace(largest=logits.amax(-1), kind="logits"))
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_results_may_be_fields_of_dataclasses_and_namespaces(training):
+    """The layer is 2 * 3 * 8 * 4 FLOPs, and as many again for the gradient of its weight."""
+    graph = lower(ObjectsOut(), (torch.randn(3, 8), torch.randn(3, 4)), training=training)
+    assert graph.total_flops == (2 if training else 1) * 2 * 3 * 8 * 4
+    assert not [note for note in graph.notes if "FLOP" in note]
+    results = [tensor for tensor in graph.tensors.values() if tensor.kind is TensorKind.OUTPUT]
+    assert [tensor.shape for tensor in results] == [(3, 4), (), (3,)]

@@ -380,3 +380,22 @@ def test_einsum_with_dots() -> None:
     assert graph.total_flops == 2 * X.numel() * X.shape[1]
     graph = lowered(lambda m, x: torch.einsum("...n,d->...nd", x, m.w), X, w=nn.Parameter(torch.randn(3)))
     assert families(graph) == ["elementwise"]
+
+
+def test_attention_without_samples_is_captured() -> None:
+    """Queries and memories of two axes, as in a Hopfield network; whoever reads the result sees no heads.
+
+    FLOPs: scores 2 * 5 * 8 * 20 and values 2 * 5 * 20 * 8 in each of two steps.
+    """
+
+    class Hopfield(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.memories = nn.Parameter(torch.randn(20, 8))
+
+        def forward(self, x):
+            for _ in range(2):
+                x = torch.softmax(4.0 * x @ self.memories.T, -1) @ self.memories
+            return x.min(1).values
+
+    assert lower(Hopfield(), (torch.randn(5, 8),)).total_flops == 2 * (2 * 2 * 5 * 8 * 20)

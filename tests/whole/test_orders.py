@@ -33,6 +33,12 @@ def lowered(function: Callable[..., torch.Tensor]) -> object:
     return inputs_over_rows(api.lower(Square(function), (torch.zeros(1, 8, 8),)))
 
 
+def one_head(m: Square, x: torch.Tensor) -> torch.Tensor:
+    """Return attention of tensors of three axes: samples, tokens, features."""
+    x = m.norm(x)
+    return F.scaled_dot_product_attention(m.layer(x), x, x @ m.weight.t())
+
+
 TURNED = {
     "a turned weight": (lambda m, x: F.linear(m.norm(x), m.weight.t()), "weight"),
     "a sum with another order of letters": (
@@ -47,6 +53,7 @@ TURNED = {
         lambda m, x: m.layer(F.scaled_dot_product_attention(*[m.layer(x).view(1, 8, 2, 4).transpose(1, 2)] * 3).reshape(1, 8, 8)),
         "attention.out",
     ),
+    "turned result of one head": (lambda m, x: m.layer(one_head(m, x).transpose(1, 2)), "attention.out"),
 }  # fmt: skip
 STRAIGHT = {
     "a weight read turned": lambda m, x: m.norm(x) @ m.weight.t(),
@@ -54,6 +61,7 @@ STRAIGHT = {
     "turned and back": lambda m, x: m.layer(m.norm(x).transpose(1, 2).transpose(1, 2)),
     "reshaped": lambda m, x: m.layer(m.norm(x).view(8, 8)).unsqueeze(0),
     "all of a slice": lambda m, x: m.layer(m.norm(x)[:, :8]),
+    "result of one head": lambda m, x: m.layer(one_head(m, x)),
 }
 
 

@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 from wse_sim.frontend.trace import VIEWS, Argument, Node, Trace
 from wse_sim.graph import Attr
 
+ATTENTION = ("scaled_dot_product_attention", "wse.attention")
+HEAD_AXES = 4  # samples, heads and tokens in either order, features of a head
 Elements = NDArray[np.integer]
 MOST_ELEMENTS = 2**20
 """Largest tensor whose element numbers are compared where a reshape copies (a few milliseconds); larger ones get

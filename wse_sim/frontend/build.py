@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wse_sim.errors import ModelError, UnsupportedOpError
-from wse_sim.frontend.attention_layout import stated
+from wse_sim.frontend.attention_layout import ATTENTION, stated
 from wse_sim.frontend.classify import Draft, classify, opaque
 from wse_sim.frontend.classify_rows import known_operators
 from wse_sim.frontend.cleanup import clean
@@ -27,7 +27,7 @@ from wse_sim.frontend.pairs import COMPLEX, as_pairs, is_complex, pair_shape
 from wse_sim.frontend.precision import Precision
 from wse_sim.frontend.repeats import find_repeats
 from wse_sim.frontend.rewrites import Applied, fuse, rewrite
-from wse_sim.frontend.rotations import ATTENTION, ROTARY, Taken, heads_taken
+from wse_sim.frontend.rotations import ROTARY, Taken, heads_taken
 from wse_sim.frontend.samples import in_doubt, settled
 from wse_sim.frontend.steps import says_more, steps_of
 from wse_sim.frontend.trace import VIEWS, Argument, Node, NodeRef, Trace

@@ -27,7 +27,7 @@ from wse_sim.frontend import torch_flops
 from wse_sim.frontend.archive import inert
 from wse_sim.frontend.branch_folding import FoldedTests, products_seen
 from wse_sim.frontend.capture_inputs import as_fake, run_without_values, told_apart, with_more_samples
-from wse_sim.frontend.containers import Containers, root_of, unread
+from wse_sim.frontend.containers import Containers, decomposed_result, root_of, unread
 from wse_sim.frontend.decompositions import decomposed
 from wse_sim.frontend.devices import modules_stay
 from wse_sim.frontend.eager_types import types_as_eager
@@ -261,11 +261,15 @@ def _watched(
         Containers(),
     )
 
-    def at_the_end(_: torch.nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], made: object) -> None:
+    def at_the_end(
+        _: torch.nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], made: object
+    ) -> object:
+        made = decomposed_result(made)
         tests.leave(made)
         after.update(plain_state(fake))
         caches.look(fake, inputs, named)
         containers.leave(fake)
+        return made
 
     layers = Layers(fake) if once is not None else None
     if once is not None and layers is not None:

@@ -7,9 +7,11 @@ buffers.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -32,6 +34,26 @@ class _Size:
 
     shape: tuple[int, ...]
     dtype: torch.dtype
+
+
+def decomposed_result(made: object) -> object:
+    """Return a result with a dictionary of fields in place of every object of a dataclass or a namespace.
+
+    torch decomposes lists, tuples, dictionaries and classes that are registered.
+
+    >>> from types import SimpleNamespace
+    >>> decomposed_result((1, SimpleNamespace(loss=2, logits=[3])))
+    (1, {'loss': 2, 'logits': [3]})
+    """
+
+    def fields(leaf: object) -> object:
+        if isinstance(leaf, SimpleNamespace):
+            return decomposed_result(vars(leaf))
+        if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
+            return decomposed_result({one.name: getattr(leaf, one.name) for one in dataclasses.fields(leaf)})
+        return leaf
+
+    return pytree.tree_map(fields, made)
 
 
 def hold(part: torch.nn.Module, key: str, container: object) -> None:

@@ -17,12 +17,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from wse_sim.frontend.attention_layout import SAME_ORDER, Elements, elements_of, viewed
+from wse_sim.frontend.attention_layout import ATTENTION, HEAD_AXES, SAME_ORDER, Elements, elements_of, viewed
 from wse_sim.frontend.trace import VIEWS, Argument, Node, NodeRef, Trace
 
 MOST_ELEMENTS = 2**18
 """Most elements of a tensor whose views are compared element by element; those of a larger one by their strides."""
-ATTENTION = ("scaled_dot_product_attention", "wse.attention")
 SOFTMAXES = ("softmax", "_softmax", "log_softmax", "_log_softmax", "_safe_softmax")
 COMMUTATIVE = ("add", "mul", "maximum", "minimum")
 ROWS = ".rows"
@@ -228,8 +227,8 @@ def is_straight(trace: Trace, ref: Argument, samples: int, *, turned: bool = Fal
 def _usual(whole: Elements, base: Node, samples: int) -> list[Elements]:
     """Return the elements of a tensor in its usual orders."""
     numbers = whole.reshape(base.shape)
-    if base.op in ATTENTION:
-        numbers = numbers.swapaxes(1, 2)
+    if base.op in ATTENTION and len(base.shape) == HEAD_AXES:
+        numbers = numbers.swapaxes(1, 2)  # the kernel writes token by token, with all heads
     # Sample by sample, or token by token.
     is_either = samples > 1 and len(base.shape) > 1 and samples in base.shape[:2]
     return [numbers, numbers.swapaxes(0, 1)] if is_either else [numbers]

@@ -13,13 +13,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from wse_sim.frontend.attention_layout import Elements, viewed
+from wse_sim.frontend.attention_layout import ATTENTION, HEAD_AXES, Elements, viewed
 from wse_sim.frontend.trace import Argument, Node, NodeRef, Trace
 
 ROTARY = "wse.rotary"
-ATTENTION = ("scaled_dot_product_attention", "wse.attention")
 _CUTS = ("slice", "split", "split_with_sizes", "chunk")
-HEAD_AXES = 4  # samples, heads and tokens in either order, features of a head
 TABLES = (".cos", ".sin")
 """Suffixes of the name of a rotation: its cosines and sines."""
 NEIGHBOURS = 2  # features of a block

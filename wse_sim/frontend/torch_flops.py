@@ -27,6 +27,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from wse_sim.frontend.containers import decomposed_result
 from wse_sim.frontend.regions import FROZEN
 from wse_sim.frontend.trace import SHAPE_ONLY, Trace
 from wse_sim.frontend.training import FLOPS_CHECKED, FLOPS_NOTE
@@ -220,7 +221,7 @@ def _step(run: Callable[[], object], trained: Sequence[torch.Tensor]) -> Counted
             counting,
         ):
             made = run()
-            leaves = pytree.tree_leaves(dict(made) if isinstance(made, Mapping) else made)
+            leaves = pytree.tree_leaves(dict(made) if isinstance(made, Mapping) else decomposed_result(made))
             wanted = [x for x in leaves if isinstance(x, torch.Tensor) and x.requires_grad]
             counting.phase = "backward"
             # Reentrant checkpoints do not support a list of inputs.
