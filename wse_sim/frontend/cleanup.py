@@ -2,8 +2,9 @@
 
 The steps are, in order: broadcasts become views, arguments that only provide a shape are dropped, operators
 on empty tensors become zeros, disabled dropout and casts become views (the precision level decides types),
-operators whose result has no reader are removed, and equal operators on the same values in one module are
-merged, except for products, attention and random operators.
+operators whose result has no reader are removed, equal operators on the same values in one module are
+merged, except for products, attention and random operators, and a concatenation that begins with the tensors
+of another one takes its result.
 """
 
 from __future__ import annotations
@@ -57,12 +58,14 @@ def clean(trace: Trace) -> Trace:
             node.args = node.args[:1]
     dead = trace.prune()
     same = _merge_equal(trace)
+    longer = _continue_concatenations(trace)
     folded = sum(1 for n in trace if n.kind == "call" and trace.is_constant(NodeRef(n.name)))
     for count, what in (
         (off, "dropout switched off"),
         (cast, "casts left to the precision level"),
         (dead, "operators without readers dropped"),
         (same, "equal operators of one module merged"),
+        (longer, "concatenations continue another one or are of one tensor"),
         (folded, "operators on constants folded"),
     ):
         if count:
@@ -142,3 +145,30 @@ def _merge_equal(trace: Trace) -> int:
         trace.outputs = tuple(NodeRef(merged.get(ref.name, ref.name)) for ref in trace.outputs)
         trace.prune()
     return len(merged)
+
+
+def _continue_concatenations(trace: Trace) -> int:
+    """Let concatenations that begin with all tensors of another one take its result instead; return how many. One of a
+    single tensor becomes a view.
+
+    In DenseNets, layer n concatenates the results of all layers before it, so each tensor had a stream to each later layer.
+    """
+    known: dict[tuple[object, ...], str] = {}
+    changed = 0
+    for node in trace:
+        parts = node.args[0] if node.op == "cat" else None
+        if not isinstance(parts, tuple) or not all(isinstance(part, NodeRef) for part in parts):
+            continue
+        if len(parts) == 1:
+            node.op, node.args, changed = "alias", parts, changed + 1
+            continue
+        along, longest = int(str(node.arg(1, "dim") or 0)) % len(node.shape), len(parts) - 1
+        for count in range(longest, 1, -1):
+            if (begun := known.get((along, *parts[:count]))) is not None:
+                node.args = ((NodeRef(begun), *parts[count:]), *node.args[1:])
+                changed += 1
+                break
+        known.setdefault((along, *parts), node.name)
+    if changed:
+        trace.forget_users()
+    return changed

@@ -37,7 +37,7 @@ class _Size:
 
 
 def decomposed_result(made: object) -> object:
-    """Return a result with a dictionary of fields in place of every object of a dataclass or a namespace.
+    """Return a result with every object of a dataclass or a namespace as a dictionary of its fields.
 
     torch decomposes lists, tuples, dictionaries and classes that are registered.
 

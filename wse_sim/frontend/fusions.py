@@ -16,6 +16,10 @@ from wse_sim.kernels.blocks.links import one_pass
 from wse_sim.kernels.blocks.training import fused_items
 from wse_sim.kernels.contract.family import STRAIGHT_PARTS, Link
 
+MOST_OPERANDS = 5
+"""Tensors that a generated chain reads at most: each has a stream into its region. In training five with their gradients and
+the result take 12 of the 15 colors that a router has for streams (:mod:`wse_sim.compiler.coloring`)."""
+
 
 @dataclass
 class DraftGraph:
@@ -210,6 +214,8 @@ class ElementwiseChain:
         if reader.dims["elements"] != kernel.dims["elements"] or kernel.sample_dim != reader.sample_dim:
             return None
         others = tuple(t for t in reader.inputs if t != kernel.outputs[0] and t not in kernel.inputs)
+        if len(kernel.inputs) + len(others) > MOST_OPERANDS:
+            return None
         merged = dataclasses.replace(
             one_pass(first, second, reader, draft.tensors[reader.outputs[0]]),
             name=kernel.name,

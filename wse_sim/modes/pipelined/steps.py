@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from wse_sim.compiler.block_recompute import NOTE, BlockRecompute, block_recompute
+from wse_sim.compiler.concatenations import concatenated_in_parts
 from wse_sim.compiler.defects import Repair, repair, usable_cores
 from wse_sim.compiler.flow import run_steps, step
 from wse_sim.compiler.objectives import LATENCY, SHELVES, THROUGHPUT
@@ -112,9 +113,9 @@ def repair_wafer(wafer: Wafer) -> tuple[Repair, Wafer]:
 
 
 @step("sample_graph")
-def state_one_sample(graph: KernelGraph) -> KernelGraph:
-    """Convert the graph to one sample."""
-    return graph.with_samples(1)
+def state_one_sample(graph: KernelGraph, wafer: Wafer) -> KernelGraph:
+    """Convert the graph to one sample, with concatenations of as many tensors as a region can receive."""
+    return concatenated_in_parts(graph.with_samples(1), wafer)
 
 
 @step("plan")
