@@ -74,9 +74,9 @@ def test_parts_are_few_and_every_operand_is_taken_once(count, training):
     (whole,) = concatenations(graph, Phase.FORWARD)
     parted = concatenated_in_parts(graph, wafer)
     check_graph(parted)
-    # 24 colors: 3 of the host, 3 for each direction of a kernel; 2 for a stream with gradients. Without the result and one
-    # that passes: 18 - 2 = 16 operands in inference, 15 // 2 - 2 = 5 in training.
-    most = 5 if training else 16
+    # 24 colors: 3 of the host, 3 for each direction of a kernel; 2 for a stream with gradients. A third of the streams, and one:
+    # 18 / 3 + 1 = 7 operands in inference, 7 // 3 + 1 = 3 in training.
+    most = 3 if training else 7
     assert most_operands(wafer, training) == most
     tree = concatenations(parted, Phase.FORWARD)
     assert all(len(kernel.inputs) <= most for kernel in tree)

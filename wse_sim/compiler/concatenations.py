@@ -19,14 +19,13 @@ from wse_sim.graph import Kernel, KernelGraph, Phase, Tensor, TensorKind
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.hardware import Wafer
 
-OTHER_STREAMS = 2
-"""Streams with colors in a region besides those of operands: that of the result, and one that passes."""
-
 
 def most_operands(wafer: Wafer, training: bool) -> int:
-    """Return how many tensors one region may concatenate, at least 2."""
-    streams = colors_for_streams(wafer.colors, training) // (2 if training else 1)
-    return max(2, streams - OTHER_STREAMS)
+    """Return how many tensors one region may concatenate: a third of the streams for which a router has colors, and one more.
+
+    The other streams are those of the result, of neighbours and of tensors on their way elsewhere.
+    """
+    return 1 + max(1, colors_for_streams(wafer.colors, training) // (6 if training else 3))
 
 
 def concatenated_in_parts(graph: KernelGraph, wafer: Wafer) -> KernelGraph:
