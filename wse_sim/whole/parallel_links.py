@@ -23,6 +23,8 @@ from wse_sim.whole.regions.fused_work import items_of
 
 Splits = Callable[[Kernel, str], bool]
 """Whether a kernel takes or gives a tensor in bundles."""
+OF_ROWS = ("norm", "softmax")
+"""Families whose cores share a token in equal parts, so that the number of links divides its words."""
 ANY_LINKS = "dropout"
 """Family that takes and gives a tensor in any number of bundles, as kernels with plain prices do."""
 WITHOUT_PROGRAM = ("embedding", ANY_LINKS, "cross_entropy")
@@ -114,7 +116,7 @@ def most_bundles(graph: KernelGraph) -> dict[str, int]:
         for kernel in tied:
             names = [name for name in (*kernel.inputs, *kernel.outputs) if name in found]
             least = min(found[name] for name in names)
-            if kernel.family == "norm":
+            if kernel.family in OF_ROWS:
                 least = _most(graph.tensors[names[0]].shape[-1] // PAIR, least)
             found |= dict.fromkeys(names, least)
     return found
@@ -230,13 +232,14 @@ def _splits(graph: KernelGraph, kernel: Kernel, tensor: str) -> bool:
         is_residual = tensor in kernel.inputs[1:]
         return kernel.inputs.count(tensor) < 2 and (not is_residual or is_light(items_of(kernel)))
     return kernel.family in ("norm", "layout", *WITHOUT_PROGRAM) or (
-        is_pointwise(kernel.family) and graph.tensors[tensor].shape[-1] % PAIR == 0
+        (kernel.family == "softmax" or is_pointwise(kernel.family))
+        and graph.tensors[tensor].shape[-1] % PAIR == 0
     )
 
 
 def _is_as_one(kernel: Kernel) -> bool:
     """Return whether the operands and the result of a kernel have the same number of bundles."""
-    return kernel.family in ("norm", "layout") or is_pointwise(kernel.family)
+    return kernel.family in (*OF_ROWS, "layout") or is_pointwise(kernel.family)
 
 
 def _most(words: int, limit: int) -> int:
