@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.pooling_core import MOST_STREAMS, words_apart
+from wse_sim.kernels.blocks.pooling_core import most_streams, words_apart
 from wse_sim.kernels.blocks.windows import PAIR, Windows, surround
 from wse_sim.kernels.contract.equations import bytes_of, ceil_div, fill_cycles
 from wse_sim.kernels.contract.family import Cost, Dims, Footprint, Tiling
-from wse_sim.kernels.contract.parameters import ProductAttributes
+from wse_sim.kernels.contract.parameters import Attributes, ProductAttributes
 
 
 @dataclass(frozen=True)
@@ -140,20 +140,17 @@ def _core(dims: Dims, words: int, attrs: Mapping[str, Any], wafer: Wafer) -> Dep
 
 
 def depthwise_cost(dims: Dims, attrs: Mapping[str, Any], tiling: Tiling, wafer: Wafer) -> Cost:
-    """Return the cost of the fullest core of one column; further columns of the rectangle are not used.
-
-    The result leaves in one stream. Its reader usually has filters of one tap, on too few rows to receive
-    several.
-    """
-    channel_words = int(dims["c"]) // PAIR
+    """Return the cost of the fullest core of one column; further columns of the rectangle are not used."""
+    channel_words, stated = int(dims["c"]) // PAIR, Attributes.of(attrs)
     words = np.asarray(words_apart(channel_words * PAIR, tiling.rows))
     found = dict[int, tuple[float, ...]]()
     for n in np.unique(words).tolist():
         core, cores = _core(dims, n, attrs, wafer), int(ceil_div(channel_words, n))
-        whole = channel_words % cores == 0
-        bundles = max(b for b in range(1, MOST_STREAMS + 1) if b == 1 or (whole and cores % b == 0))
-        issued, turns = core.issued_cycles(), core.turn_cycles(cores)
-        waits = max(0.0, core.inlet_cycles(channel_words // bundles) - issued - turns)
+        heard, given = (
+            most_streams(channel_words, cores, most) for most in (stated.most_bundles, stated.most_results)
+        )
+        issued, turns = core.issued_cycles(), core.turn_cycles(cores // given)
+        waits = max(0.0, core.inlet_cycles(channel_words // heard) - issued - turns)
         found[n] = (issued - core.moved, core.moved, waits, turns)
     like = np.zeros(np.broadcast_shapes(np.shape(tiling.rows), np.shape(tiling.cols)))
     compute, ramp, inward, outward = (

@@ -22,14 +22,13 @@ import numpy as np
 
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.windows import PAIR, Windows
-from wse_sim.kernels.contract.equations import ceil_div, fill_cycles
+from wse_sim.kernels.contract.equations import ceil_div, divisors, fill_cycles
 from wse_sim.kernels.contract.family import Cost, Dims, Size, Tiling
 
 IMAGE, LINES, RESULT = "image", "lines", "result"  # buffers of a core
 BANKS = {IMAGE: 2, LINES: 0, RESULT: 2}
 SIXTEEN, THIRTY_TWO = 1, 2  # 16-bit words of an element
 NOWHERE = ("", 0)
-MOST_STREAMS = 4  # parallel streams of an image
 
 
 @dataclass(frozen=True)
@@ -54,8 +53,17 @@ def words_apart(channels: Size, rows: Size) -> Size:
     return ceil_div(words, np.minimum(words, rows))
 
 
-def apart_cost(dims: Dims, around: int, is_max: bool, tiling: Tiling, wafer: Wafer) -> Cost:
-    """Return the cost of the fullest core of one column; further columns of the rectangle are not used."""
+def most_streams(channel_words: int, cores: int, most: int) -> int:
+    """Return the largest number of parallel streams of an image, up to `most`, of equally many of the `cores`, which have
+    equally many words of a pixel."""
+    return 1 if channel_words % cores else divisors(cores, most)[-1]
+
+
+def apart_cost(
+    dims: Dims, around: int, is_max: bool, tiling: Tiling, wafer: Wafer, streams: tuple[int, int]
+) -> Cost:
+    """Return the cost of the fullest core of one column; further columns of the rectangle are not used. Image and result
+    have at most `streams` streams."""
     windows = Windows.sized(dims, around)
     channel_words = int(dims["c"]) // PAIR
     words = np.asarray(words_apart(channel_words * PAIR, tiling.rows))
@@ -68,11 +76,9 @@ def apart_cost(dims: Dims, around: int, is_max: bool, tiling: Tiling, wafer: Waf
 
     def waits(n: int) -> tuple[float, float]:
         cores = int(ceil_div(channel_words, n))
-        bundles = max(
-            b for b in range(1, MOST_STREAMS + 1) if b == 1 or cores % b == channel_words % cores == 0
-        )
-        turns = found[n].turn_cycles(cores // bundles)
-        image = wafer.wavelet_cycles * found[n].pixels * (channel_words // bundles)
+        heard, given = (most_streams(channel_words, cores, most) for most in streams)
+        turns = found[n].turn_cycles(cores // given)
+        image = wafer.wavelet_cycles * found[n].pixels * (channel_words // heard)
         return turns, max(0.0, image - found[n].issued_cycles() - turns)
 
     zero = 0.0 * tiling.rows * tiling.cols

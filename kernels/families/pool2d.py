@@ -127,7 +127,8 @@ class Pool2d(Family):
         if stated.apart and tiling.mapping == "stationary":
             if stated.trains or phase is not Phase.FORWARD:
                 return trained_apart_cost(dims, stated.around, is_max, phase is Phase.FORWARD, tiling, wafer)
-            return apart_cost(dims, stated.around, is_max, tiling, wafer)
+            streams = (stated.most_bundles, stated.most_results)
+            return apart_cost(dims, stated.around, is_max, tiling, wafer, streams)
         rate = max_rate(dtype, wafer) if is_max else add_rate(dtype, wafer)
         taps = dims["r"] * dims["s"]
         outputs = dims["b"] * dims["out_h"] * dims["out_w"] * dims["c"]

@@ -243,6 +243,60 @@ def test_images_come_in_several_streams_where_one_would_be_late() -> None:
     assert np.abs(run.outputs - wanted).max() < 6 * 2.0**-11 * np.abs(wanted).max()
 
 
+def test_every_word_of_a_pixel_may_come_over_its_own_link() -> None:
+    """24 x 24 pixels of 16 channels are 4,608 words.  One word of every pixel to each of eight rows is 576 words, as many as the cycles
+    that 144 results of two products and two sums take; queues of 14 words are filled first.
+    """
+    torch.manual_seed(5)
+    model = nn.Sequential(nn.Conv2d(16, 4, 1, stride=2)).half().float()
+    plan = planned(inputs_over_rows(api.lower(model, (torch.zeros(1, 16, 24, 24),))), 20)
+    found = compare_with_engine(plan, 4)
+    assert next(stream.links for stream in found.streams if stream.tensor == "input") == 8
+    assert found.regions[0].busiest == 144 * 4 == 24 * 24
+    assert plan.pace_cycles == 576 + 14
+    assert found.fabric_period == pytest.approx(plan.pace_cycles, rel=0.02)
+    images = torch.randn(2, 16, 24, 24).half().float()
+    with torch.no_grad():
+        wanted = model(images).numpy().reshape(2, -1)
+    outputs = run_whole(plan, weights_of(model), images.numpy()).outputs
+    assert np.abs(outputs - wanted).max() < 4 * 2.0**-11 * np.abs(wanted).max()
+
+
+class Wide(nn.Module):
+    """A block of 24 channels around which a skip leads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.up, self.down = (
+            nn.Conv2d(4, 24, 1),
+            nn.Conv2d(24, 24, 3, padding=1),
+            nn.Conv2d(24, 24, 1),
+        )
+        self.last = nn.Conv2d(24, 4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, channels, lines, columns)."""
+        x = self.first(x).relu()
+        return self.last((self.down(self.up(x).relu()) + x).relu())
+
+
+def test_a_residual_sum_takes_images_over_several_links() -> None:
+    """Two operands of 8 x 8 pixels of 12 words take 1,536 cycles on one link; in three bands of a third of the words, 512."""
+    torch.manual_seed(6)
+    model = Wide().half().float()
+    plan = planned(inputs_over_rows(api.lower(model, (torch.zeros(1, 4, 8, 8),))), 40)
+    regions = network.network_program(plan, 2).regions
+    total = next(region for region in regions if region.name.endswith("sum"))
+    assert [total.bundles[name] for name in (*total.kernel.inputs, *total.kernel.outputs)] == [3, 3, 3]
+    assert plan.pace_cycles == total.pace() == 512
+    assert compare_with_engine(plan, 6).fabric_period == pytest.approx(512, rel=0.15)
+    images = torch.randn(3, 4, 8, 8).half().float()
+    with torch.no_grad():
+        wanted = model(images).numpy().reshape(3, -1)
+    outputs = run_whole(plan, weights_of(model), images.numpy()).outputs
+    assert np.abs(outputs - wanted).max() < 10 * 2.0**-11 * np.abs(wanted).max()
+
+
 @pytest.mark.parametrize(
     "conv",
     [

@@ -18,7 +18,15 @@ from types import MappingProxyType
 from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.kernels.blocks.word_rows import is_light
 from wse_sim.kernels.contract.equations import ceil_div
-from wse_sim.whole.regions.contract import PAIR, POINTWISE, has_work, is_pointwise, stream_order, token_words
+from wse_sim.whole.regions.contract import (
+    IMAGES,
+    PAIR,
+    POINTWISE,
+    has_work,
+    is_pointwise,
+    stream_order,
+    token_words,
+)
 from wse_sim.whole.regions.fused_work import items_of
 
 Splits = Callable[[Kernel, str], bool]
@@ -71,13 +79,17 @@ def link_attributes(
             continue
         tensors = [name for name in (*kernel.inputs, *kernel.outputs) if name in most]
         words = max(graph.tensors[name].elements / graph.samples / PAIR / most[name] for name in tensors)
-        # The cost of elementwise work includes the links that its operands share, that of a norm or of joined rows its links.
-        own = 0 if _is_as_one(kernel) else round(words)
-        out[kernel.name] = {"link_words": own, "most_bundles": most[first]}
+        # The cost of elementwise work includes the links that its operands share, that of others than layers their links.
+        own = 0 if _is_as_one(kernel) or kernel.family in IMAGES else round(words)
+        # A dense layer that reads an image hears one link, over relays, which its price does not know.
+        hears_image = kernel.family == "gemm" and stream_order(graph, first) is not None
+        out[kernel.name] = {"link_words": own, "most_bundles": 0 if hears_image else most[first]}
+        if kernel.family in IMAGES:
+            out[kernel.name]["most_results"] = most[kernel.outputs[0]]
         if is_pointwise(kernel.family) or kernel.family == "layout":
             out[kernel.name]["token_words"] = token_words(graph, kernel.outputs[0])
-        needed = kernel.outputs if kernel.family == "gemm" else tensors
-        is_wide = _is_as_one(kernel) or kernel.family == "gemm"
+        needed = kernel.outputs if kernel.family in ("gemm", "conv2d") else tensors
+        is_wide = _is_as_one(kernel) or kernel.family in ("gemm", "conv2d")
         if is_wide and (fewest := max((least.get(name, 0) for name in needed), default=0)):
             out[kernel.name]["least_bundles"] = fewest
         if kernel.family == "attention":
@@ -95,15 +107,13 @@ def packed_tensors(graph: KernelGraph) -> set[str]:
 
 
 def most_bundles(graph: KernelGraph) -> dict[str, int]:
-    """Return the largest number of bundles by tensor; images are left out, since their regions compute their
-    own."""
+    """Return the largest number of bundles by tensor."""
     found: dict[str, int] = {}
     for name in {name for kernel in graph.kernels for name in (*kernel.inputs, *kernel.outputs)}:
-        if stream_order(graph, name) is None:
-            words = ceil_div(graph.tensors[name].shape[-1], PAIR)
-            ends = [kernel for kernel in graph.kernels if name in (*kernel.inputs, *kernel.outputs)]
-            is_split = words and all(_splits(graph, kernel, name) for kernel in ends)
-            found[name] = words if is_split else 1
+        words = _words_of(graph, name)
+        ends = [kernel for kernel in graph.kernels if name in (*kernel.inputs, *kernel.outputs)]
+        is_split = words and all(_splits(graph, kernel, name) for kernel in ends)
+        found[name] = words if is_split else 1
     found |= dict.fromkeys(packed_tensors(graph) & set(found), PACKED)
     for kernel in graph.kernels:
         if kernel.family == "attention":
@@ -117,7 +127,7 @@ def most_bundles(graph: KernelGraph) -> dict[str, int]:
             names = [name for name in (*kernel.inputs, *kernel.outputs) if name in found]
             least = min(found[name] for name in names)
             if kernel.family in OF_ROWS:
-                least = _most(graph.tensors[names[0]].shape[-1] // PAIR, least)
+                least = _most(_words_of(graph, names[0]), least)
             found |= dict.fromkeys(names, least)
     return found
 
@@ -227,14 +237,23 @@ def bands_of(graph: KernelGraph, kernel: Kernel, splits: Splits | None = None) -
 
 
 def _splits(graph: KernelGraph, kernel: Kernel, tensor: str) -> bool:
-    """Return whether a kernel takes or gives a tensor in bundles; a dense layer that reads it twice does not."""
+    """Return whether a kernel takes or gives a tensor in bundles; a dense layer that reads it twice, or an image, does not."""
+    is_image = stream_order(graph, tensor) is not None
     if kernel.family == "gemm":
         is_residual = tensor in kernel.inputs[1:]
-        return kernel.inputs.count(tensor) < 2 and (not is_residual or is_light(items_of(kernel)))
-    return kernel.family in ("norm", "layout", *WITHOUT_PROGRAM) or (
-        (kernel.family == "softmax" or is_pointwise(kernel.family))
-        and graph.tensors[tensor].shape[-1] % PAIR == 0
-    )
+        is_once = kernel.inputs.count(tensor) < 2 and not (is_image and tensor in kernel.inputs)
+        return is_once and (not is_residual or is_light(items_of(kernel)))
+    if kernel.family in ("norm", "layout", *WITHOUT_PROGRAM):
+        return True
+    features = graph.tensors[tensor].shape[1 if is_image else -1]
+    return (kernel.family in ("softmax", *IMAGES) or is_pointwise(kernel.family)) and features % PAIR == 0
+
+
+def _words_of(graph: KernelGraph, tensor: str) -> int:
+    """Return the words of the last dimension of a tensor, or of a pixel of an image."""
+    if stream_order(graph, tensor) is not None:
+        return token_words(graph, tensor)
+    return int(ceil_div(graph.tensors[tensor].shape[-1], PAIR))
 
 
 def _is_as_one(kernel: Kernel) -> bool:

@@ -25,7 +25,8 @@ from wse_sim.fabric.format.builder import Builder, fabric_in
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.contract.equations import BYTES_PER_WAVELET
+from wse_sim.kernels.blocks.word_rows import QUEUED_WORDS
+from wse_sim.kernels.contract.equations import BYTES_PER_WAVELET, ceil_div
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, Ports, refused
 from wse_sim.whole.regions.dense import Dense
@@ -158,18 +159,22 @@ class Convolution(Dense):
         self._route_rows(b, feed)
 
     def pace(self) -> float:
-        """Return the cycles per sample; inlets receive an image and send a row's part of it.
+        """Return the cycles per sample; inlets receive an image at two words per cycle and send a row's part of it, and links
+        bring and take a word per `wavelet_cycles`. While an inlet fills the queues of its row with the first words of a
+        sample, it receives none.
 
-        With an odd number of channels they also move runs that cross a border. Sent words count twice: a word
-        advances when the last of its readers takes it, and inlets send at different times.
+        With an odd number of channels inlets also move runs that cross a border.
         """
         windows = self.windows
         odd = (
             windows.channels % PAIR * (not windows.before) * len(windows.columns.over) * windows.lines.results
         )
         moved = odd * (ceil(self.wafer.vector_start_loaded_cycles) + 1)
-        inlet = windows.size / PAIR + 2 * self.tokens * max(self.words) + moved
-        return max(self.issued_cycles(), float(inlet))
+        heard, each = windows.size / PAIR, self.features // PAIR
+        inlet = heard / 2 + self.tokens * max(self.words) + moved
+        given = self.tokens * ceil_div(each, self.bundles.get(self.kernel.outputs[0], 1))
+        link = self.wafer.wavelet_cycles
+        return float(max(self.issued_cycles(), inlet, link * heard + QUEUED_WORDS, link * given))
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
         """Return filters and bias with a batch norm folded into them."""

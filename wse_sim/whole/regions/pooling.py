@@ -113,16 +113,14 @@ class Pooling(PoolingPlace, RegionKind):
         return tuple(count for count in range(1, self.height + 1) if self.height % count == 0)
 
     def pace(self) -> float:
-        """Return the cycles per sample; cores wait to send in sequence, and at worst words arrive only while
-        no core of a bundle computes.
-
-        A vector instruction without fabric operands is one step, in which a core receives no word.
-        """
+        """Return the cycles per sample; cores wait to send in sequence, and a link brings a word per
+        `wavelet_cycles`."""
         core = self._core(self.words)
         heard = self.channel_words // self.bundles.get(self.kernel.inputs[0], 1)
         cores = self.height // self.bundles.get(self.kernel.outputs[0], 1)
-        issued, moved = core.issued_cycles(), (core.pixels + core.results) * self.words
-        return max(issued + core.turn_cycles(cores), issued - moved + core.pixels * heard)
+        return max(
+            core.issued_cycles() + core.turn_cycles(cores), core.pixels * heard * self.wafer.wavelet_cycles
+        )
 
     def _core(self, words: int) -> PooledCore:
         return PooledCore(self.windows, PAIR * words, self.is_max, self.wafer)
