@@ -15,9 +15,11 @@ from tests.whole.test_dense_chain import plan_of as planned
 from tests.whole.test_dense_chain import wafer
 from wse_sim import api
 from wse_sim.errors import ModelError
+from wse_sim.kernels.blocks.windows import Axis, Windows
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole import bundles, compare_with_engine, inputs_over_rows, network, run_whole
 from wse_sim.whole.coverage import check_graph
+from wse_sim.whole.regions.pooling import Pooling
 
 CASES: dict[str, tuple[list[nn.Module], tuple[int, int, int], int]] = {
     "strides and zeros around": (
@@ -189,21 +191,90 @@ def test_cycles_of_a_convolution_on_paper() -> None:
     assert region.busiest == region.engine == 96
 
 
-def test_cycles_of_a_pooling_on_paper() -> None:
-    """Maxima of 2 x 2 of 4 channels of 8 x 8 pixels need two cores with e = 2 channels each, start o = 21.
-
-    In: 64 words.  Lines: 4 times a copy of 16 elements (four a cycle) and a maximum of 16 (one a cycle): 4 (2 o + 4 + 16).
-    Columns: T = 16 pixels; two channels one after the other, o + 16 each.  Out: 16 words.
-    """
+@pytest.mark.parametrize(
+    ("shape", "bands", "cycles"),
+    [
+        # One line of the result, one band.  In: 64 words.  Lines: a copy of 64 elements (four a cycle) and a maximum of 64 (one a cycle),
+        # as two lines 64 elements apart are in one bank.  Columns: T = 16 pixels; two channels one after the other.  Out: 16 words.
+        ((4, 2, 32), 1, 64 + (2 * 21 + 16 + 64) + 2 * (21 + 16) + 16),
+        # Four lines of the result, a band each.  In: 16 words.  Lines: a maximum of two lines of 16 elements in one bank, each twice as
+        # long.  Columns: both channels at once, 14 maxima with the gap between the last two pixels.  Out: 4 words.
+        ((4, 8, 8), 4, 16 + (21 + 2 * 16) + (21 + 14) + 4),
+    ],
+)
+def test_cycles_of_a_pooling_on_paper(shape: tuple[int, int, int], bands: int, cycles: int) -> None:
+    """Maxima of 2 x 2 of 4 channels need two rows of cores with e = 2 channels each, start o = 21."""
     model = nn.Sequential(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64, 4))
-    graph = inputs_over_rows(api.lower(model, (torch.zeros(1, 4, 8, 8),)))
-    plan = api.compile(graph, mode="pipelined", wafer=wafer(16), batch=16, replicas=1)
-    assert isinstance(plan, PipelinedPlan)
-    region = compare_with_engine(plan, 4).regions[0]
-    lines = 4 * min(
-        2 * 21 + 4 + 16, 21 + 2 * 16
-    )  # two lines are 16 elements apart: read at once, each takes twice as long
-    assert region.busiest == 64 + lines + 2 * (21 + 16) + 16
+    plan = planned(inputs_over_rows(api.lower(model, (torch.zeros(1, *shape),))), 16)
+    found = compare_with_engine(plan, 4)
+    pooling = found.whole.regions[0]
+    assert isinstance(pooling, Pooling)
+    assert (pooling.height, len(pooling.bands)) == (2, bands)
+    assert found.regions[0].busiest == cycles
+
+
+BANDED: dict[str, tuple[list[nn.Module], tuple[int, int, int]]] = {
+    "maxima whose windows share a line": ([nn.MaxPool2d(3, 2, 1)], (4, 15, 9)),
+    "means of windows with a line between them": ([nn.AvgPool2d(2, 3)], (6, 14, 11)),
+    "wide filters on one row and several": ([nn.Conv2d(6, 6, 5, padding=2, groups=6), nn.ReLU()], (6, 16, 7)),
+    "strided filters whose last lines nobody reads": (
+        [nn.Conv2d(4, 4, 3, stride=2, groups=4, bias=False)],
+        (4, 18, 12),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BANDED)
+def test_columns_of_cores_have_bands_of_lines(name: str) -> None:
+    """Values of three images beside PyTorch in fp32; the cores of a row take and send their bands in sequence, in the time of the
+    plan, which is less than that of a single column.
+    """
+    torch.manual_seed(7)
+    layers, shape = BANDED[name]
+    model = nn.Sequential(*layers).half().float()
+    plan = planned(inputs_over_rows(api.lower(model, (torch.zeros(1, *shape),))), 20)
+    images = torch.randn(3, *shape).half().float()
+    run = run_whole(plan, weights_of(model), images.numpy())
+    with torch.no_grad():
+        wanted = model(images).numpy().reshape(3, -1)
+    assert np.abs(run.outputs - wanted).max() < 4 * 2.0**-11 * np.abs(wanted).max()
+    assert run.fabric.words_left == 0
+    found = compare_with_engine(plan, 6)
+    (region,) = found.whole.regions
+    assert isinstance(region, Pooling)
+    assert len(region.bands) > 2
+    assert found.regions[0].busiest == pytest.approx(found.regions[0].issued, abs=1)
+    assert found.fabric_period == pytest.approx(plan.pace_cycles, rel=0.03)
+    assert plan.pace_cycles < 0.7 * region.core_of(region.windows, region.words).issued_cycles()
+
+
+@pytest.mark.parametrize("taps", [1, 2, 3, 5, 7])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_every_line_of_the_result_has_its_lines_in_its_band(taps: int, stride: int) -> None:
+    """Bands tile the result, have all lines of the image in order, and no line is in three of them."""
+    for size in range(taps, 24):
+        for around in range(0, (taps + 1) // 2):
+            results = (size + 2 * around - taps) // stride + 1
+            axis = Axis(size, taps, stride, around, results)
+            windows = Windows(axis, Axis(4, 1, 1, 0, 4), 2)
+            for count in range(1, windows.most_bands + 1):
+                bands = windows.bands(count)
+                assert sum(band.windows.lines.results for band in bands) == results
+                place, holders = 0, np.zeros(size, int)
+                for band, after in zip(bands, [*bands[1:], None], strict=True):
+                    own = band.windows.lines
+                    assert own.size == band.bottom - band.top
+                    holders[band.top : band.bottom] += 1
+                    for line in range(own.results):
+                        read = {
+                            n for n in range(axis.first(place), axis.first(place) + taps) if 0 <= n < size
+                        }
+                        here = {band.top + own.first(line) + tap for tap in range(taps)}
+                        assert read == {n for n in here if band.top <= n < band.bottom}
+                        place += 1
+                    assert band.bottom - band.shared == (after.top if after else size)
+                assert holders.min() >= 1
+                assert holders.max() <= 2
 
 
 def test_poolings_that_are_not_whole_are_refused() -> None:
