@@ -117,6 +117,7 @@ def apart_cost(
         heard, given = (
             most_streams(channel_words, cores, most) for most in (said.most_bundles, said.most_results)
         )
+        has_links = heard >= said.least_bundles and given >= said.least_results
         core = max((core_of(part.windows, n) for part in parts), key=lambda core: core.issued_cycles())
         issued, turns = core.issued_cycles(), core.turn_cycles(cores // given)
         again = 2 * n * windows.columns.size * sum(part.shared for part in parts)
@@ -124,6 +125,7 @@ def apart_cost(
         if count > 1:
             results = windows.lines.results * windows.columns.results * n * (cores // given)
             link = max(link, wafer.wavelet_cycles * results)
+        link = link if has_links else np.inf
         found[n, count] = (issued - core.moved, core.moved, max(0.0, link - issued - turns), turns)
     values = np.array([found[n, count] for n, count in map(tuple, pairs.tolist())])
     compute, ramp, inward, outward = (dims["b"] * values[:, i].reshape(words.shape) for i in range(4))

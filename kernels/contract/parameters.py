@@ -174,6 +174,7 @@ class Attributes:
     least_bundles: int = attribute(
         0, "fewest parallel streams of its operands and result, which other kernels need; 0: not given"
     )
+    least_results: int = attribute(0, "fewest parallel streams of its result alone; 0: not given")
     held_samples: int = attribute(
         0, "in training, samples in flight for which its cores have room; 0: those of alternating passes"
     )

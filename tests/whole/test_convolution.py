@@ -191,6 +191,19 @@ def test_cycles_of_a_convolution_on_paper() -> None:
     assert region.busiest == region.engine == 96
 
 
+def test_a_layer_has_columns_for_the_links_that_its_reader_needs() -> None:
+    """Two images of 64 x 64 pixels of 16 channels are 256 KiB, and a core has less than 48 KiB: the reader takes them over eight links.
+
+    The first layer gives them over as many only if each has the two filters of a column, though fewer columns would be fast enough.
+    """
+    model = nn.Sequential(nn.Conv2d(2, 16, 1), nn.Conv2d(16, 32, 3, stride=2, padding=1))
+    plan = planned(inputs_over_rows(api.lower(model, (torch.zeros(1, 2, 64, 64),))), 20)
+    first, second = network.network_program(plan, 1).regions
+    assert first.bundles["0.out"] == second.bundles["0.out"] == 8
+    assert first.cols == 8
+    assert plan.pace_cycles == pytest.approx(max(first.pace(), second.pace()), rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("shape", "bands", "cycles"),
     [

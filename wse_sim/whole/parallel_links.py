@@ -23,8 +23,8 @@ from wse_sim.whole.regions.contract import (
     PAIR,
     POINTWISE,
     has_work,
+    is_image,
     is_pointwise,
-    stream_order,
     token_words,
 )
 from wse_sim.whole.regions.fused_work import items_of
@@ -82,14 +82,17 @@ def link_attributes(
         # The cost of elementwise work includes the links that its operands share, that of others than layers their links.
         own = 0 if _is_as_one(kernel) or kernel.family in IMAGES else round(words)
         # A dense layer that reads an image hears one link, over relays, which its price does not know.
-        hears_image = kernel.family == "gemm" and stream_order(graph, first) is not None
+        hears_image = kernel.family == "gemm" and is_image(graph, first)
         out[kernel.name] = {"link_words": own, "most_bundles": 0 if hears_image else most[first]}
         if kernel.family in IMAGES:
             out[kernel.name]["most_results"] = most[kernel.outputs[0]]
         if is_pointwise(kernel.family) or kernel.family == "layout":
             out[kernel.name]["token_words"] = token_words(graph, kernel.outputs[0])
-        needed = kernel.outputs if kernel.family in ("gemm", "conv2d") else tensors
-        is_wide = _is_as_one(kernel) or kernel.family in ("gemm", "conv2d")
+        if kernel.family in IMAGES:
+            ends = {"least_bundles": first, "least_results": kernel.outputs[0]}
+            out[kernel.name] |= {key: least[name] for key, name in ends.items() if least.get(name, 0) > 1}
+        needed = kernel.outputs if kernel.family == "gemm" else tensors
+        is_wide = _is_as_one(kernel) or kernel.family == "gemm"
         if is_wide and (fewest := max((least.get(name, 0) for name in needed), default=0)):
             out[kernel.name]["least_bundles"] = fewest
         if kernel.family == "attention":
@@ -140,7 +143,7 @@ def trained_bundles(graph: KernelGraph) -> dict[str, int]:
     for name in {name for kernel in forward for name in (*kernel.inputs, *kernel.outputs)}:
         ends = [kernel for kernel in forward if name in (*kernel.inputs, *kernel.outputs)]
         is_split = any(name in kernel.inputs or _is_tied(kernel) for kernel in ends)
-        is_split = is_split and stream_order(graph, name) is None
+        is_split = is_split and not is_image(graph, name)
         is_split = is_split and all(_splits_in_training(kernel, name) for kernel in ends)
         found[name] = int(ceil_div(graph.tensors[name].shape[-1], PAIR)) if is_split else 1
     for kernel in forward:
@@ -238,20 +241,20 @@ def bands_of(graph: KernelGraph, kernel: Kernel, splits: Splits | None = None) -
 
 def _splits(graph: KernelGraph, kernel: Kernel, tensor: str) -> bool:
     """Return whether a kernel takes or gives a tensor in bundles; a dense layer that reads it twice, or an image, does not."""
-    is_image = stream_order(graph, tensor) is not None
+    has_pixels = is_image(graph, tensor)
     if kernel.family == "gemm":
         is_residual = tensor in kernel.inputs[1:]
-        is_once = kernel.inputs.count(tensor) < 2 and not (is_image and tensor in kernel.inputs)
+        is_once = kernel.inputs.count(tensor) < 2 and not (has_pixels and tensor in kernel.inputs)
         return is_once and (not is_residual or is_light(items_of(kernel)))
     if kernel.family in ("norm", "layout", *WITHOUT_PROGRAM):
         return True
-    features = graph.tensors[tensor].shape[1 if is_image else -1]
+    features = graph.tensors[tensor].shape[1 if has_pixels else -1]
     return (kernel.family in ("softmax", *IMAGES) or is_pointwise(kernel.family)) and features % PAIR == 0
 
 
 def _words_of(graph: KernelGraph, tensor: str) -> int:
     """Return the words of the last dimension of a tensor, or of a pixel of an image."""
-    if stream_order(graph, tensor) is not None:
+    if is_image(graph, tensor):
         return token_words(graph, tensor)
     return int(ceil_div(graph.tensors[tensor].shape[-1], PAIR))
 

@@ -65,7 +65,7 @@ def unfolded_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, 
     v = PAIR * ceil_div(ceil_div(k, tiling.cols), PAIR)
     per_word = pixels * PAIR * ceil_div(v, wafer.fma_mixed_per_cycle)
     results = up_to(divisors(int(k) // PAIR, stated.most_results), np.maximum(1, k // v))
-    leaving = np.where(results >= stated.least_bundles, pixels * k / PAIR / results, np.inf)
+    leaving = np.where(results >= stated.least_results, pixels * k / PAIR / results, np.inf)
     busy, image = found.compute + found.fabric + found.stalled_input, dims["h"] * dims["w"] * dims["c"] / PAIR
     more, beside = 0.0 * busy, np.inf + 0.0 * busy
     for streams in streams_of(dims, attrs):
@@ -75,7 +75,8 @@ def unfolded_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, 
         link = np.maximum(wafer.wavelet_cycles * heard + QUEUED_WORDS, wafer.wavelet_cycles * leaving)
         inlet = np.maximum(heard / 2 + pixels * each, link)
         has_room = 2 * (image // streams + 2) * BYTES_PER_WAVELET <= wafer.sram_usable_bytes
-        inlet = np.where((fed >= streams) & has_room, inlet, np.inf)
+        is_possible = (fed >= streams) & has_room & (streams >= stated.least_bundles)
+        inlet = np.where(is_possible, inlet, np.inf)
         is_less = np.maximum(busy + extra, inlet) < np.maximum(busy + more, beside)
         more, beside = np.where(is_less, extra, more), np.where(is_less, inlet, beside)
     return found + Cost(compute=more, stalled_input=np.maximum(0.0, beside - busy - more))

@@ -14,9 +14,9 @@ r even(s C / G) inputs. Padding zeros are sent by separate instructions
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import ceil
+from math import ceil, inf
 
 import numpy as np
 
@@ -176,6 +176,31 @@ class Convolution(Dense):
         link = self.wafer.wavelet_cycles
         return float(max(self.issued_cycles(), inlet, link * heard + QUEUED_WORDS, link * given))
 
+    def linked_cycles(self) -> float:
+        """Return the cycles per sample with as many bundles as possible; infinite if an inlet has no room in any number."""
+        chosen, names = self.bundles, (self.kernel.inputs[0], self.kernel.outputs[0])
+        counts = {name: self.splits(name) for name in names}
+        if not all(counts.values()):
+            return inf
+        self.bundles = {name: count[-1] for name, count in counts.items()}
+        try:
+            return self.pace()
+        finally:
+            self.bundles = chosen
+
+    def splits(self, tensor: str) -> Sequence[int]:
+        """Return the numbers of bundles: one of an image, if an inlet can store two of them."""
+        if tensor != self.kernel.inputs[0]:
+            return super().splits(tensor)
+        return self._with_room((1,))
+
+    def _with_room(self, counts: Iterable[int]) -> tuple[int, ...]:
+        """Return those numbers of bundles of an image for which an inlet can store two of its bundle."""
+        words = self._dim("h") * self._dim("w") * self._dim("c") // PAIR
+        # An inlet has words of an image, and what fills up its last run.
+        room = self.wafer.sram_usable_bytes // (2 * BYTES_PER_WAVELET) - 2
+        return tuple(n for n in counts if words // n <= room)
+
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
         """Return filters and bias with a batch norm folded into them."""
         return super().values(folded(self.kernel, weights))
@@ -239,8 +264,4 @@ class FlowingConvolution(Flowing, Convolution):
             return super().splits(tensor)
         channels = self._dim("c")
         even = (n for n in range(2, min(channels // PAIR, self.fed) + 1) if channels % (PAIR * n) == 0)
-        words = self._dim("h") * self._dim("w") * channels // PAIR
-        room = (
-            self.wafer.sram_usable_bytes // (2 * BYTES_PER_WAVELET) - 2
-        )  # words of an image, and what fills up its last run
-        return tuple(n for n in (1, *even) if words // n <= room)
+        return self._with_room((1, *even))
