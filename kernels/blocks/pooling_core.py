@@ -18,7 +18,7 @@ of the first column, which sends the words of a pixel in sequence with the other
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Protocol
@@ -26,7 +26,7 @@ from typing import Protocol
 import numpy as np
 
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.windows import PAIR, Windows
+from wse_sim.kernels.blocks.windows import PAIR, Band, Windows
 from wse_sim.kernels.contract.equations import ceil_div, divisors, fill_cycles, up_to
 from wse_sim.kernels.contract.family import Cost, Dims, Size, Tiling
 from wse_sim.kernels.contract.parameters import Attributes, spaced
@@ -71,6 +71,11 @@ def bands_on(windows: Windows, cols: Size) -> Size:
     collect the results of a row, one on each other column."""
     counts = spaced(range(1, windows.most_bands + 1))
     return up_to(counts, np.asarray(cols) - 1)
+
+
+def different(bands: Sequence[Band]) -> set[Windows]:
+    """Return the windows of bands, of which all but the first and last ones are alike."""
+    return {band.windows for band in bands}
 
 
 class ApartCore(Protocol):
@@ -118,7 +123,7 @@ def apart_cost(
             most_streams(channel_words, cores, most) for most in (said.most_bundles, said.most_results)
         )
         has_links = heard >= said.least_bundles and given >= said.least_results
-        core = max((core_of(part.windows, n) for part in parts), key=lambda core: core.issued_cycles())
+        core = max((core_of(part, n) for part in different(parts)), key=lambda core: core.issued_cycles())
         issued, turns = core.issued_cycles(), core.turn_cycles(cores // given)
         again = 2 * n * windows.columns.size * sum(part.shared for part in parts)
         link = core_of(windows, n).inlet_cycles(channel_words // heard) + again
@@ -145,7 +150,7 @@ def apart_bytes(core_of: CoreOf, windows: Windows, tiling: Tiling) -> Size:
     )
 
     def bytes_of(n: int, count: int) -> float:
-        return max(core_of(part.windows, n).bytes for part in windows.bands(count))
+        return max(core_of(part, n).bytes for part in different(windows.bands(count)))
 
     found = {
         pair: bytes_of(*pair)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -96,17 +97,9 @@ class Windows:
         lines = self.lines
         return max(1, lines.results // max(1, ceil_div(lines.taps - lines.stride, lines.stride)))
 
-    def bands(self, count: int) -> list[Band]:
+    def bands(self, count: int) -> tuple[Band, ...]:
         """Return the windows of `count` bands of lines of the result, on their lines of the image; all lines belong to a band."""
-        lines = self.lines
-        ends = [band * lines.results // count for band in range(count + 1)]
-        tops = [*(max(0, lines.first(first)) for first in ends[:-1]), lines.size]
-        out = []
-        for (first, end), (top, after) in zip(pairwise(ends), pairwise(tops), strict=True):
-            bottom = max(after, min(lines.size, lines.first(end - 1) + lines.taps))
-            own = replace(lines, size=bottom - top, results=end - first, around=top - lines.first(first))
-            out.append(Band(replace(self, lines=own), top, bottom, bottom - after))
-        return out
+        return _bands(self, count)
 
     @property
     def size(self) -> int:
@@ -130,6 +123,19 @@ class Band(NamedTuple):
     top: int
     bottom: int
     shared: int
+
+
+@lru_cache(maxsize=4096)
+def _bands(windows: Windows, count: int) -> tuple[Band, ...]:
+    lines = windows.lines
+    ends = [band * lines.results // count for band in range(count + 1)]
+    tops = [*(max(0, lines.first(first)) for first in ends[:-1]), lines.size]
+    out = []
+    for (first, end), (top, after) in zip(pairwise(ends), pairwise(tops), strict=True):
+        bottom = max(after, min(lines.size, lines.first(end - 1) + lines.taps))
+        own = replace(lines, size=bottom - top, results=end - first, around=top - lines.first(first))
+        out.append(Band(replace(windows, lines=own), top, bottom, bottom - after))
+    return tuple(out)
 
 
 def surround(dims: Dims, attrs: Mapping[str, Any] = NONE) -> int:

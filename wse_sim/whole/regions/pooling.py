@@ -125,7 +125,7 @@ class Pooling(PoolingPlace, RegionKind):
     @cached_property
     def bands(self) -> tuple[Band, ...]:
         """Bands of lines of the result, one per column of cores with an image."""
-        return tuple(self.windows.bands(int(bands_on(self.windows, self.compute_cols))))
+        return self.windows.bands(int(bands_on(self.windows, self.compute_cols)))
 
     def extent(self) -> tuple[int, int]:
         """Return the size of the columns of cores: the first of several collects the results of the others."""
