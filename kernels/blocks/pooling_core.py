@@ -74,7 +74,7 @@ def bands_on(windows: Windows, cols: Size) -> Size:
 
 
 def different(bands: Sequence[Band]) -> set[Windows]:
-    """Return the windows of bands, of which all but the first and last ones are alike."""
+    """Return the different windows of bands: those between the first and the last ones are alike."""
     return {band.windows for band in bands}
 
 
