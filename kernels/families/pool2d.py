@@ -7,7 +7,7 @@ over the n outputs with the stride of the window in memory.
     backward: the gradient is added back to the window: the same instructions; of a maximum by the masks
     that the forward pass kept, a selection at the rate of maxima (assumed)
 
-apart (an attribute): channels over the rows of cores, each with its own whole images, as in a whole model on the
+apart (an attribute): channels over the rows of cores, bands of lines over the columns, as in a whole model on the
 fabric; equations: :mod:`wse_sim.kernels.blocks.pooling_core`, of one that trains :mod:`wse_sim.kernels.blocks.pooling_core_training`.
 
 Source: vector rates of the SDK documentation.  Program: both kinds and phases; the positions of a window are
@@ -77,7 +77,7 @@ class Pool2dAttributes(Attributes):
         0, "lines and columns around an image, of zeros or of the least number", at_least=0
     )
     apart: bool = attribute(
-        False, "stationary: channels over the rows of cores, each with its own whole images"
+        False, "stationary: channels over the rows of cores, bands of lines over the columns"
     )
     trains: bool = attribute(
         False, "apart: columns of windows before lines, and of a maximum it is kept which pixel won"

@@ -19,8 +19,8 @@ gives min(r, stride) min(s, stride) sums per pixel. A column of streamed weights
 
 unfolded (an attribute): runs of s c elements in whole words, as in a whole model on the fabric; equations
 with W = r ceil(s c / 2) words: :mod:`wse_sim.kernels.blocks.word_rows`; at least the time in which the inlet
-of a row receives and sends its words. apart (an attribute): depthwise, with channels over the rows;
-equations: :mod:`wse_sim.kernels.blocks.depthwise`. trains (an attribute): the same in a model that trains;
+of a row receives and sends its words. apart (an attribute): depthwise, with channels over the rows and bands of lines over the
+columns; equations: :mod:`wse_sim.kernels.blocks.depthwise`. trains (an attribute): the same in a model that trains;
 equations: :mod:`wse_sim.kernels.families.conv2d.training_cost`.
 
 Equations of the product: :mod:`wse_sim.kernels.blocks.products`.  Programs:
