@@ -19,14 +19,12 @@ from functools import cached_property
 from math import ceil
 from typing import Any
 
-import numpy as np
-
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.pooling_core import MOST_STREAMS, words_apart
+from wse_sim.kernels.blocks.pooling_core import CoreOf, apart_bytes, apart_cost, words_apart
 from wse_sim.kernels.blocks.windows import PAIR, Windows, surround
-from wse_sim.kernels.contract.equations import bytes_of, ceil_div, fill_cycles
+from wse_sim.kernels.contract.equations import bytes_of
 from wse_sim.kernels.contract.family import Cost, Dims, Footprint, Tiling
-from wse_sim.kernels.contract.parameters import ProductAttributes
+from wse_sim.kernels.contract.parameters import Attributes, ProductAttributes
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,8 @@ class DepthwiseCore:
     def held(self) -> int:
         """Stored pixels, including the padding zeros."""
         lines = self.windows.lines
-        return (lines.size + 2 * lines.around) * self.wide
+        below = (lines.results - 1) * lines.stride + lines.taps
+        return max(lines.size + lines.around, below) * self.wide
 
     @property
     def margin(self) -> int:
@@ -58,7 +57,7 @@ class DepthwiseCore:
     @property
     def received(self) -> int:
         """Pixels that arrive: the image, and zeros between its lines."""
-        return self.held - 2 * self.margin
+        return self.windows.lines.size * self.wide - 2 * self.windows.columns.around
 
     @property
     def pixels(self) -> int:
@@ -102,6 +101,11 @@ class DepthwiseCore:
         return turns * (ceil(self.wafer.vector_start_cycles) + ceil(length / self.wafer.fma_mixed_per_cycle))
 
     @property
+    def bytes(self) -> float:
+        """Bytes of two padded images, and of sums including the gaps between lines."""
+        return float(self.each * (2 * bytes_of("fp16") * self.held + bytes_of("fp32") * self.sums))
+
+    @property
     def moved(self) -> float:
         """Words received, including zeros between lines, plus words sent."""
         return (self.received + self.results) * self.each / PAIR
@@ -122,9 +126,8 @@ class DepthwiseCore:
 
     def inlet_cycles(self, heard: int) -> float:
         """Return the cycles of its inlet, which receives `heard` words per pixel and also sends zeros."""
-        return self.wafer.wavelet_cycles * (
-            self.pixels * heard + (self.received - self.pixels) * self.each // PAIR
-        )
+        zeros = (self.received - self.pixels) * self.each // PAIR
+        return float(self.wafer.wavelet_cycles * (self.pixels * heard + zeros))
 
 
 def has_own_filters(dims: Mapping[str, Any], groups: int) -> bool:
@@ -132,52 +135,26 @@ def has_own_filters(dims: Mapping[str, Any], groups: int) -> bool:
     return bool(groups == int(dims["c"]) == int(dims["k"]) > 1)
 
 
-def _core(dims: Dims, words: int, attrs: Mapping[str, Any], wafer: Wafer) -> DepthwiseCore:
-    fused = ProductAttributes.of(attrs).fused
-    return DepthwiseCore(
-        Windows.sized(dims, surround(dims, attrs)), PAIR * words, "relu" in fused.split(","), wafer
-    )
+def _core_of(dims: Dims, attrs: Mapping[str, Any], wafer: Wafer) -> tuple[CoreOf, Windows]:
+    """Return what makes a core, and the windows of the complete image."""
+    has_relu = "relu" in ProductAttributes.of(attrs).fused.split(",")
+    windows = Windows.sized(dims, surround(dims, attrs))
+    return (lambda part, words: DepthwiseCore(part, PAIR * words, has_relu, wafer)), windows
 
 
 def depthwise_cost(dims: Dims, attrs: Mapping[str, Any], tiling: Tiling, wafer: Wafer) -> Cost:
-    """Return the cost of the fullest core of one column; further columns of the rectangle are not used.
-
-    The result leaves in one stream. Its reader usually has filters of one tap, on too few rows to receive
-    several.
-    """
-    channel_words = int(dims["c"]) // PAIR
-    words = np.asarray(words_apart(channel_words * PAIR, tiling.rows))
-    found = dict[int, tuple[float, ...]]()
-    for n in np.unique(words).tolist():
-        core, cores = _core(dims, n, attrs, wafer), int(ceil_div(channel_words, n))
-        whole = channel_words % cores == 0
-        bundles = max(b for b in range(1, MOST_STREAMS + 1) if b == 1 or (whole and cores % b == 0))
-        issued, turns = core.issued_cycles(), core.turn_cycles(cores)
-        waits = max(0.0, core.inlet_cycles(channel_words // bundles) - issued - turns)
-        found[n] = (issued - core.moved, core.moved, waits, turns)
-    like = np.zeros(np.broadcast_shapes(np.shape(tiling.rows), np.shape(tiling.cols)))
-    compute, ramp, inward, outward = (
-        dims["b"] * np.vectorize(lambda n, i=i: found[n][i], otypes=[float])(words) + like for i in range(4)
-    )
-    return Cost(
-        compute=compute,
-        ramp=ramp,
-        idle=fill_cycles(tiling.rows, tiling.cols, wafer) + like,
-        stalled_input=inward,
-        stalled_output=outward,
-    )
+    """Return the cost of channels over the rows of cores, and of bands of lines over the columns."""
+    core_of, windows = _core_of(dims, attrs, wafer)
+    return apart_cost(core_of, windows, dims, tiling, wafer, Attributes.of(attrs))
 
 
 def depthwise_footprint(dims: Dims, attrs: Mapping[str, Any], tiling: Tiling, wafer: Wafer) -> Footprint:
     """Return the bytes of the fullest core: filters and bias, two padded images, and sums including the gaps
     between lines."""
+    core_of, windows = _core_of(dims, attrs, wafer)
     each = PAIR * words_apart(dims["c"], tiling.rows)
-    around = surround(dims, attrs)
-    wide = dims["w"] + 2 * around
-    half, whole = bytes_of("fp16"), bytes_of("fp32")
-    images = 2 * half * (dims["h"] + 2 * around) * wide
     return Footprint(
-        weights_bytes=1.0 * each * (dims["r"] * dims["s"] * half + whole),
-        buffers_bytes=1.0 * each * (images + whole * dims["out_h"] * wide),
+        weights_bytes=1.0 * each * (dims["r"] * dims["s"] * bytes_of("fp16") + bytes_of("fp32")),
+        buffers_bytes=apart_bytes(core_of, windows, tiling),
         code_bytes=wafer.kernel_code_bytes,
     )

@@ -11,25 +11,31 @@ The first vector is moved, or the first two are combined in one instruction, whi
 computed in fp16, means are summed in fp32. Padding lines are skipped; padding columns are stored next to the
 lines. Cores of a column send their words of a pixel in sequence, so each waits (cores - 1) e / 2 cycles per
 pixel; the queues hide the last of these words.
+
+With several columns, each but the first has a band of lines of the result. Bands of a row send in sequence to the core
+of the first column, which sends the words of a pixel in sequence with the others of its column.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
+from typing import Protocol
 
 import numpy as np
 
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.windows import PAIR, Windows
-from wse_sim.kernels.contract.equations import ceil_div, fill_cycles
+from wse_sim.kernels.blocks.windows import PAIR, Band, Windows
+from wse_sim.kernels.contract.equations import ceil_div, divisors, fill_cycles, up_to
 from wse_sim.kernels.contract.family import Cost, Dims, Size, Tiling
+from wse_sim.kernels.contract.parameters import Attributes, spaced
 
 IMAGE, LINES, RESULT = "image", "lines", "result"  # buffers of a core
 BANKS = {IMAGE: 2, LINES: 0, RESULT: 2}
 SIXTEEN, THIRTY_TWO = 1, 2  # 16-bit words of an element
+FP16_BYTES = 2  # of a 16-bit word
 NOWHERE = ("", 0)
-MOST_STREAMS = 4  # parallel streams of an image
 
 
 @dataclass(frozen=True)
@@ -54,36 +60,104 @@ def words_apart(channels: Size, rows: Size) -> Size:
     return ceil_div(words, np.minimum(words, rows))
 
 
-def apart_cost(dims: Dims, around: int, is_max: bool, tiling: Tiling, wafer: Wafer) -> Cost:
-    """Return the cost of the fullest core of one column; further columns of the rectangle are not used."""
-    windows = Windows.sized(dims, around)
-    channel_words = int(dims["c"]) // PAIR
-    words = np.asarray(words_apart(channel_words * PAIR, tiling.rows))
-    found = {n: PooledCore(windows, PAIR * n, is_max, wafer) for n in np.unique(words).tolist()}
-    moved = {n: (core.pixels + core.results) * core.each / PAIR for n, core in found.items()}
-    issued = {n: core.issued_cycles() for n, core in found.items()}
+def most_streams(channel_words: int, cores: int, most: int) -> int:
+    """Return the largest number of parallel streams of an image, up to `most`, of equally many of the `cores`, which have
+    equally many words of a pixel."""
+    return 1 if channel_words % cores else divisors(cores, most)[-1]
 
-    def each(table: dict[int, float]) -> Size:
-        return dims["b"] * np.vectorize(table.__getitem__, otypes=[float])(words)
 
-    def waits(n: int) -> tuple[float, float]:
-        cores = int(ceil_div(channel_words, n))
-        bundles = max(
-            b for b in range(1, MOST_STREAMS + 1) if b == 1 or cores % b == channel_words % cores == 0
-        )
-        turns = found[n].turn_cycles(cores // bundles)
-        image = wafer.wavelet_cycles * found[n].pixels * (channel_words // bundles)
-        return turns, max(0.0, image - found[n].issued_cycles() - turns)
+def bands_on(windows: Windows, cols: Size) -> Size:
+    """Return the bands of lines on a region with `cols` columns: one on one column; with a further column of cores that
+    collect the results of a row, one on each other column."""
+    counts = spaced(range(1, windows.most_bands + 1))
+    return up_to(counts, np.asarray(cols) - 1)
 
-    zero = 0.0 * tiling.rows * tiling.cols
-    idle = fill_cycles(tiling.rows, tiling.cols, wafer) + zero
-    return Cost(
-        compute=each(issued) - each(moved) + zero,
-        ramp=each(moved) + zero,
-        idle=idle,
-        stalled_input=each({n: waits(n)[1] for n in found}) + zero,
-        stalled_output=each({n: waits(n)[0] for n in found}) + zero,
+
+def different(bands: Sequence[Band]) -> set[Windows]:
+    """Return the different windows of bands: those between the first and the last ones are alike."""
+    return {band.windows for band in bands}
+
+
+class ApartCore(Protocol):
+    """A core with some channels of an image, or of a band of its lines."""
+
+    @property
+    def moved(self) -> float:
+        """Words received and sent."""
+
+    @property
+    def bytes(self) -> float:
+        """Bytes of images, results and what is between."""
+
+    def issued_cycles(self) -> float:
+        """Return the issue cycles per image."""
+
+    def turn_cycles(self, cores: int) -> float:
+        """Return the cycles that it waits while others of its `cores` send."""
+
+    def inlet_cycles(self, heard: int) -> float:
+        """Return the cycles of its inlet, which receives `heard` words per pixel."""
+
+
+CoreOf = Callable[[Windows, int], ApartCore]
+"""Makes the core that has windows and a number of words of a pixel."""
+
+
+def apart_cost(
+    core_of: CoreOf, windows: Windows, dims: Dims, tiling: Tiling, wafer: Wafer, said: Attributes
+) -> Cost:
+    """Return the cost of channels over the rows of cores and bands of lines over the columns: the fullest core, with its
+    waits to send, or the links of image and result, in as many streams as there may be.
+
+    An inlet stores lines that two bands have, and sends them twice.
+    """
+    channel_words = windows.channels // PAIR
+    words, bands = np.broadcast_arrays(
+        words_apart(windows.channels, tiling.rows), bands_on(windows, tiling.cols)
     )
+    found = dict[tuple[int, int], tuple[float, float, float, float]]()
+    pairs = np.stack([words.reshape(-1), bands.reshape(-1)], 1)
+    for n, count in map(tuple, np.unique(pairs, axis=0).tolist()):
+        cores, parts = int(ceil_div(channel_words, n)), windows.bands(count)
+        heard, given = (
+            most_streams(channel_words, cores, most) for most in (said.most_bundles, said.most_results)
+        )
+        has_links = heard >= said.least_bundles and given >= said.least_results
+        core = max((core_of(part, n) for part in different(parts)), key=lambda core: core.issued_cycles())
+        issued, turns = core.issued_cycles(), core.turn_cycles(cores // given)
+        again = 2 * n * windows.columns.size * sum(part.shared for part in parts)
+        link = core_of(windows, n).inlet_cycles(channel_words // heard) + again
+        if count > 1:
+            results = windows.lines.results * windows.columns.results * n * (cores // given)
+            link = max(link, wafer.wavelet_cycles * results)
+        link = link if has_links else np.inf
+        found[n, count] = (issued - core.moved, core.moved, max(0.0, link - issued - turns), turns)
+    values = np.array([found[n, count] for n, count in map(tuple, pairs.tolist())])
+    compute, ramp, inward, outward = (dims["b"] * values[:, i].reshape(words.shape) for i in range(4))
+    return Cost(
+        compute=compute,
+        ramp=ramp,
+        idle=fill_cycles(tiling.rows, tiling.cols, wafer) + 0.0 * compute,
+        stalled_input=inward,
+        stalled_output=outward,
+    )
+
+
+def apart_bytes(core_of: CoreOf, windows: Windows, tiling: Tiling) -> Size:
+    """Return the bytes of the fullest core of channels over the rows and bands of lines over the columns."""
+    words, bands = np.broadcast_arrays(
+        words_apart(windows.channels, tiling.rows), bands_on(windows, tiling.cols)
+    )
+
+    def bytes_of(n: int, count: int) -> float:
+        return max(core_of(part, n).bytes for part in different(windows.bands(count)))
+
+    found = {
+        pair: bytes_of(*pair)
+        for pair in set(zip(words.reshape(-1).tolist(), bands.reshape(-1).tolist(), strict=True))
+    }
+    each = zip(words.reshape(-1).tolist(), bands.reshape(-1).tolist(), strict=True)
+    return np.array([found[pair] for pair in each]).reshape(words.shape)
 
 
 @dataclass(frozen=True)
@@ -124,9 +198,24 @@ class PooledCore(PoolCore):
         """Elements of the buffers of lines and of the result."""
         return self.windows.lines.results * self.pitch * self.each
 
+    @property
+    def moved(self) -> float:
+        """Words received and sent."""
+        return (self.pixels + self.results) * self.each / PAIR
+
+    @property
+    def bytes(self) -> float:
+        """Bytes of two images, and of what the steps store."""
+        between = len((LINES, RESULT)) * self.held * (SIXTEEN if self.is_max else THIRTY_TWO)
+        return float(FP16_BYTES * (2 * self.pixels * self.each + between))
+
+    def inlet_cycles(self, heard: int) -> float:
+        """Return the cycles of its inlet, which receives `heard` words per pixel."""
+        return float(self.wafer.wavelet_cycles * self.pixels * heard)
+
     def issued_cycles(self) -> float:
         """Return the issue cycles per image: words received and sent, and all instructions."""
-        return float((self.pixels + self.results) * self.each / PAIR + sum(map(self._cycles, self.steps())))
+        return float(self.moved + sum(map(self._cycles, self.steps())))
 
     def turn_cycles(self, cores: int) -> float:
         """Return the cycles that a core waits while the other cores of its column send; its queues hide some

@@ -29,6 +29,7 @@ agree within 1 % if one link delivers the words in time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
@@ -39,8 +40,10 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.line_programs import RowWork
 from wse_sim.kernels.blocks.line_stages import FEATURE, RowLayout
 from wse_sim.kernels.contract.equations import bytes_of, ceil_div, words
-from wse_sim.kernels.contract.family import Cost, Footprint, Size
+from wse_sim.kernels.contract.family import Cost, Dims, Footprint, Size, Tiling
+from wse_sim.kernels.contract.parameters import Attributes
 
+PAIR = 2  # fp16 elements of a word
 MOST = 8
 """Largest number of tokens per block: twice as many would save less than 2 % and double the latency of a
 token."""
@@ -160,6 +163,33 @@ def lanes_of(rows: Size, cols: Size, lane: int) -> Size:
     one = (rows - turning) * np.minimum(1, cols // lane)
     found = np.maximum(0, np.maximum(one, (rows - 2 * turning) * (cols // lane)))
     return found if np.ndim(found) else int(found)
+
+
+def lanes_for(features: int, most: int) -> tuple[int, ...]:
+    """Return the numbers of links, up to `most`, over which tokens of `features` may arrive in whole words."""
+    return (1, *(lane for lane in range(2, most + 1) if features % (PAIR * lane) == 0))
+
+
+def linked_cost(
+    blocks_of: Callable[[int], TokenBlocks | None], dims: Dims, tiling: Tiling, wafer: Wafer, said: Attributes
+) -> Cost:
+    """Return the cost of `rows` tokens of `cols` features, by `blocks_of` lanes of as many cores; on the fabric over the
+    number of links that is fastest, words of a link included."""
+    rows, found = int(dims["rows"]), None
+    for lane in lanes_for(int(dims["cols"]), said.most_bundles):
+        blocks, count = blocks_of(lane), lanes_of(tiling.rows, tiling.cols, lane)
+        if blocks is None or not np.any(count) or (found is not None and not blocks.most):
+            continue
+        cost = blocks.cost(rows, np.maximum(1, count))
+        if said.most_bundles:
+            link = rows * dims["cols"] / PAIR / lane * wafer.wavelet_cycles
+            is_possible = (count > 0) & (lane >= said.least_bundles)
+            cost = cost + Cost(
+                stalled_input=np.maximum(0.0, link - cost.total) + np.where(is_possible, 0, np.inf)
+            )
+        found = cost if found is None else found.or_faster(cost)
+    assert found is not None  # one core is a lane anywhere
+    return found
 
 
 def _values(cost: Cost) -> NDArray[np.float64]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 from wse_sim.graph import Kernel
 from wse_sim.kernels.blocks.rounds import even
+from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.kernels.contract.family import NONE, Dims
 from wse_sim.kernels.contract.parameters import Attributes, attribute
 
@@ -89,6 +92,16 @@ class Windows:
         )
 
     @property
+    def most_bands(self) -> int:
+        """Bands of lines of the result, so that a line of the image belongs to at most two."""
+        lines = self.lines
+        return max(1, lines.results // max(1, ceil_div(lines.taps - lines.stride, lines.stride)))
+
+    def bands(self, count: int) -> tuple[Band, ...]:
+        """Return the windows of `count` bands of lines of the result, on their lines of the image; all lines belong to a band."""
+        return _bands(self, count)
+
+    @property
     def size(self) -> int:
         """Elements of the image."""
         return self.lines.size * self.columns.size * self.channels
@@ -101,6 +114,28 @@ class Windows:
     def at(self, line: int, column: int) -> int:
         """Return the index of the first element of a pixel."""
         return (line * self.columns.size + column) * self.channels
+
+
+class Band(NamedTuple):
+    """Windows of a band of lines: lines `top` to `bottom` of the image; the next band has the last `shared` as well."""
+
+    windows: Windows
+    top: int
+    bottom: int
+    shared: int
+
+
+@lru_cache(maxsize=4096)
+def _bands(windows: Windows, count: int) -> tuple[Band, ...]:
+    lines = windows.lines
+    ends = [band * lines.results // count for band in range(count + 1)]
+    tops = [*(max(0, lines.first(first)) for first in ends[:-1]), lines.size]
+    out = []
+    for (first, end), (top, after) in zip(pairwise(ends), pairwise(tops), strict=True):
+        bottom = max(after, min(lines.size, lines.first(end - 1) + lines.taps))
+        own = replace(lines, size=bottom - top, results=end - first, around=top - lines.first(first))
+        out.append(Band(replace(windows, lines=own), top, bottom, bottom - after))
+    return tuple(out)
 
 
 def surround(dims: Dims, attrs: Mapping[str, Any] = NONE) -> int:

@@ -7,6 +7,7 @@ over integer arrays.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import overload
 
 import numpy as np
@@ -212,6 +213,20 @@ def edge_wait(elements_in: Size, busy: Size, tiling: Tiling, dtype: str, wafer: 
     return np.maximum(0.0, arrive - busy)
 
 
+def divisors(count: int, most: int) -> tuple[int, ...]:
+    """Return the divisors of `count` up to `most`; at least 1.
+
+    >>> divisors(12, 4)
+    (1, 2, 3, 4)
+    """
+    return (1, *(part for part in range(2, most + 1) if count % part == 0))
+
+
+def up_to(counts: Sequence[int], limit: Size) -> Size:
+    """Return the last of the ascending `counts` up to `limit`, a number or an array; the first if none is."""
+    return np.array(counts)[np.maximum(0, np.searchsorted(counts, limit, side="right") - 1)]
+
+
 def largest_of(elements: Size, count: int, bundles: Bundles | None) -> Size:
     """Return the elements of the largest of `count` bundles, of a tensor of `elements`; parts of a token differ by
     at most one word.
@@ -280,10 +295,13 @@ def pointwise(
             idle=fill_cycles(tiling.rows, tiling.cols, wafer) if tiling.mapping == "stationary" else 0.0 * n,
         )
 
+    stores = bundles.stores if bundles is not None else 0
+
     def is_possible(count: int) -> Size:
         if bundles is not None and bundles.unit > 1 and bundles.of_token // bundles.unit % count:
             return np.zeros(np.shape(high), bool)
-        return (count == 1 or high >= count * inputs) & (bundles is None or count >= bundles.least)
+        has_rows = (count == 1) | (high >= count * (inputs + stores))
+        return has_rows & (bundles is None or count >= bundles.least)
 
     found = band(1)
     for count in spaced(range(2, bundles.most + 1)) if bundles is not None else ():

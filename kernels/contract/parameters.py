@@ -170,9 +170,11 @@ class Attributes:
         "words of a sample on the busiest link of its streams, as in a whole model on the fabric; 0: not given",
     )
     most_bundles: int = attribute(0, "most parallel streams of its operands; 0: not given")
+    most_results: int = attribute(0, "most parallel streams of its result; 0: not given")
     least_bundles: int = attribute(
         0, "fewest parallel streams of its operands and result, which other kernels need; 0: not given"
     )
+    least_results: int = attribute(0, "fewest parallel streams of its result alone; 0: not given")
     held_samples: int = attribute(
         0, "in training, samples in flight for which its cores have room; 0: those of alternating passes"
     )
@@ -197,13 +199,14 @@ class Attributes:
 class Bundles(NamedTuple):
     """Parallel streams of a tensor: `least` to `most`, of tokens of `of_token` words; each has a part of every
     token. `unit` words stay together in a stream and on a core. `streams`: tensors that share a link, if there are more of
-    them than operands."""
+    them than operands. `stores`: rows of the cores of a stream that store an operand which comes early."""
 
     most: int
     of_token: int
     least: int = 1
     unit: int = 1
     streams: int = 0
+    stores: int = 0
 
 
 def spaced(counts: Sequence[int], dense: int = 16, step: float = 1.125) -> list[int]:

@@ -57,9 +57,8 @@ from wse_sim.kernels.blocks.line_stages import FEATURE, MATRIX, ROW, TWO_FEATURE
 from wse_sim.kernels.blocks.products import weight_bytes
 from wse_sim.kernels.blocks.rounds import pitch
 from wse_sim.kernels.blocks.rows import grid_cost, grid_footprint, grid_program, grid_values
-from wse_sim.kernels.blocks.token_blocks import TokenBlocks, lanes_of
+from wse_sim.kernels.blocks.token_blocks import TokenBlocks, lanes_for, linked_cost
 from wse_sim.kernels.blocks.training import FP32_BYTES, input_gradient, weight_gradient
-from wse_sim.kernels.blocks.word_rows import PAIR
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
     bytes_of,
@@ -398,28 +397,13 @@ class Same:
 def blocks_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, dtype: str, attrs: Attrs) -> Cost:
     """Return the cost of blocks of tokens; on the fabric over the number of links that is fastest, words of a
     link included."""
-    rows, said = int(dims["rows"]), NormAttributes.of(attrs)
-    found: Cost | None = None
-    for lane in lanes_for(int(dims["cols"]), said.most_bundles):
-        blocks = blocks_of(dims, tiling, wafer, phase, dtype, attrs, lane)
-        count = lanes_of(tiling.rows, tiling.cols, lane)
-        if blocks is None or not np.any(count) or (found is not None and not blocks.most):
-            continue
-        cost = blocks.cost(rows, np.maximum(1, count))
-        if said.most_bundles:
-            link = rows * dims["cols"] / PAIR / lane * wafer.wavelet_cycles
-            is_possible = (count > 0) & (lane >= said.least_bundles)
-            cost = cost + Cost(
-                stalled_input=np.maximum(0.0, link - cost.total) + np.where(is_possible, 0, np.inf)
-            )
-        found = cost if found is None else found.or_faster(cost)
-    assert found is not None  # one core is a lane anywhere
-    return found
-
-
-def lanes_for(features: int, most: int) -> tuple[int, ...]:
-    """Return the numbers of links, up to `most`, over which tokens of `features` may arrive in whole words."""
-    return (1, *(lane for lane in range(2, most + 1) if features % (PAIR * lane) == 0))
+    return linked_cost(
+        lambda lane: blocks_of(dims, tiling, wafer, phase, dtype, attrs, lane),
+        dims,
+        tiling,
+        wafer,
+        NormAttributes.of(attrs),
+    )
 
 
 def blocks_of(

@@ -7,7 +7,7 @@ over the n outputs with the stride of the window in memory.
     backward: the gradient is added back to the window: the same instructions; of a maximum by the masks
     that the forward pass kept, a selection at the rate of maxima (assumed)
 
-apart (an attribute): channels over the rows of cores, each with its own whole images, as in a whole model on the
+apart (an attribute): channels over the rows of cores, bands of lines over the columns, as in a whole model on the
 fabric; equations: :mod:`wse_sim.kernels.blocks.pooling_core`, of one that trains :mod:`wse_sim.kernels.blocks.pooling_core_training`.
 
 Source: vector rates of the SDK documentation.  Program: both kinds and phases; the positions of a window are
@@ -28,10 +28,11 @@ from wse_sim.fabric.format.builder import scalar
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.chains import Chain
-from wse_sim.kernels.blocks.pooling_core import apart_cost
+from wse_sim.kernels.blocks.pooling_core import CoreOf, PooledCore, apart_bytes, apart_cost
 from wse_sim.kernels.blocks.pooling_core_training import trained_apart_cost
 from wse_sim.kernels.blocks.probes import arrival_probes
 from wse_sim.kernels.blocks.training import pointwise_gradient
+from wse_sim.kernels.blocks.windows import PAIR, Windows
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
     add_rate,
@@ -76,7 +77,7 @@ class Pool2dAttributes(Attributes):
         0, "lines and columns around an image, of zeros or of the least number", at_least=0
     )
     apart: bool = attribute(
-        False, "stationary: channels over the rows of cores, each with its own whole images"
+        False, "stationary: channels over the rows of cores, bands of lines over the columns"
     )
     trains: bool = attribute(
         False, "apart: columns of windows before lines, and of a maximum it is kept which pixel won"
@@ -111,8 +112,14 @@ class Pool2d(Family):
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of the operands' stage buffers and of code."""
-        dtype = asked(how).dtype
+        phase, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
+        stated = Pool2dAttributes.of(attrs)
+        if stated.apart and not stated.trains and phase is Phase.FORWARD and tiling.mapping == "stationary":
+            core_of, windows = _core_of(dims, stated, wafer)
+            return Footprint(
+                buffers_bytes=apart_bytes(core_of, windows, tiling), code_bytes=wafer.kernel_code_bytes
+            )
         return pointwise_footprint(
             dims["b"] * dims["out_h"] * dims["out_w"] * dims["c"], tiling, wafer, dtype
         )
@@ -127,7 +134,8 @@ class Pool2d(Family):
         if stated.apart and tiling.mapping == "stationary":
             if stated.trains or phase is not Phase.FORWARD:
                 return trained_apart_cost(dims, stated.around, is_max, phase is Phase.FORWARD, tiling, wafer)
-            return apart_cost(dims, stated.around, is_max, tiling, wafer)
+            core_of, windows = _core_of(dims, stated, wafer)
+            return apart_cost(core_of, windows, dims, tiling, wafer, stated)
         rate = max_rate(dtype, wafer) if is_max else add_rate(dtype, wafer)
         taps = dims["r"] * dims["s"]
         outputs = dims["b"] * dims["out_h"] * dims["out_w"] * dims["c"]
@@ -208,6 +216,13 @@ class Pool2d(Family):
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
         """Emit the same kernel with the gradient as its operand."""
         pointwise_gradient(kernel, gradient, tape, moves=True)
+
+
+def _core_of(dims: Dims, stated: Pool2dAttributes, wafer: Wafer) -> tuple[CoreOf, Windows]:
+    """Return what makes a core of a pooling apart, and the windows of the complete image."""
+    is_max = stated.kind == "max"
+    windows = Windows.sized(dims, stated.around)
+    return (lambda part, words: PooledCore(part, PAIR * words, is_max, wafer)), windows
 
 
 def _gather(c: Chain, is_max: bool, taps: int) -> None:

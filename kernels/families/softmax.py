@@ -10,9 +10,9 @@ training kernel does it; backward (y (g - sum g y)) is products and one sum: e /
 calibration (GPT-2 small).  Program: :mod:`wse_sim.kernels.blocks.line_programs`; scalar code takes those of
 the e cycles that its vector instructions do not issue.  Band of cost against program: 2 %.
 
-whole (an attribute): whole rows on every core, block by block, as in a whole model on the fabric
-(:mod:`wse_sim.kernels.blocks.token_blocks`): the instructions without scalar code, plus words received and
-sent.
+whole (an attribute): whole rows on every core, or on neighbours if rows travel over several links, block by block, as
+in a whole model on the fabric (:mod:`wse_sim.kernels.blocks.token_blocks`): the instructions without scalar code, plus
+words received and sent.
 
 grid: the hand-written kernel in fp32, forward only: E cycles per exponential, stages and equation in
 :mod:`wse_sim.kernels.blocks.rows`.  Band: 3 %.
@@ -46,7 +46,7 @@ from wse_sim.kernels.blocks.softmax import (
     softmax_gradient,
     softmax_vectors,
 )
-from wse_sim.kernels.blocks.token_blocks import TokenBlocks
+from wse_sim.kernels.blocks.token_blocks import TokenBlocks, linked_cost
 from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract.equations import (
     check_tiling,
@@ -105,8 +105,13 @@ class Softmax(OnRows):
     color = "#fdd0a2"
 
     def lay(self, dims: Dims, attrs: Attrs = NONE) -> Lay:
-        """Return the layout: with whole rows on one core, rows enter and leave over the rows of cores."""
-        return Lay("rows", "rows") if SoftmaxAttributes.of(attrs).whole else Lay()
+        """Return the layout: with whole rows on one core, rows enter and leave over the rows of cores; lanes need a color
+        for their statistics."""
+        said = SoftmaxAttributes.of(attrs)
+        if not said.whole:
+            return Lay()
+        most = max(1, said.most_bundles)
+        return Lay("rows", "rows", most_links=most, more_colors=int(most > 1))
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of the operands' stage buffers and of code."""
@@ -126,7 +131,13 @@ class Softmax(OnRows):
         if tiling.mapping == "grid":
             return grid_cost(GRID, dims["rows"], dims["cols"], tiling, wafer)
         if SoftmaxAttributes.of(attrs).whole and phase is Phase.FORWARD:
-            return whole_blocks(dims, wafer, dtype, attrs).cost(int(dims["rows"]), tiling.rows * tiling.cols)
+            return linked_cost(
+                lambda lane: whole_blocks(dims, wafer, dtype, attrs, lane),
+                dims,
+                tiling,
+                wafer,
+                SoftmaxAttributes.of(attrs),
+            )
         fraction = 1.0 if phase is Phase.FORWARD else wafer.backward_special_fraction
         inputs = 1 if phase is Phase.FORWARD else 2
         elements = dims["rows"] * dims["cols"]
@@ -201,9 +212,9 @@ def _work(phase: Phase, dtype: str, wafer: Wafer, attrs: Mapping[str, Any]) -> R
     )
 
 
-def whole_blocks(dims: Dims, wafer: Wafer, dtype: str, attrs: Attrs) -> TokenBlocks:
-    """Return the blocks of whole rows on every core."""
-    return TokenBlocks(whole_work(dtype, attrs), int(dims["cols"]), dtype, wafer)
+def whole_blocks(dims: Dims, wafer: Wafer, dtype: str, attrs: Attrs, lane: int = 1) -> TokenBlocks:
+    """Return the blocks of whole rows on every `lane` of cores."""
+    return TokenBlocks(whole_work(dtype, attrs), int(dims["cols"]) // lane, dtype, wafer, lane=lane)
 
 
 def whole_work(dtype: str, attrs: Mapping[str, Any]) -> RowWork:

@@ -15,9 +15,11 @@ from tests.whole.test_dense_chain import plan_of as planned
 from tests.whole.test_dense_chain import wafer
 from wse_sim import api
 from wse_sim.errors import ModelError
+from wse_sim.kernels.blocks.windows import Axis, Windows
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole import bundles, compare_with_engine, inputs_over_rows, network, run_whole
 from wse_sim.whole.coverage import check_graph
+from wse_sim.whole.regions.pooling import Pooling
 
 CASES: dict[str, tuple[list[nn.Module], tuple[int, int, int], int]] = {
     "strides and zeros around": (
@@ -189,21 +191,103 @@ def test_cycles_of_a_convolution_on_paper() -> None:
     assert region.busiest == region.engine == 96
 
 
-def test_cycles_of_a_pooling_on_paper() -> None:
-    """Maxima of 2 x 2 of 4 channels of 8 x 8 pixels need two cores with e = 2 channels each, start o = 21.
+def test_a_layer_has_columns_for_the_links_that_its_reader_needs() -> None:
+    """Two images of 64 x 64 pixels of 16 channels are 256 KiB, and a core has less than 48 KiB: the reader takes them over eight links.
 
-    In: 64 words.  Lines: 4 times a copy of 16 elements (four a cycle) and a maximum of 16 (one a cycle): 4 (2 o + 4 + 16).
-    Columns: T = 16 pixels; two channels one after the other, o + 16 each.  Out: 16 words.
+    The first layer gives them over as many only if each has the two filters of a column, though fewer columns would be fast enough.
     """
+    model = nn.Sequential(nn.Conv2d(2, 16, 1), nn.Conv2d(16, 32, 3, stride=2, padding=1))
+    plan = planned(inputs_over_rows(api.lower(model, (torch.zeros(1, 2, 64, 64),))), 20)
+    first, second = network.network_program(plan, 1).regions
+    assert first.bundles["0.out"] == second.bundles["0.out"] == 8
+    assert first.cols == 8
+    assert plan.pace_cycles == pytest.approx(max(first.pace(), second.pace()), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("shape", "bands", "cycles"),
+    [
+        # One line of the result, one band.  In: 64 words.  Lines: a copy of 64 elements (four a cycle) and a maximum of 64 (one a cycle),
+        # as two lines 64 elements apart are in one bank.  Columns: T = 16 pixels; two channels one after the other.  Out: 16 words.
+        ((4, 2, 32), 1, 64 + (2 * 21 + 16 + 64) + 2 * (21 + 16) + 16),
+        # Four lines of the result, a band each.  In: 16 words.  Lines: a maximum of two lines of 16 elements in one bank, each twice as
+        # long.  Columns: both channels at once, 14 maxima with the gap between the last two pixels.  Out: 4 words.
+        ((4, 8, 8), 4, 16 + (21 + 2 * 16) + (21 + 14) + 4),
+    ],
+)
+def test_cycles_of_a_pooling_on_paper(shape: tuple[int, int, int], bands: int, cycles: int) -> None:
+    """Maxima of 2 x 2 of 4 channels need two rows of cores with e = 2 channels each, start o = 21."""
     model = nn.Sequential(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64, 4))
-    graph = inputs_over_rows(api.lower(model, (torch.zeros(1, 4, 8, 8),)))
-    plan = api.compile(graph, mode="pipelined", wafer=wafer(16), batch=16, replicas=1)
-    assert isinstance(plan, PipelinedPlan)
-    region = compare_with_engine(plan, 4).regions[0]
-    lines = 4 * min(
-        2 * 21 + 4 + 16, 21 + 2 * 16
-    )  # two lines are 16 elements apart: read at once, each takes twice as long
-    assert region.busiest == 64 + lines + 2 * (21 + 16) + 16
+    plan = planned(inputs_over_rows(api.lower(model, (torch.zeros(1, *shape),))), 16)
+    found = compare_with_engine(plan, 4)
+    pooling = found.whole.regions[0]
+    assert isinstance(pooling, Pooling)
+    assert (pooling.height, len(pooling.bands)) == (2, bands)
+    assert found.regions[0].busiest == cycles
+
+
+BANDED: dict[str, tuple[list[nn.Module], tuple[int, int, int]]] = {
+    "maxima whose windows share a line": ([nn.MaxPool2d(3, 2, 1)], (4, 15, 9)),
+    "means of windows with a line between them": ([nn.AvgPool2d(2, 3)], (6, 14, 11)),
+    "wide filters on one row and several": ([nn.Conv2d(6, 6, 5, padding=2, groups=6), nn.ReLU()], (6, 16, 7)),
+    "strided filters whose last lines nobody reads": (
+        [nn.Conv2d(4, 4, 3, stride=2, groups=4, bias=False)],
+        (4, 18, 12),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BANDED)
+def test_columns_of_cores_have_bands_of_lines(name: str) -> None:
+    """Values of three images beside PyTorch in fp32; the cores of a row take and send their bands in sequence, in the time of the
+    plan, which is less than that of a single column.
+    """
+    torch.manual_seed(7)
+    layers, shape = BANDED[name]
+    model = nn.Sequential(*layers).half().float()
+    plan = planned(inputs_over_rows(api.lower(model, (torch.zeros(1, *shape),))), 20)
+    images = torch.randn(3, *shape).half().float()
+    run = run_whole(plan, weights_of(model), images.numpy())
+    with torch.no_grad():
+        wanted = model(images).numpy().reshape(3, -1)
+    assert np.abs(run.outputs - wanted).max() < 4 * 2.0**-11 * np.abs(wanted).max()
+    assert run.fabric.words_left == 0
+    found = compare_with_engine(plan, 6)
+    (region,) = found.whole.regions
+    assert isinstance(region, Pooling)
+    assert len(region.bands) > 2
+    assert found.regions[0].busiest == pytest.approx(found.regions[0].issued, abs=1)
+    assert found.fabric_period == pytest.approx(plan.pace_cycles, rel=0.03)
+    assert plan.pace_cycles < 0.7 * region.core_of(region.windows, region.words).issued_cycles()
+
+
+@pytest.mark.parametrize("taps", [1, 2, 3, 5, 7])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_every_line_of_the_result_has_its_lines_in_its_band(taps: int, stride: int) -> None:
+    """Bands tile the result, have all lines of the image in order, and no line is in three of them."""
+    for size in range(taps, 24):
+        for around in range(0, (taps + 1) // 2):
+            results = (size + 2 * around - taps) // stride + 1
+            axis = Axis(size, taps, stride, around, results)
+            windows = Windows(axis, Axis(4, 1, 1, 0, 4), 2)
+            for count in range(1, windows.most_bands + 1):
+                bands = windows.bands(count)
+                assert sum(band.windows.lines.results for band in bands) == results
+                place, holders = 0, np.zeros(size, int)
+                for band, after in zip(bands, [*bands[1:], None], strict=True):
+                    own = band.windows.lines
+                    assert own.size == band.bottom - band.top
+                    holders[band.top : band.bottom] += 1
+                    for line in range(own.results):
+                        read = {
+                            n for n in range(axis.first(place), axis.first(place) + taps) if 0 <= n < size
+                        }
+                        here = {band.top + own.first(line) + tap for tap in range(taps)}
+                        assert read == {n for n in here if band.top <= n < band.bottom}
+                        place += 1
+                    assert band.bottom - band.shared == (after.top if after else size)
+                assert holders.min() >= 1
+                assert holders.max() <= 2
 
 
 def test_poolings_that_are_not_whole_are_refused() -> None:
@@ -241,6 +325,60 @@ def test_images_come_in_several_streams_where_one_would_be_late() -> None:
     with torch.no_grad():
         wanted = model(images.float()).numpy()
     assert np.abs(run.outputs - wanted).max() < 6 * 2.0**-11 * np.abs(wanted).max()
+
+
+def test_every_word_of_a_pixel_may_come_over_its_own_link() -> None:
+    """24 x 24 pixels of 16 channels are 4,608 words.  One word of every pixel to each of eight rows is 576 words, as many as the cycles
+    that 144 results of two products and two sums take; queues of 14 words are filled first.
+    """
+    torch.manual_seed(5)
+    model = nn.Sequential(nn.Conv2d(16, 4, 1, stride=2)).half().float()
+    plan = planned(inputs_over_rows(api.lower(model, (torch.zeros(1, 16, 24, 24),))), 20)
+    found = compare_with_engine(plan, 4)
+    assert next(stream.links for stream in found.streams if stream.tensor == "input") == 8
+    assert found.regions[0].busiest == 144 * 4 == 24 * 24
+    assert plan.pace_cycles == 576 + 14
+    assert found.fabric_period == pytest.approx(plan.pace_cycles, rel=0.02)
+    images = torch.randn(2, 16, 24, 24).half().float()
+    with torch.no_grad():
+        wanted = model(images).numpy().reshape(2, -1)
+    outputs = run_whole(plan, weights_of(model), images.numpy()).outputs
+    assert np.abs(outputs - wanted).max() < 4 * 2.0**-11 * np.abs(wanted).max()
+
+
+class Wide(nn.Module):
+    """A block of 24 channels around which a skip leads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.up, self.down = (
+            nn.Conv2d(4, 24, 1),
+            nn.Conv2d(24, 24, 3, padding=1),
+            nn.Conv2d(24, 24, 1),
+        )
+        self.last = nn.Conv2d(24, 4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, channels, lines, columns)."""
+        x = self.first(x).relu()
+        return self.last((self.down(self.up(x).relu()) + x).relu())
+
+
+def test_a_residual_sum_takes_images_over_several_links() -> None:
+    """Two operands of 8 x 8 pixels of 12 words take 1,536 cycles on one link; in three bands of a third of the words, 512."""
+    torch.manual_seed(6)
+    model = Wide().half().float()
+    plan = planned(inputs_over_rows(api.lower(model, (torch.zeros(1, 4, 8, 8),))), 40)
+    regions = network.network_program(plan, 2).regions
+    total = next(region for region in regions if region.name.endswith("sum"))
+    assert [total.bundles[name] for name in (*total.kernel.inputs, *total.kernel.outputs)] == [3, 3, 3]
+    assert plan.pace_cycles == total.pace() == 512
+    assert compare_with_engine(plan, 6).fabric_period == pytest.approx(512, rel=0.15)
+    images = torch.randn(3, 4, 8, 8).half().float()
+    with torch.no_grad():
+        wanted = model(images).numpy().reshape(3, -1)
+    outputs = run_whole(plan, weights_of(model), images.numpy()).outputs
+    assert np.abs(outputs - wanted).max() < 10 * 2.0**-11 * np.abs(wanted).max()
 
 
 @pytest.mark.parametrize(

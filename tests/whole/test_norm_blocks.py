@@ -75,12 +75,13 @@ def checked(model: nn.Module, tokens: int, features: int, cores: tuple[int, int]
     return region
 
 
-def between_layers(tokens: int, features: int, side: int) -> tuple[PipelinedPlan, nn.Module]:
-    """A norm between two layers, which take and give several links, on a wafer of `side` rows and columns."""
+def between_layers(
+    tokens: int, features: int, side: int, middle: nn.Module | None = None
+) -> tuple[PipelinedPlan, nn.Module]:
+    """A norm, or `middle`, between two layers, which take and give several links, on a wafer of `side` rows and columns."""
     torch.manual_seed(0)
-    model = nn.Sequential(
-        nn.Linear(features, features), nn.LayerNorm(features, eps=0.1), nn.Linear(features, features)
-    )
+    middle = middle or nn.LayerNorm(features, eps=0.1)
+    model = nn.Sequential(nn.Linear(features, features), middle, nn.Linear(features, features))
     model = model.half().float()
     size = dict.fromkeys(("rows", "cols", "program_rows", "program_cols", "io_channels_per_edge"), side)
     wafer = load_wafer("wse2").derive(**size, io_bytes_per_s=1e13)
@@ -112,6 +113,28 @@ def test_lanes_of_cores_share_tokens_that_come_over_several_links(
     assert run.fabric.words_left == 0
     region: Any = program_of(plan, 1).regions[1]
     assert (region.lane, len({col for _, col in region.takers()})) == (lane, groups)
+    found = compare_with_engine(plan, 6)
+    assert found.regions[1].busiest == pytest.approx(found.regions[1].issued, abs=2)
+    assert found.cycles_per_sample == pytest.approx(plan.pace_cycles, rel=0.06)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "features", "middle"), [(40, 48, nn.Softmax(dim=-1)), (13, 48, nn.LogSoftmax(dim=-1))]
+)
+def test_lanes_share_the_rows_of_a_softmax(tokens: int, features: int, middle: nn.Module) -> None:
+    """A softmax has the links of a norm: values beside PyTorch, and the steady cycles of the plan."""
+    plan, model = between_layers(tokens, features, 40, middle)
+    x = 8 * torch.randn(3, tokens, features).half().float()
+    run = run_whole(plan, {name: value.numpy() for name, value in model.state_dict().items()}, x.numpy())
+    with torch.no_grad():
+        wanted = model(x).numpy().reshape(run.outputs.shape)
+        scores = float(model[0](x).abs().max())
+    # A probability is the exponential of a score, which has 2^-11 of its size; ten more roundings.
+    scale = 2.0**-11 * (10 + scores)
+    assert np.abs(run.outputs - wanted).max() < scale * np.abs(wanted).max()
+    assert run.fabric.words_left == 0
+    region: Any = program_of(plan, 1).regions[1]
+    assert region.lane > 1
     found = compare_with_engine(plan, 6)
     assert found.regions[1].busiest == pytest.approx(found.regions[1].issued, abs=2)
     assert found.cycles_per_sample == pytest.approx(plan.pace_cycles, rel=0.06)

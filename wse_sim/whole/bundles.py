@@ -175,8 +175,15 @@ def settled(graph: KernelGraph, compiler: Callable[[KernelGraph], Plan | Infeasi
         plan = expect(found, PipelinedPlan)
         try:
             regions = regions_with_bundles(plan)
-        except ModelError:  # no program for this plan: building it says so, a price needs none
-            return best
+        except ModelError:
+            needed = _with_room(plan)
+            if (
+                needed.items() <= least.items()
+            ):  # no program for this plan: building it says so, a price needs none
+                return best
+            least = least | needed
+            found = compiler(_limited(graph, limits, least))
+            continue
         slowest = max((region.pace() for region in regions), default=0.0)
         if slowest < pace:
             best, pace, late = plan, slowest, late_paces(plan, regions)
@@ -201,15 +208,30 @@ def regions_with_bundles(plan: PipelinedPlan) -> list[RegionKind]:
     ModelError
         If a region has no program.
     """
+    regions = _placed(plan)
+    split(plan, regions, {})
+    return regions
+
+
+def _placed(plan: PipelinedPlan) -> list[RegionKind]:
+    """Return the regions that have programs."""
     aside = without_program(plan.graph)
     kernels = [forward_kernel(plan, stage.name) for stage in plan.stages]
-    regions = [
+    return [
         region_of(plan.graph, kernel, stage, plan.wafer)
         for kernel, stage in zip(kernels, plan.stages, strict=True)
         if kernel.family in KINDS and kernel.name not in aside
     ]
-    split(plan, regions, {})
-    return regions
+
+
+def _with_room(plan: PipelinedPlan) -> dict[str, int]:
+    """Return the fewest bundles, by tensor, with which the cores that receive it have room for it, if those are several."""
+    found: dict[str, int] = {}
+    for region in _placed(plan):
+        for name in (*region.kernel.inputs, *region.kernel.outputs):
+            if (counts := region.splits(name)) and counts[0] > 1:
+                found[name] = max(counts[0], found.get(name, 1))
+    return found
 
 
 def late_paces(plan: PipelinedPlan, regions: Sequence[RegionKind]) -> dict[str, float]:

@@ -40,6 +40,7 @@ from wse_sim.whole.regions.fused_work import items_of
 from wse_sim.whole.regions.norm import affine_parts
 from wse_sim.whole.residual_sums import summed_apart
 from wse_sim.whole.rotations import with_rotations
+from wse_sim.whole.slow_functions import finished_apart
 from wse_sim.whole.split_products import transposed, unpacked
 from wse_sim.whole.tokens import with_first_tokens, with_pooled_tokens
 
@@ -55,9 +56,10 @@ REWRITES: tuple[Pass, ...] = (
     unpacked,
     with_rotations,
     summed_apart,
+    finished_apart,
 )
 """Passes that keep all work on the wafer, in order; a pass that changes nothing returns the same graph."""
-OF_INFERENCE = (with_patches, with_first_tokens, with_affine)
+OF_INFERENCE = (with_patches, with_first_tokens, with_affine, finished_apart)
 """Those of an inference graph alone."""
 TRAINING_REWRITES = tuple(one for one in REWRITES if one not in OF_INFERENCE)
 """The same for the forward part of a training graph."""

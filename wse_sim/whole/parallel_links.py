@@ -18,11 +18,21 @@ from types import MappingProxyType
 from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.kernels.blocks.word_rows import is_light
 from wse_sim.kernels.contract.equations import ceil_div
-from wse_sim.whole.regions.contract import PAIR, POINTWISE, has_work, is_pointwise, stream_order, token_words
+from wse_sim.whole.regions.contract import (
+    IMAGES,
+    PAIR,
+    POINTWISE,
+    has_work,
+    is_image,
+    is_pointwise,
+    token_words,
+)
 from wse_sim.whole.regions.fused_work import items_of
 
 Splits = Callable[[Kernel, str], bool]
 """Whether a kernel takes or gives a tensor in bundles."""
+OF_ROWS = ("norm", "softmax")
+"""Families whose cores share a token in equal parts, so that the number of links divides its words."""
 ANY_LINKS = "dropout"
 """Family that takes and gives a tensor in any number of bundles, as kernels with plain prices do."""
 WITHOUT_PROGRAM = ("embedding", ANY_LINKS, "cross_entropy")
@@ -69,11 +79,18 @@ def link_attributes(
             continue
         tensors = [name for name in (*kernel.inputs, *kernel.outputs) if name in most]
         words = max(graph.tensors[name].elements / graph.samples / PAIR / most[name] for name in tensors)
-        # The cost of elementwise work includes the links that its operands share, that of a norm or of joined rows its links.
-        own = 0 if _is_as_one(kernel) else round(words)
-        out[kernel.name] = {"link_words": own, "most_bundles": most[first]}
+        # The cost of elementwise work includes the links that its operands share, that of others than layers their links.
+        own = 0 if _is_as_one(kernel) or kernel.family in IMAGES else round(words)
+        # A dense layer that reads an image hears one link, over relays, which its price does not know.
+        hears_image = kernel.family == "gemm" and is_image(graph, first)
+        out[kernel.name] = {"link_words": own, "most_bundles": 0 if hears_image else most[first]}
+        if kernel.family in IMAGES:
+            out[kernel.name]["most_results"] = most[kernel.outputs[0]]
         if is_pointwise(kernel.family) or kernel.family == "layout":
             out[kernel.name]["token_words"] = token_words(graph, kernel.outputs[0])
+        if kernel.family in IMAGES:
+            ends = {"least_bundles": first, "least_results": kernel.outputs[0]}
+            out[kernel.name] |= {key: least[name] for key, name in ends.items() if least.get(name, 0) > 1}
         needed = kernel.outputs if kernel.family == "gemm" else tensors
         is_wide = _is_as_one(kernel) or kernel.family == "gemm"
         if is_wide and (fewest := max((least.get(name, 0) for name in needed), default=0)):
@@ -93,15 +110,13 @@ def packed_tensors(graph: KernelGraph) -> set[str]:
 
 
 def most_bundles(graph: KernelGraph) -> dict[str, int]:
-    """Return the largest number of bundles by tensor; images are left out, since their regions compute their
-    own."""
+    """Return the largest number of bundles by tensor."""
     found: dict[str, int] = {}
     for name in {name for kernel in graph.kernels for name in (*kernel.inputs, *kernel.outputs)}:
-        if stream_order(graph, name) is None:
-            words = ceil_div(graph.tensors[name].shape[-1], PAIR)
-            ends = [kernel for kernel in graph.kernels if name in (*kernel.inputs, *kernel.outputs)]
-            is_split = words and all(_splits(graph, kernel, name) for kernel in ends)
-            found[name] = words if is_split else 1
+        words = _words_of(graph, name)
+        ends = [kernel for kernel in graph.kernels if name in (*kernel.inputs, *kernel.outputs)]
+        is_split = words and all(_splits(graph, kernel, name) for kernel in ends)
+        found[name] = words if is_split else 1
     found |= dict.fromkeys(packed_tensors(graph) & set(found), PACKED)
     for kernel in graph.kernels:
         if kernel.family == "attention":
@@ -114,8 +129,8 @@ def most_bundles(graph: KernelGraph) -> dict[str, int]:
         for kernel in tied:
             names = [name for name in (*kernel.inputs, *kernel.outputs) if name in found]
             least = min(found[name] for name in names)
-            if kernel.family == "norm":
-                least = _most(graph.tensors[names[0]].shape[-1] // PAIR, least)
+            if kernel.family in OF_ROWS:
+                least = _most(_words_of(graph, names[0]), least)
             found |= dict.fromkeys(names, least)
     return found
 
@@ -128,7 +143,7 @@ def trained_bundles(graph: KernelGraph) -> dict[str, int]:
     for name in {name for kernel in forward for name in (*kernel.inputs, *kernel.outputs)}:
         ends = [kernel for kernel in forward if name in (*kernel.inputs, *kernel.outputs)]
         is_split = any(name in kernel.inputs or _is_tied(kernel) for kernel in ends)
-        is_split = is_split and stream_order(graph, name) is None
+        is_split = is_split and not is_image(graph, name)
         is_split = is_split and all(_splits_in_training(kernel, name) for kernel in ends)
         found[name] = int(ceil_div(graph.tensors[name].shape[-1], PAIR)) if is_split else 1
     for kernel in forward:
@@ -225,18 +240,28 @@ def bands_of(graph: KernelGraph, kernel: Kernel, splits: Splits | None = None) -
 
 
 def _splits(graph: KernelGraph, kernel: Kernel, tensor: str) -> bool:
-    """Return whether a kernel takes or gives a tensor in bundles; a dense layer that reads it twice does not."""
+    """Return whether a kernel takes or gives a tensor in bundles; a dense layer that reads it twice, or an image, does not."""
+    has_pixels = is_image(graph, tensor)
     if kernel.family == "gemm":
         is_residual = tensor in kernel.inputs[1:]
-        return kernel.inputs.count(tensor) < 2 and (not is_residual or is_light(items_of(kernel)))
-    return kernel.family in ("norm", "layout", *WITHOUT_PROGRAM) or (
-        is_pointwise(kernel.family) and graph.tensors[tensor].shape[-1] % PAIR == 0
-    )
+        is_once = kernel.inputs.count(tensor) < 2 and not (has_pixels and tensor in kernel.inputs)
+        return is_once and (not is_residual or is_light(items_of(kernel)))
+    if kernel.family in ("norm", "layout", *WITHOUT_PROGRAM):
+        return True
+    features = graph.tensors[tensor].shape[1 if has_pixels else -1]
+    return (kernel.family in ("softmax", *IMAGES) or is_pointwise(kernel.family)) and features % PAIR == 0
+
+
+def _words_of(graph: KernelGraph, tensor: str) -> int:
+    """Return the words of the last dimension of a tensor, or of a pixel of an image."""
+    if is_image(graph, tensor):
+        return token_words(graph, tensor)
+    return int(ceil_div(graph.tensors[tensor].shape[-1], PAIR))
 
 
 def _is_as_one(kernel: Kernel) -> bool:
     """Return whether the operands and the result of a kernel have the same number of bundles."""
-    return kernel.family in ("norm", "layout") or is_pointwise(kernel.family)
+    return kernel.family in (*OF_ROWS, "layout") or is_pointwise(kernel.family)
 
 
 def _most(words: int, limit: int) -> int:

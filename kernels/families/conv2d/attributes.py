@@ -29,7 +29,7 @@ class Conv2dAttributes(WeightAttributes):
     )
     apart: bool = attribute(
         False,
-        "stationary, depthwise: channels over the rows of cores, complete images for each channel",
+        "stationary, depthwise: channels over the rows of cores, bands of lines over the columns",
     )
     trains: bool = attribute(
         False,

@@ -11,18 +11,33 @@ import numpy as np
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.products import product
-from wse_sim.kernels.blocks.word_rows import PAIR, WordRows
-from wse_sim.kernels.contract.equations import ceil_div, ceil_rate, fma_rate
+from wse_sim.kernels.blocks.word_rows import PAIR, QUEUED_WORDS, WordRows
+from wse_sim.kernels.contract.equations import (
+    BYTES_PER_WAVELET,
+    bytes_of,
+    ceil_div,
+    ceil_rate,
+    divisors,
+    fma_rate,
+    up_to,
+)
 from wse_sim.kernels.contract.family import Cost, Dims, How, Size, Tiling, asked
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 from wse_sim.kernels.families.conv2d.strip import reach_of
 
-MOST_STREAMS = 4  # parallel streams of an image
+
+def streams_of(dims: Dims, attrs: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the numbers of parallel streams of an image, each with equally many whole words of a pixel; one for an odd
+    number of channels."""
+    channels, most = int(dims["c"]), Conv2dAttributes.of(attrs).most_bundles
+    return divisors(channels // PAIR, 1 if channels % PAIR else most)
 
 
-def most_streams(dims: Dims) -> int:
-    """Return the largest number of parallel streams of an image, each with equally many whole words of a pixel."""
-    return max(n for n in range(1, MOST_STREAMS + 1) if n == 1 or int(dims["c"]) % (PAIR * n) == 0)
+def store_bytes(dims: Dims, rows: Size, attrs: Mapping[str, Any]) -> Size:
+    """Return the bytes of two images, or of their parts in a stream, in an inlet of a region of `rows` rows, all but one of
+    which may have their own streams."""
+    most = up_to(streams_of(dims, attrs), np.maximum(1, np.asarray(rows) - 1))
+    return 2 * bytes_of("fp16") * dims["h"] * dims["w"] * dims["c"] / most
 
 
 def turns_cost(dims: Dims, tiling: Tiling, wafer: Wafer, how: How) -> Cost:
@@ -38,22 +53,33 @@ def turns_cost(dims: Dims, tiling: Tiling, wafer: Wafer, how: How) -> Cost:
 def unfolded_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, Any]) -> Cost:
     """Return the cost of pixels unfolded into runs of whole words, which are spread over the rows.
 
-    The inlet of a row receives the image, or some channels of it, two words per cycle, and sends the words of
-    its row. A link carries one word per `wavelet_cycles`, of the image or of the result.
+    The inlet of a row receives the image, or some channels of it, two words per cycle, stores two of them, and sends the
+    words of its row. A link carries one word per `wavelet_cycles`, of the image or of the result. The image comes in the
+    number of streams that is fastest; every stream has its own rows, which share its words, and a stream of the result has
+    the filters of at least a column.
     """
-    pixels = dims["b"] * dims["out_h"] * dims["out_w"]
-    words = dims["r"] * ceil_div(dims["s"] * dims["c"], PAIR)
-    found = WordRows(
-        pixels, words, dims["k"], Conv2dAttributes.of(attrs).fused, tiling, wafer, waits=True
-    ).cost()
-    others = np.maximum(1, tiling.rows - 1)
-    streams = most_streams(dims)
-    heard = dims["b"] * dims["h"] * dims["w"] * dims["c"] / PAIR / np.minimum(streams, others)
-    sent = 1.0 * pixels * ceil_div(words, np.minimum(others, words))
-    leaving = 1.0 * pixels * dims["k"] / PAIR / np.minimum(MOST_STREAMS, tiling.cols)
-    link = wafer.wavelet_cycles * np.maximum(heard, leaving)
-    pace = found.compute + found.fabric + found.stalled_input
-    return found + Cost(stalled_input=np.maximum(0.0, np.maximum(heard / 2 + sent, link) - pace))
+    pixels, stated = dims["b"] * dims["out_h"] * dims["out_w"], Conv2dAttributes.of(attrs)
+    words, k = dims["r"] * ceil_div(dims["s"] * dims["c"], PAIR), dims["k"]
+    found = WordRows(pixels, words, k, stated.fused, tiling, wafer, waits=True).cost()
+    fed = np.minimum(np.maximum(1, tiling.rows - 1), words)
+    v = PAIR * ceil_div(ceil_div(k, tiling.cols), PAIR)
+    per_word = pixels * PAIR * ceil_div(v, wafer.fma_mixed_per_cycle)
+    results = up_to(divisors(int(k) // PAIR, stated.most_results), np.maximum(1, k // v))
+    leaving = np.where(results >= stated.least_results, pixels * k / PAIR / results, np.inf)
+    busy, image = found.compute + found.fabric + found.stalled_input, dims["h"] * dims["w"] * dims["c"] / PAIR
+    more, beside = 0.0 * busy, np.inf + 0.0 * busy
+    for streams in streams_of(dims, attrs):
+        each, heard = ceil_div(words / streams, np.maximum(1, fed // streams)), dims["b"] * image / streams
+        extra = per_word * (each - ceil_div(words, fed))
+        # Until the queues of its row are full, an inlet sends every cycle and receives nothing.
+        link = np.maximum(wafer.wavelet_cycles * heard + QUEUED_WORDS, wafer.wavelet_cycles * leaving)
+        inlet = np.maximum(heard / 2 + pixels * each, link)
+        has_room = 2 * (image // streams + 2) * BYTES_PER_WAVELET <= wafer.sram_usable_bytes
+        is_possible = (fed >= streams) & has_room & (streams >= stated.least_bundles)
+        inlet = np.where(is_possible, inlet, np.inf)
+        is_less = np.maximum(busy + extra, inlet) < np.maximum(busy + more, beside)
+        more, beside = np.where(is_less, extra, more), np.where(is_less, inlet, beside)
+    return found + Cost(compute=more, stalled_input=np.maximum(0.0, beside - busy - more))
 
 
 def as_product(dims: Dims, phase: Phase, attrs: Mapping[str, Any]) -> tuple[Any, Any, Any]:

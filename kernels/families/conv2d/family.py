@@ -19,8 +19,8 @@ gives min(r, stride) min(s, stride) sums per pixel. A column of streamed weights
 
 unfolded (an attribute): runs of s c elements in whole words, as in a whole model on the fabric; equations
 with W = r ceil(s c / 2) words: :mod:`wse_sim.kernels.blocks.word_rows`; at least the time in which the inlet
-of a row receives and sends its words. apart (an attribute): depthwise, with channels over the rows;
-equations: :mod:`wse_sim.kernels.blocks.depthwise`. trains (an attribute): the same in a model that trains;
+of a row receives and sends its words. apart (an attribute): depthwise, with channels over the rows and bands of lines over the
+columns; equations: :mod:`wse_sim.kernels.blocks.depthwise`. trains (an attribute): the same in a model that trains;
 equations: :mod:`wse_sim.kernels.families.conv2d.training_cost`.
 
 Equations of the product: :mod:`wse_sim.kernels.blocks.products`.  Programs:
@@ -80,7 +80,7 @@ from wse_sim.kernels.families.conv2d.cost import (
     as_product,
     halo_elements,
     line_pixels,
-    most_streams,
+    store_bytes,
     turns_cost,
     unfolded_cost,
 )
@@ -136,19 +136,23 @@ class Conv2d(WeightProduct):
         return Flow(rows=dims["out_h"], is_barrier=waits, sums_on_links=True, skips_zero_weights=True)
 
     def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
-        """Return the layout of products; one link for every stream if the kernel trains on the whole fabric.
-
-        On the whole fabric, an inlet stores two images of the channels that it receives: fewer with more
-        bundles. A trainable inlet stores at least one image, with all its channels.
-        """
+        """Return the layout of products; one link for every stream if the kernel trains on the whole fabric, where an
+        inlet then stores at least one image, with all its channels."""
         stated, lay = Conv2dAttributes.of(attrs), product_lay(attrs)
         if stated.apart:
             return Lay()
-        if not (stated.unfolded or stated.trains):
+        if not stated.trains:
             return lay
-        images = 1 if stated.trains else 2 / most_streams(dims)
-        held = int(images * bytes_of("fp16") * dims["h"] * dims["w"] * dims["c"])
-        return replace(lay, most_links=int(stated.trains), store_bytes=held)
+        held = bytes_of("fp16") * dims["h"] * dims["w"] * dims["c"]
+        return replace(lay, most_links=1, store_bytes=held)
+
+    def store_bytes(self, dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, Any] = NONE) -> Size:
+        """Return the bytes of an inlet of unfolded pixels: two images of the channels that it receives, fewer with more
+        rows, which have their own streams."""
+        stated = Conv2dAttributes.of(attrs)
+        if stated.unfolded and not stated.trains and tiling.mapping == "stationary":
+            return store_bytes(dims, tiling.rows, attrs)
+        return super().store_bytes(dims, tiling, wafer, attrs)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the footprint of the product, plus halo lines; if trained on the whole fabric, at least the

@@ -24,10 +24,6 @@ class GemmAttributes(WeightAttributes):
         "stationary: laid out as a layer of a network that trains, the last row without inputs; on all its passes",
     )
     most_residuals: int = attribute(1, "with word_rows: parallel streams of a residual")
-    most_results: int = attribute(0, "with trained_rows: most parallel streams of its result; 0: not given")
-    least_results: int = attribute(
-        0, "with trained_rows: fewest parallel streams of its result; 0: not given"
-    )
     has_links: bool = attribute(
         False, "with trained_rows: it has most_bundles and most_results streams, neither more nor fewer"
     )

@@ -67,6 +67,8 @@ from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
 from wse_sim.kernels.families.generated.reduction_chain import REDUCED, folded_program
 
+STORES = 2
+"""Rows of cores, of every stream, that store an operand which waits for another, besides those that deal operands out."""
 REDUCTIONS = frozenset({"sum", "mean", "amax", "amin", "var", "logsumexp", "argmax"})
 
 
@@ -115,15 +117,20 @@ class Generated(OnElements):
         return Link(stated.ops, stated.inputs)
 
     def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
-        """With whole words, operands enter at separate cores.
-
-        A store buffers three samples of a waiting operand, and words travel between stores on two colors.
-        """
+        """With whole words, operands enter at separate cores. Words of a waiting operand travel between stores on two
+        colors."""
         stated = GeneratedAttributes.of(attrs)
         found = lay_of_operands(stated.inputs) if stated.in_words else Lay()
+        return replace(found, more_colors=1) if stated.stored else found
+
+    def store_bytes(self, dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, Any] = NONE) -> Size:
+        """Return the bytes of a store of a waiting operand: two samples, of the part that its stream has. The more rows, the
+        more streams."""
+        stated = GeneratedAttributes.of(attrs)
         if not stated.stored:
-            return found
-        return replace(found, more_colors=1, store_bytes=3 * bytes_of("fp16") * dims["elements"])
+            return 0
+        streams = np.clip(tiling.rows // (stated.inputs + STORES), 1, max(1, stated.most_bundles))
+        return 2 * bytes_of("fp16") * dims["elements"] / streams
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of the chain's vector instructions, special elements and all-reduces."""
@@ -131,6 +138,8 @@ class Generated(OnElements):
         check_tiling(self.name, tiling, self.mappings)
         ops = [op for op in GeneratedAttributes.of(attrs).ops.split(",") if op]
         issue, special, instructions = chain_work(ops, phase, dtype, wafer)
+        stated = GeneratedAttributes.of(attrs)
+        bundles = stated.bundles
         cost = pointwise(
             dims["elements"],
             tiling,
@@ -139,17 +148,15 @@ class Generated(OnElements):
             issue=issue,
             special=special,
             instructions=max(1, instructions),
-            inputs=GeneratedAttributes.of(attrs).inputs,
-            bundles=GeneratedAttributes.of(attrs).bundles,
+            inputs=stated.inputs,
+            bundles=bundles._replace(stores=STORES) if bundles and stated.stored else bundles,
         )
-        stated = GeneratedAttributes.of(attrs)
         if stated.trains and stated.in_words and tiling.mapping == "stationary":
             cost = _trained_cost(ops, dims["elements"], tiling, wafer, phase, dtype, stated)
         elif stated.stored and stated.in_words and tiling.mapping == "stationary":
-            # Words of all operands share one link, with a control word after each.
-            entry = wafer.wavelet_cycles * stated.inputs * (words(dims["elements"], dtype) + 1)
-            issued = cost.compute + cost.special + cost.startup + cost.ramp
-            cost = replace(cost, fabric=0.0 * issued, stalled_input=np.maximum(0.0, entry - issued))
+            # Operands that share a link have a control word each.
+            turns = wafer.wavelet_cycles * stated.inputs * (cost.stalled_input > 0)
+            cost = replace(cost, stalled_input=cost.stalled_input + turns)
         reductions = sum(op in REDUCTIONS for op in ops)
         if not reductions:
             return cost

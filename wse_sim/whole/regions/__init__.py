@@ -70,7 +70,8 @@ def region_of(graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) ->
 
     def cycles(region: Dense) -> tuple[float, float]:
         issued = region.issued_cycles() + region.held_up_cycles()
-        return max(issued, region.handed_cycles()), issued
+        linked = region.linked_cycles() if isinstance(region, Convolution) else 0.0
+        return max(issued, region.handed_cycles(), linked), issued
 
     return min((*possible, found), key=cycles)
 

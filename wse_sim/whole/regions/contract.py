@@ -288,18 +288,18 @@ def rows_in_turn(region: Region, wafer: Wafer) -> int:
 
 
 def stream_order(graph: KernelGraph, tensor: str) -> IntArray | None:
-    """Return the elements of a sample in word order: pixel by pixel for an image, None for other tensors.
-
-    An image is a tensor that a convolution or a pooling reads or writes, or that elementwise work derives
-    from one.
-    """
-    if (
-        tensor not in graph.remembered("images", lambda: _images(graph))
-        or len(graph.tensors[tensor].shape) != IMAGE_AXES
-    ):
+    """Return the elements of a sample in word order: pixel by pixel for an image, None for other tensors."""
+    if not is_image(graph, tensor):
         return None
     shape = graph.tensors[tensor].shape  # (B, C, H, W)
     return np.arange(int(np.prod(shape[1:]))).reshape(shape[1:]).transpose(1, 2, 0).reshape(-1)
+
+
+def is_image(graph: KernelGraph, tensor: str) -> bool:
+    """Return whether a tensor is an image: a convolution or a pooling reads or writes it, or elementwise work derives it from
+    one."""
+    names = graph.remembered("images", lambda: _images(graph))
+    return tensor in names and len(graph.tensors[tensor].shape) == IMAGE_AXES
 
 
 def _images(graph: KernelGraph) -> set[str]:
@@ -343,7 +343,7 @@ def token_words(graph: KernelGraph, tensor: str) -> int:
     """Return the words of a token, or of a pixel of an image; a token of attention, stored as (samples, heads,
     tokens, d), has the features of all heads."""
     shape = graph.tensors[tensor].shape
-    if stream_order(graph, tensor) is not None:
+    if is_image(graph, tensor):
         return int(ceil_div(shape[1], PAIR))
     heads = shape[1] if len(shape) == HEAD_AXES else 1
     return int(ceil_div(heads * shape[-1], PAIR))

@@ -14,9 +14,9 @@ r even(s C / G) inputs. Padding zeros are sent by separate instructions
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import ceil
+from math import ceil, inf
 
 import numpy as np
 
@@ -25,7 +25,8 @@ from wse_sim.fabric.format.builder import Builder, fabric_in
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.contract.equations import BYTES_PER_WAVELET
+from wse_sim.kernels.blocks.word_rows import QUEUED_WORDS
+from wse_sim.kernels.contract.equations import BYTES_PER_WAVELET, ceil_div
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, Ports, refused
 from wse_sim.whole.regions.dense import Dense
@@ -158,18 +159,47 @@ class Convolution(Dense):
         self._route_rows(b, feed)
 
     def pace(self) -> float:
-        """Return the cycles per sample; inlets receive an image and send a row's part of it.
+        """Return the cycles per sample; inlets receive an image at two words per cycle and send a row's part of it, and links
+        bring and take a word per `wavelet_cycles`. While an inlet fills the queues of its row with the first words of a
+        sample, it receives none.
 
-        With an odd number of channels they also move runs that cross a border. Sent words count twice: a word
-        advances when the last of its readers takes it, and inlets send at different times.
+        With an odd number of channels inlets also move runs that cross a border.
         """
         windows = self.windows
         odd = (
             windows.channels % PAIR * (not windows.before) * len(windows.columns.over) * windows.lines.results
         )
         moved = odd * (ceil(self.wafer.vector_start_loaded_cycles) + 1)
-        inlet = windows.size / PAIR + 2 * self.tokens * max(self.words) + moved
-        return max(self.issued_cycles(), float(inlet))
+        heard, each = windows.size / PAIR, self.features // PAIR
+        inlet = heard / 2 + self.tokens * max(self.words) + moved
+        given = self.tokens * ceil_div(each, self.bundles.get(self.kernel.outputs[0], 1))
+        link = self.wafer.wavelet_cycles
+        return float(max(self.issued_cycles(), inlet, link * heard + QUEUED_WORDS, link * given))
+
+    def linked_cycles(self) -> float:
+        """Return the cycles per sample with as many bundles as possible; infinite if an inlet has no room in any number."""
+        chosen, names = self.bundles, (self.kernel.inputs[0], self.kernel.outputs[0])
+        counts = {name: self.splits(name) for name in names}
+        if not all(counts.values()):
+            return inf
+        self.bundles = {name: count[-1] for name, count in counts.items()}
+        try:
+            return self.pace()
+        finally:
+            self.bundles = chosen
+
+    def splits(self, tensor: str) -> Sequence[int]:
+        """Return the numbers of bundles: one of an image, if an inlet can store two of them."""
+        if tensor != self.kernel.inputs[0]:
+            return super().splits(tensor)
+        return self._with_room((1,))
+
+    def _with_room(self, counts: Iterable[int]) -> tuple[int, ...]:
+        """Return those numbers of bundles of an image for which an inlet can store two of its bundle."""
+        words = self._dim("h") * self._dim("w") * self._dim("c") // PAIR
+        # An inlet has words of an image, and what fills up its last run.
+        room = self.wafer.sram_usable_bytes // (2 * BYTES_PER_WAVELET) - 2
+        return tuple(n for n in counts if words // n <= room)
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
         """Return filters and bias with a batch norm folded into them."""
@@ -234,8 +264,4 @@ class FlowingConvolution(Flowing, Convolution):
             return super().splits(tensor)
         channels = self._dim("c")
         even = (n for n in range(2, min(channels // PAIR, self.fed) + 1) if channels % (PAIR * n) == 0)
-        words = self._dim("h") * self._dim("w") * channels // PAIR
-        room = (
-            self.wafer.sram_usable_bytes // (2 * BYTES_PER_WAVELET) - 2
-        )  # words of an image, and what fills up its last run
-        return tuple(n for n in (1, *even) if words // n <= room)
+        return self._with_room((1, *even))

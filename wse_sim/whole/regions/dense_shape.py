@@ -24,11 +24,11 @@ from wse_sim.whole.regions.contract import (
     IntArray,
     RegionKind,
     divisor,
+    is_image,
     links_between,
     part_of,
     part_with,
     refused,
-    stream_order,
 )
 from wse_sim.whole.regions.fused_work import ITEMS, items_of, work_cycles
 from wse_sim.whole.regions.shared_color import RELAY_SLOTS
@@ -429,7 +429,7 @@ class DenseShape(RegionKind):
             return (1,)
         if tensor != self.kernel.inputs[0]:
             return range(1, max(1, min(self.most_residual, self.most_of_columns)) + 1)
-        if self.is_narrow or stream_order(self.graph, tensor) is not None:
+        if self.is_narrow or is_image(self.graph, tensor):
             return (1,)
         words, fed = self.inputs // PAIR, self.fed
         most = ceil_div(words, max(1, fed - (not self.has_even_rows)))  # words of the fullest row

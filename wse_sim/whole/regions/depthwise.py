@@ -11,12 +11,12 @@ lines, so that a tap multiplies the whole image in one instruction.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 
 import numpy as np
 
-from wse_sim.fabric.format.builder import Buffer, Builder, Place, fabric_in, fabric_out, scalar
+from wse_sim.fabric.format.builder import Buffer, Builder, Place, fabric_in, scalar
 from wse_sim.fabric.format.classes import CoreClass, Operand
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.kernels.blocks.depthwise import DepthwiseCore, has_own_filters
@@ -25,6 +25,7 @@ from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 from wse_sim.whole.regions.contract import PAIR, Floats
 from wse_sim.whole.regions.convolution import Convolution, folded
 from wse_sim.whole.regions.fused_work import items_of
+from wse_sim.whole.regions.image_bands import send_pixels
 from wse_sim.whole.regions.pooling import RECEIVE, Pooling
 from wse_sim.whole.regions.shared_color import alternate
 
@@ -59,92 +60,57 @@ class Depthwise(Pooling):
     def _has_relu(self) -> bool:
         return "relu" in items_of(self.kernel)
 
-    def pace(self) -> float:
-        """Return the cycles per sample; cores wait to send in sequence, inlets receive all words of a bundle."""
-        core = self._core(self.words)
-        heard = self.channel_words // self.bundles.get(self.kernel.inputs[0], 1)
-        cores = self.height // self.bundles.get(self.kernel.outputs[0], 1)
-        return max(core.issued_cycles() + core.turn_cycles(cores), core.inlet_cycles(heard))
-
-    def _core(self, words: int) -> DepthwiseCore:  # type: ignore[override]
-        return DepthwiseCore(self.windows, PAIR * words, self._has_relu, self.wafer)
+    def core_of(self, windows: Windows, words: int) -> DepthwiseCore:  # type: ignore[override]
+        """Return the core that has windows, and a number of words of a pixel."""
+        return DepthwiseCore(windows, PAIR * words, self._has_relu, self.wafer)
 
     # ---- program ---------------------------------------------------------------------------------------------------
 
     def _declare(self, b: Builder, where: Place) -> tuple[list[Buffer], dict[str, Buffer]]:
-        full = self._core(self.words)
+        cores = [self.core_of(band.windows, self.words) for band in self.bands]
+        full, sums = cores[0], max(core.sums * core.each for core in cores)
         own = {
-            SUMS: b.buffer(f"{self.name}.{SUMS}", full.sums * full.each, "fp32", where, bank=BANKS[SUMS]),
+            SUMS: b.buffer(f"{self.name}.{SUMS}", sums, "fp32", where, bank=BANKS[SUMS]),
             FILTERS: b.buffer(f"{self.name}.{FILTERS}", full.taps * full.each, "fp16", where),
             BIAS: b.buffer(f"{self.name}.{BIAS}", full.each, "fp32", where),
         }
-        size, bank = full.held * full.each, BANKS[IMAGE]
+        size, bank = max(core.held * core.each for core in cores), BANKS[IMAGE]
         images = [b.buffer(f"{self.name}.{IMAGE}{turn}", size, "fp16", where, bank=bank) for turn in (0, 1)]
         return images, own
 
-    def _write_inlets(self, b: Builder, inward: Sequence[int], feed: int, samples: int) -> None:
-        """Write the inlets: each forwards its core's words of a pixel, adds the zeros, and discards the other
-        words."""
-        heard = self.channel_words // self.bundles.get(self.kernel.inputs[0], 1)
-        cells, (lines, columns) = (self.rows, self.left - 1), (self.windows.lines, self.windows.columns)
-        between = 2 * columns.around  # zeros from line to line
-        zeros = b.buffer(f"{self.name}.zeros", max(1, between) * PAIR * self.words, "fp16", cells)
-        others = b.buffer(f"{self.name}.others", PAIR * heard, "fp16", cells)
-        for i, (place, color) in enumerate(zip(self.inlets, inward, strict=True)):
-            inlet, own = b.core_class(f"{self.name} inlet {i}"), self.words_of(i)
-            before = i * self.words - place.bundle * heard
-            parts = ((before, False), (own, True), (heard - before - own, False))
-            # If it receives no other words, a line is one instruction.
-            at_once = columns.size if own == heard else 1
-
-            def line(
-                inlet: CoreClass = inlet,
-                color: int = color,
-                parts: tuple[tuple[int, bool], ...] = parts,
-                at_once: int = at_once,
-            ) -> None:
-                with inlet.loop(columns.size // at_once):
-                    for words, is_own in parts:
-                        if words:
-                            target = fabric_out(feed) if is_own else others.dsd(0, PAIR * words)
-                            count = PAIR * words * at_once
-                            inlet.mov(target, fabric_in(color), length=count, dtype="fp16", start="none")
-
-            with inlet.loop(samples):
-                with inlet.loop(lines.size - 1):
-                    line()
-                    if between:
-                        filled = zeros.dsd(0, PAIR * own * between)
-                        inlet.mov(fabric_out(feed), filled, dtype="fp16", start="none")
-                line()
-            b.place(inlet, place.cell)
+    @property
+    def gap(self) -> int:
+        """Pixels of zeros between lines: the padding behind one and before the next."""
+        return 2 * self.windows.columns.around
 
     def _write_core(
         self,
         core: CoreClass,
-        ends: tuple[int, Operand],
+        ends: tuple[int, Operand, Operand],
         images: list[Buffer],
         own: Mapping[str, Buffer],
         samples: int,
         words: int,
+        windows: Windows,
     ) -> None:
-        (feed, out), held = ends, self._core(words)
-        lines, columns, each = self.windows.lines, self.windows.columns, held.each
-        sums = own[SUMS]
+        (feed, *outs), held = ends, self.core_of(windows, words)
+        each, sums = held.each, own[SUMS]
 
         def receive(turn: int) -> None:
             target = images[turn].dsd(held.margin * each, held.received * each)
             core.mov(target, fabric_in(feed), dtype="fp16", start="none", thread=RECEIVE, priority="high")
 
         def work(turn: int) -> None:
-            for line, column in np.ndindex(lines.taps, columns.taps):
+            for line, column in np.ndindex(windows.lines.taps, windows.columns.taps):
                 self._emit_tap(core, held, images[turn], own, (line, column))
             if held.has_relu:
                 whole = sums.dsd(0, held.sums * each)
                 core.max(whole, whole, scalar(0.0))
-            with core.loop(lines.results), core.loop(columns.results):
-                pixel = sums.dsd(0, each, step=each, outer_step=held.pitch * each)
-                core.mov(out, pixel, dtype="fp16", start="none")
+
+            def send(to: Operand, pixel: Operand) -> None:
+                core.mov(to, pixel, dtype="fp16", start="none")
+
+            send_pixels(core, windows, sums, each, (each, held.pitch * each), (outs[0], outs[1]), send)
 
         alternate(core, samples, receive, work, (RECEIVE,))
 
@@ -176,12 +142,12 @@ class Depthwise(Pooling):
         first, *more = (np.asarray(held[name], np.float32) for name in self.kernel.parameters[:2])
         filters = first.reshape(len(first), -1)  # (C, taps)
         bias = more[0] if "bias" in items_of(self.kernel) else np.zeros(len(first), np.float32)
-        full = self._core(self.words)
-        x = np.zeros((self.height, 1, full.taps * full.each), np.float32)
-        shift = np.zeros((self.height, 1, full.each), np.float32)
+        full = self.core_of(self.windows, self.words)
+        x = np.zeros((self.height, len(self.bands), full.taps * full.each), np.float32)
+        shift = np.zeros((self.height, len(self.bands), full.each), np.float32)
         for i in range(self.height):
             own = PAIR * self.words_of(i)
             channels = slice(i * full.each, i * full.each + own)
-            x[i, 0, : full.taps * own] = filters[channels].T.reshape(-1)
-            shift[i, 0, :own] = bias[channels]
+            x[i, :, : full.taps * own] = filters[channels].T.reshape(-1)
+            shift[i, :, :own] = bias[channels]
         return {f"{self.name}.{FILTERS}": x, f"{self.name}.{BIAS}": shift}

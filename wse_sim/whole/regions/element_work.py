@@ -15,7 +15,7 @@ from wse_sim.graph import Kernel, KernelGraph, Phase, TensorKind
 from wse_sim.kernels.blocks.on_tables import OnTables
 from wse_sim.kernels.contract.element_work import ElementWork, Held
 from wse_sim.kernels.contract.registry import family
-from wse_sim.whole.regions.contract import PAIR, Floats, refused, stream_order
+from wse_sim.whole.regions.contract import PAIR, Floats, is_image, refused
 from wse_sim.whole.regions.pointwise import Pointwise
 from wse_sim.whole.regions.pointwise_place import PointwisePlace, Taken
 
@@ -83,7 +83,7 @@ class WorkPlace(PointwisePlace):
                 "use whole units of an even size",
             )
         given = graph.tensors[kernel.inputs[0]]
-        if stream_order(graph, result.name) is not None or prod(given.shape) != prod(result.shape):
+        if is_image(graph, result.name) or prod(given.shape) != prod(result.shape):
             raise refused(
                 kernel,
                 f"reads {given.shape} for a result of shape {result.shape}",

@@ -34,10 +34,10 @@ from wse_sim.kernels.blocks.line_programs import RowWork
 from wse_sim.kernels.blocks.line_stages import MATRIX, Lines, Sharing
 from wse_sim.kernels.blocks.lines import Line, ReductionStep, route_broadcast
 from wse_sim.kernels.blocks.rounds import pitch
-from wse_sim.kernels.blocks.token_blocks import TokenBlocks, lanes_of
+from wse_sim.kernels.blocks.token_blocks import TokenBlocks, lanes_for, lanes_of
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.kernels.contract.family import Tiling
-from wse_sim.kernels.families.norm import affine_of, blocks_of, lanes_for
+from wse_sim.kernels.families.norm import affine_of, blocks_of
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import (
     PAIR,

@@ -27,10 +27,10 @@ from wse_sim.whole.regions.contract import (
     Inlet,
     PlacedKernel,
     bundle_elements,
+    is_image,
     part_of,
     refused,
     rows_in_turn,
-    stream_order,
     token_words,
 )
 from wse_sim.whole.regions.shared_color import (
@@ -75,7 +75,7 @@ class PointwisePlace(PlacedKernel):
     @classmethod
     def tokens_of(cls, graph: KernelGraph, kernel: Kernel) -> int:
         """Return the rows of a sample; an image is one row."""
-        if stream_order(graph, kernel.outputs[0]) is not None:
+        if is_image(graph, kernel.outputs[0]):
             return 1
         return prod(graph.tensors[kernel.outputs[0]].shape[:-1]) // graph.samples
 
@@ -118,7 +118,7 @@ class PointwisePlace(PlacedKernel):
                 "separate the operators by a layer",
             )
         for name in kernel.inputs:
-            same_order = (stream_order(graph, name) is None) == (stream_order(graph, result.name) is None)
+            same_order = is_image(graph, name) == is_image(graph, result.name)
             if graph.tensors[name].shape != result.shape or not same_order:
                 raise refused(
                     kernel,

@@ -1,15 +1,20 @@
-"""Pooling: channels over a column of cores; each core stores its channels of a whole image.
+"""Pooling: channels over the rows of cores, bands of lines over the columns; each core stores its channels of an image, or
+of a band.
 
 Symbols: an image of H x W pixels of C channels, T pixels of the result; P cores in a column, e channels on
 each, whole words::
 
-    inlet of every core   >  of every pixel the words of its core     core: :mod:`wse_sim.kernels.blocks.pooling_core`     > out in sequence
+    inlet of every row   >  of every pixel the words of its row     core: :mod:`wse_sim.kernels.blocks.pooling_core`     > out in sequence
 
-An inlet receives all channels, or those of a bundle, and drops those of other cores. The next image arrives
+An inlet receives all channels, or those of a bundle, and drops those of other rows. The next image arrives
 while the current one is processed. Means are scaled as they leave::
 
     core     H W e / 2 received + T e / 2 sent + sum over instructions of (o + elements / rate)
     inlet    H W C / 2, of the channels that it receives
+
+With several columns of cores (:mod:`wse_sim.whole.regions.image_bands`)::
+
+    inlet of every row   >  collector  <  band 0 <  band 1 ...    the collectors of the rows send in sequence
 """
 
 from __future__ import annotations
@@ -22,13 +27,26 @@ import numpy as np
 from wse_sim.fabric.format.builder import Buffer, Builder, Place, fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass, Operand
 from wse_sim.graph import Kernel, KernelGraph
-from wse_sim.kernels.blocks.pooling_core import BANKS, IMAGE, LINES, RESULT, PooledCore, Step, words_apart
-from wse_sim.kernels.blocks.windows import Windows
+from wse_sim.kernels.blocks.pooling_core import (
+    BANKS,
+    IMAGE,
+    LINES,
+    RESULT,
+    PooledCore,
+    Step,
+    apart_cost,
+    bands_on,
+    words_apart,
+)
+from wse_sim.kernels.blocks.windows import Band, Windows
 from wse_sim.kernels.contract.equations import ceil_div
+from wse_sim.kernels.contract.family import Tiling
+from wse_sim.kernels.contract.parameters import Attributes
 from wse_sim.kernels.families.pool2d import Pool2dAttributes
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, PlacedKernel, Ports, RegionKind, refused
-from wse_sim.whole.regions.shared_color import advance_of, alternate, route_senders
+from wse_sim.whole.regions.image_bands import ImageBuffers, ImageInlet, send_pixels
+from wse_sim.whole.regions.shared_color import advance_of, alternate, route_senders, route_takers
 
 RECEIVE = 1  # microthread
 LEAST = -65504.0  # of fp16
@@ -39,12 +57,16 @@ class PoolingPlace(PlacedKernel):
 
     family = "pool2d"
     title = "pooling"
-    own_colors = 1
 
     @cached_property
     def windows(self) -> Windows:
         """Windows over the lines and columns of an image."""
         return Windows.sized(self.kernel.dims, Pool2dAttributes.of(self.kernel.attrs).around)
+
+    @property
+    def own_colors(self) -> int:
+        """One color, for images."""
+        return 1
 
     @property
     def is_max(self) -> bool:
@@ -100,96 +122,220 @@ class PoolingPlace(PlacedKernel):
 class Pooling(PoolingPlace, RegionKind):
     """Pooling in inference."""
 
+    @cached_property
+    def bands(self) -> tuple[Band, ...]:
+        """Bands of lines of the result, one per column of cores with an image."""
+        return self.windows.bands(int(bands_on(self.windows, self.compute_cols)))
+
+    def extent(self) -> tuple[int, int]:
+        """Return the size of the columns of cores: the first of several collects the results of the others."""
+        return super().extent()[0], len(self.bands) + self.is_collected
+
+    @property
+    def is_collected(self) -> bool:
+        """Whether the first column collects the results of the bands."""
+        return len(self.bands) > 1
+
+    @property
+    def image_columns(self) -> slice:
+        """Fabric columns of the cores with an image."""
+        return slice(self.left + self.is_collected, self.left + self.cols)
+
+    @property
+    def own_colors(self) -> int:
+        """Colors for images, and for results that are collected."""
+        return 1 + self.is_collected
+
     @property
     def inlets(self) -> tuple[Inlet, ...]:
-        """One inlet next to every core."""
+        """One inlet next to every row of cores."""
         tensor, each = self.kernel.inputs[0], self.height // self.bundles.get(self.kernel.inputs[0], 1)
         return tuple(Inlet(tensor, (self.top + i, self.left - 1), i // each) for i in range(self.height))
 
     def splits(self, tensor: str) -> tuple[int, ...]:
-        """Return the numbers of bundles for which every bundle has the same number of whole cores."""
+        """Return the numbers of bundles for which every bundle has the same number of whole rows of cores."""
         if self.channel_words % self.height:
             return (1,)
         return tuple(count for count in range(1, self.height + 1) if self.height % count == 0)
 
     def pace(self) -> float:
-        """Return the cycles per sample; cores wait to send in sequence, and at worst words arrive only while
-        no core of a bundle computes.
+        """Return the cycles per sample, as the kernel's price has them."""
+        said = Attributes(
+            most_bundles=self.bundles.get(self.kernel.inputs[0], 1),
+            most_results=self.bundles.get(self.kernel.outputs[0], 1),
+        )
+        tiling = Tiling(self.region.rows, self.compute_cols, "stationary")
+        dims = {**self.kernel.dims, "b": 1}
+        cost = apart_cost(self.core_of, self.windows, dims, tiling, self.wafer, said)
+        return float(cost.total - cost.idle)
 
-        A vector instruction without fabric operands is one step, in which a core receives no word.
-        """
-        core = self._core(self.words)
-        heard = self.channel_words // self.bundles.get(self.kernel.inputs[0], 1)
-        cores = self.height // self.bundles.get(self.kernel.outputs[0], 1)
-        issued, moved = core.issued_cycles(), (core.pixels + core.results) * self.words
-        return max(issued + core.turn_cycles(cores), issued - moved + core.pixels * heard)
+    def core_of(self, windows: Windows, words: int) -> PooledCore:
+        """Return the core that has windows, and a number of words of a pixel."""
+        return PooledCore(windows, PAIR * words, self.is_max, self.wafer)
 
-    def _core(self, words: int) -> PooledCore:
-        return PooledCore(self.windows, PAIR * words, self.is_max, self.wafer)
+    def _band_cores(self, words: int) -> list[PooledCore]:
+        """Return the cores of a row, band by band."""
+        return [self.core_of(band.windows, words) for band in self.bands]
+
+    @property
+    def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
+        """Links of the image along the rows, and of the results that are collected."""
+        return frozenset(self._row_words)
+
+    @property
+    def link_words(self) -> Mapping[tuple[Cell, Cell], float]:
+        """Words per sample on the links of the image, of the results that are collected, and of the result."""
+        return {**super().link_words, **self._row_words}
+
+    @property
+    def _row_words(self) -> Mapping[tuple[Cell, Cell], float]:
+        """Words per sample on the links of the rows: images eastward, and results of bands westward."""
+        found, width = dict[tuple[Cell, Cell], float](), self.windows.columns
+        for row, place in enumerate(self.inlets):
+            image = result = 0.0
+            cells, words = self._row(row), self.words_of(row)
+            before = [place.cell, *([(self.top + row, self.left)] * self.is_collected), *cells[:-1]]
+            for here, there, band in zip(
+                reversed(before[-len(cells) :]), reversed(cells), reversed(self.bands), strict=True
+            ):
+                image += band.windows.lines.size * width.size * words
+                result += band.windows.lines.results * width.results * words
+                found[here, there] = image
+                if self.is_collected:
+                    found[there, here] = result
+            if self.is_collected:
+                found[before[0], before[1]] = image
+        return found
 
     # ---- program ---------------------------------------------------------------------------------------------------
 
     def build(self, b: Builder, ports: Ports, samples: int) -> None:
-        """Write the inlets, and one core class per send order and number of channels."""
-        feed, where = ports.own[0], (self.rows, self.columns)
-        b.route(feed, (self.rows, self.left - 1), rx="R", tx="E")
-        b.route(feed, where, rx="W", tx="R")
+        """Write the inlets, and one core class per send order, band and number of channels."""
+        feed, where = ports.own[0], (self.rows, self.image_columns)
+        self._route_feed(b, feed)
         self._write_inlets(b, ports.inward, feed, samples)
         images, own = self._declare(b, where)
         for bundle, (color, towards) in enumerate([(ports.outward, ports.towards), *ports.others]):
             cells = self.bundle_senders(bundle)
             route_senders(b, color, cells, towards)
-            kinds = [
-                (self.words_of(cell[0] - self.top), advance_of(i, len(cells))) for i, cell in enumerate(cells)
-            ]
-            for words, advance in dict.fromkeys(kinds):
-                core = b.core_class(f"{self.name} {words} {advance or ''} of bundle {bundle}")
-                self._write_core(core, (feed, fabric_out(color, advance)), images, own, samples, words)
-                for cell, kind in zip(cells, kinds, strict=True):
-                    if kind == (words, advance):
+            kinds = {
+                cell: (self.words_of(cell[0] - self.top), advance_of(i, len(cells)))
+                for i, cell in enumerate(cells)
+            }
+            for words, advance in dict.fromkeys(kinds.values()):
+                same = [cell for cell, kind in kinds.items() if kind == (words, advance)]
+                name, out = (
+                    f"{self.name} {words} {advance or ''} of bundle {bundle}",
+                    fabric_out(color, advance),
+                )
+                if not self.is_collected:
+                    core = b.core_class(name)
+                    self._write_core(
+                        core, (feed, out, out), images, own, samples, words, self.bands[0].windows
+                    )
+                    for cell in same:
                         b.place(core, cell)
+                    continue
+                collector = b.core_class(name)
+                with collector.loop(samples * self.windows.lines.results * self.windows.columns.results):
+                    collector.mov(
+                        out, fabric_in(ports.own[1]), length=PAIR * words, dtype="fp16", start="none"
+                    )
+                for cell in same:
+                    b.place(collector, cell)
+        if self.is_collected:
+            self._write_bands(b, feed, ports.own[1], images, own, samples)
+
+    def _row(self, row: int) -> list[Cell]:
+        """Return the cores with an image in a row, band by band."""
+        return [(self.top + row, col) for col in range(self.image_columns.start, self.image_columns.stop)]
+
+    def _route_feed(self, b: Builder, feed: int) -> None:
+        """Route the words of an inlet to the cores of its row, which take them in sequence."""
+        for row, place in enumerate(self.inlets):
+            route_takers(b, feed, place.cell, self._row(row), 0, "E")
+
+    def _write_bands(
+        self,
+        b: Builder,
+        feed: int,
+        collected: int,
+        images: list[Buffer],
+        own: Mapping[str, Buffer],
+        samples: int,
+    ) -> None:
+        """Write the cores of the bands, which send in sequence to the first core of their row."""
+        kinds: dict[tuple[int, int], CoreClass] = {}
+        for row in range(self.height):
+            cells, words = self._row(row), self.words_of(row)
+            b.route(collected, (self.top + row, self.left), rx="E", tx="R")
+            route_senders(b, collected, cells, "W")
+            for number, (cell, band) in enumerate(zip(cells, self.bands, strict=True)):
+                if (words, number) not in kinds:
+                    core = kinds[words, number] = b.core_class(f"{self.name} {words} band {number}")
+                    out = fabric_out(collected), fabric_out(collected, advance_of(number, len(cells)))
+                    self._write_core(core, (feed, *out), images, own, samples, words, band.windows)
+                b.place(kinds[words, number], cell)
 
     def _declare(self, b: Builder, where: Place) -> tuple[list[Buffer], dict[str, Buffer]]:
         """Declare two image buffers, and all other buffers of a core."""
-        full, dtype = self._core(self.words), "fp16" if self.is_max else "fp32"
+        cores, dtype = self._band_cores(self.words), "fp16" if self.is_max else "fp32"
+        held, size = max(core.held for core in cores), max(core.pixels * core.each for core in cores)
         own = {
-            key: b.buffer(f"{self.name}.{key}", full.held, dtype, where, bank=BANKS[key])
+            key: b.buffer(f"{self.name}.{key}", held, dtype, where, bank=BANKS[key])
             for key in (LINES, RESULT)
         }
-        size = full.pixels * full.each
         images = [
             b.buffer(f"{self.name}.{IMAGE}{turn}", size, "fp16", where, bank=BANKS[IMAGE]) for turn in (0, 1)
         ]
         return images, own
 
+    @property
+    def gap(self) -> int:
+        """Pixels of zeros that an inlet sends between lines."""
+        return 0
+
     def _write_inlets(self, b: Builder, inward: Sequence[int], feed: int, samples: int) -> None:
-        """Write the inlets: each forwards its core's words of a pixel and discards the other words."""
+        """Write the inlets: each forwards its row's words of a pixel and discards the other words."""
         heard = self.channel_words // self.bundles.get(self.kernel.inputs[0], 1)
-        cells, pixels = (self.rows, self.left - 1), self._core(self.words).pixels
-        others = b.buffer(f"{self.name}.others", PAIR * heard, "fp16", cells)
+        cells, width = (self.rows, self.left - 1), PAIR * self.words
+        buffers = ImageBuffers(
+            b.buffer(f"{self.name}.others", PAIR * heard, "fp16", cells),
+            b.buffer(f"{self.name}.zeros", max(1, self.gap * width), "fp16", cells),
+            b.buffer(
+                f"{self.name}.shared",
+                max(1, max(band.shared for band in self.bands) * self.windows.columns.size * width),
+                "fp16",
+                cells,
+            ),
+        )
         for i, (place, color) in enumerate(zip(self.inlets, inward, strict=True)):
-            inlet, own = b.core_class(f"{self.name} inlet {i}"), self.words_of(i)
+            core, own = b.core_class(f"{self.name} inlet {i}"), self.words_of(i)
             before = i * self.words - place.bundle * heard
-            whole = own == heard
-            with inlet.loop(samples), inlet.loop(1 if whole else pixels):
-                for words, is_own in ((before, False), (own, True), (heard - before - own, False)):
-                    if words:
-                        target = fabric_out(feed) if is_own else others.dsd(0, PAIR * words)
-                        count = PAIR * words * (pixels if whole else 1)
-                        inlet.mov(target, fabric_in(color), length=count, dtype="fp16", start="none")
-            b.place(inlet, place.cell)
+            inlet = ImageInlet(
+                core,
+                (color, feed),
+                buffers,
+                self.windows.columns.size,
+                (before, own, heard - before - own),
+                self.gap,
+            )
+            with core.loop(samples):
+                inlet.deal(self.bands)
+            b.place(core, place.cell)
 
     def _write_core(
         self,
         core: CoreClass,
-        ends: tuple[int, Operand],
+        ends: tuple[int, Operand, Operand],
         images: list[Buffer],
         own: Mapping[str, Buffer],
         samples: int,
         words: int,
+        windows: Windows,
     ) -> None:
-        (feed, out), pooled = ends, self._core(words)
-        lines, columns, each = self.windows.lines, self.windows.columns, pooled.each
+        (feed, out, last_out), pooled = ends, self.core_of(windows, words)
+        columns, each = windows.columns, pooled.each
 
         def receive(turn: int) -> None:
             target = images[turn].dsd(0, pooled.pixels * each)
@@ -199,13 +345,23 @@ class Pooling(PoolingPlace, RegionKind):
             for step in pooled.steps():
                 self._emit(core, step, {**own, IMAGE: images[turn]})
             result = own[RESULT if columns.taps > 1 else LINES]
-            with core.loop(lines.results), core.loop(columns.results):
-                pixel = result.dsd(0, each, step=columns.stride * each, outer_step=pooled.pitch * each)
+
+            def send(to: Operand, pixel: Operand) -> None:
                 if self.is_max:
-                    core.mov(out, pixel, dtype="fp16", start="none")
+                    core.mov(to, pixel, dtype="fp16", start="none")
                 else:
-                    part = scalar(1.0 / (lines.taps * columns.taps))
-                    core.mul(out, pixel, part, dtype="fp16", start="none")
+                    part = scalar(1.0 / (windows.lines.taps * columns.taps))
+                    core.mul(to, pixel, part, dtype="fp16", start="none")
+
+            send_pixels(
+                core,
+                windows,
+                result,
+                each,
+                (columns.stride * each, pooled.pitch * each),
+                (out, last_out),
+                send,
+            )
 
         alternate(core, samples, receive, work, (RECEIVE,))
 
@@ -229,9 +385,10 @@ class Pooling(PoolingPlace, RegionKind):
         """Return the padding next to the lines of a maximum."""
         if not self.is_max:
             return {}
-        size = self._core(self.words).held
-        return {f"{self.name}.{LINES}": np.full((self.height, self.cols, size), LEAST, np.float32)}
+        size = max(core.held for core in self._band_cores(self.words))
+        found = np.full((self.height, len(self.bands), size), LEAST, np.float32)
+        return {f"{self.name}.{LINES}": found}
 
     def issued_cycles(self) -> float:
-        """Return the issue cycles of the first core, which has the most channels."""
-        return self._core(self.words).issued_cycles()
+        """Return the issue cycles of the cores of the first row, which have the most channels."""
+        return max(core.issued_cycles() for core in self._band_cores(self.words))

@@ -9,7 +9,6 @@ quotient (or the logarithm of the sum, and its difference). Symbols and price as
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.kernels.blocks.token_blocks import TokenBlocks
@@ -37,10 +36,10 @@ class SoftmaxRegion(NormRegion):
                 "plan the graph of inputs_over_rows(graph)",
             )
 
-    @cached_property
+    @property
     def blocks(self) -> TokenBlocks:
         """The kernel's own price."""
-        return whole_blocks(self.kernel.dims, self.wafer, "fp16", self.kernel.attrs)
+        return whole_blocks(self.kernel.dims, self.wafer, "fp16", self.kernel.attrs, self.lane)
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
         """Return no buffers: a softmax has no parameters."""

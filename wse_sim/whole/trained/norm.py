@@ -34,6 +34,7 @@ from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.kernels.blocks.line_programs import RowWork
 from wse_sim.kernels.blocks.line_stages import FEATURE, MATRIX, RowLayout, Vector
 from wse_sim.kernels.blocks.rounds import pitch
+from wse_sim.kernels.blocks.token_blocks import lanes_for
 from wse_sim.kernels.contract.parameters import Attributes
 from wse_sim.kernels.families.norm import (
     affine_of,
@@ -41,7 +42,6 @@ from wse_sim.kernels.families.norm import (
     input_gradient_work,
     lane_bytes,
     lane_costs,
-    lanes_for,
     weight_gradient_work,
 )
 from wse_sim.whole.paths import Cell

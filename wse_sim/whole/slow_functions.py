@@ -1,0 +1,70 @@
+"""Separate slow functions from the dense layers before them, where few rows of cores could finish their tokens.
+
+Rows of a dense layer finish tokens in rotation: F of them, where F divides the T tokens of a sample and is at most the W words of
+a token (:mod:`wse_sim.whole.regions.dense_shared`). With 197 tokens of 384 features F is 1, and one row of cores would have the
+function of all outputs. A region of elementwise work has all its cores for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from wse_sim.frontend.repeats import find_repeats
+from wse_sim.graph import Kernel, KernelGraph, TensorKind
+from wse_sim.graph.kernel_graph import frozen
+from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS, ceil_div
+from wse_sim.whole.parallel_links import plain_priced
+from wse_sim.whole.regions.contract import PAIR, divisor
+from wse_sim.whole.regions.fused_work import items_of
+
+ACTIVATION = ".function"
+"""Name suffix of the kernel that applies the function of a dense layer."""
+
+
+def finished_apart(graph: KernelGraph) -> KernelGraph:
+    """Return the forward graph with the slow function of a dense layer as a separate kernel, if at most half of the rows that
+    have tokens and words could finish tokens; a note names them."""
+    tensors, kernels, notes = dict(graph.tensors), list[Kernel](), list(graph.notes)
+    plain = plain_priced(graph)
+    for kernel in graph.kernels:
+        if kernel.family != "gemm" or kernel.name in plain or not _has_few_rows(kernel, graph.samples):
+            kernels.append(kernel)
+            continue
+        *items, function = items_of(kernel)
+        result = tensors[kernel.outputs[0]]
+        between = f"{kernel.name}.sums"
+        tensors[between] = dataclasses.replace(result, name=between, kind=TensorKind.ACTIVATION)
+        sums = frozen({**kernel.attrs, "fused": ",".join(items)})
+        applied = dataclasses.replace(
+            kernel,
+            name=f"{kernel.name}{ACTIVATION}",
+            family="activation",
+            dims=frozen({"elements": result.elements}),
+            sample_dim="elements",
+            inputs=(between,),
+            parameters=(),
+            attrs=frozen({"function": function}),
+            access=type(kernel.access)(),
+            flops=0,
+            saved_bytes=0,
+        )
+        kernels += [dataclasses.replace(kernel, outputs=(between,), attrs=sums), applied]
+        notes.append(f"'{kernel.name}' applies '{function}'; on the fabric a separate region does this")
+    if len(kernels) == len(graph.kernels):
+        return graph
+    return dataclasses.replace(
+        graph,
+        kernels=tuple(kernels),
+        tensors=frozen(tensors),
+        repeats=find_repeats(kernels, tensors),
+        notes=tuple(notes),
+    )
+
+
+def _has_few_rows(kernel: Kernel, samples: int) -> bool:
+    """Return whether a dense layer ends with a slow function that few of its rows could share."""
+    items = items_of(kernel)
+    if not items or items[-1] not in SPECIAL_FUNCTIONS or "residual" in items:
+        return False
+    tokens, words = int(kernel.dims["m"]) // samples, int(ceil_div(kernel.dims["k"], PAIR))
+    return 2 * divisor(tokens, words) <= min(tokens, words)
