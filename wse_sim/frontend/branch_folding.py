@@ -45,6 +45,7 @@ from wse_sim.frontend.forward_gradients import gradient, own_detach
 from wse_sim.frontend.known_values import is_inexact, tests_for_equality, worked_out
 from wse_sim.frontend.obstacles import guesses, is_collecting, met
 from wse_sim.frontend.raising_checks import TESTS, current_line, passed
+from wse_sim.frontend.scalar_indices import Rows
 from wse_sim.frontend.selections import FACTS, NOTE, Arguments, Function, Named, Selections
 from wse_sim.frontend.source_lines import user_line
 from wse_sim.frontend.substitutes import forget_after, last_operator, substitute
@@ -98,7 +99,7 @@ class FoldedTests(TorchFunctionMode):
         self.values: dict[torch.fx.Node, torch.Tensor] = {}
         self.measured: dict[torch.fx.Node, torch.Tensor] = {}  # floating-point arguments with values
         self.notes: list[str] = []
-        self.selections = Selections(current_line)
+        self.selections, self.rows = Selections(current_line), Rows(current_line)
         tensors = (
             x for x in (*module.parameters(), *module.buffers(), *self.given) if isinstance(x, torch.Tensor)
         )
@@ -169,10 +170,10 @@ class FoldedTests(TorchFunctionMode):
         if func in _INDEXING:
             args = (args[0], *self._numbers(func, (_joined(args[1]),)), *args[2:])
             if (regular := self._as_slices(args[1])) is not None:
-                made = func(args[0], regular, *args[2:])
-                return (
-                    made.clone() if func is torch.Tensor.__getitem__ else made
-                )  # a copy, as of a list of places
+                made = func(args[0], regular, *args[2:])  # a copy, as of a list of places
+                return made.clone() if func is torch.Tensor.__getitem__ else made
+            if (row := self.rows.call(func, args)) is not None:
+                return row[0]
         if _shapes_by_values(func, args, kwargs or {}):
             args, answer = self._shaped(func, args, dict(kwargs or {}))
             if answer is None and not guesses() and _shapes_by_values(func, args, kwargs or {}):
@@ -243,6 +244,7 @@ class FoldedTests(TorchFunctionMode):
         ModelError
             If there are any.
         """
+        self.rows.check()
         for selection in self.selections.found(results):
             raise ModelError(unwanted_operator("dynamic", "", selection.line))
 

@@ -49,6 +49,7 @@ from wse_sim.frontend.obstacles import guesses, is_collecting, met
 from wse_sim.frontend.raising_checks import PassedChecks
 from wse_sim.frontend.regions import FROZEN, frozen_marked, without_regions
 from wse_sim.frontend.samples import FACTOR
+from wse_sim.frontend.scalar_indices import scalars_stay
 from wse_sim.frontend.source_lines import helpers_recorded, user_line
 from wse_sim.frontend.substitutes import modules_go_on
 from wse_sim.frontend.trace import Argument, Node, NodeRef, Trace
@@ -321,6 +322,7 @@ def _watched_once(
             unchecked(),
             scripts_called(),
             modules_stay(),
+            scalars_stay(),
             helpers_recorded(),
             types_as_eager(fake),
             defined() as unfused,

@@ -256,7 +256,9 @@ class _Rules:
         if "spatial_shapes" in self.takes and isinstance(patch, int):
             return ((1, int(getattr(self.vision, "num_patches", 256)), channels * patch * patch),)
         if "image_grid_thw" in self.takes and isinstance(patch, int):
-            times, pixels = int(getattr(self.vision, "temporal_patch_size", 1)), (channels, patch, patch)
+            keys = ("temporal_patch_size", "patch_temporal")
+            times = next((int(n) for key in keys if (n := getattr(self.vision, key, None))), 1)
+            pixels = (channels, patch, patch)
             return (
                 (GRID * GRID, channels * patch * patch * times),
                 (GRID * GRID, *pixels),
