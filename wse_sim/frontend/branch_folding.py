@@ -45,7 +45,7 @@ from wse_sim.frontend.forward_gradients import gradient, own_detach
 from wse_sim.frontend.known_values import is_inexact, tests_for_equality, worked_out
 from wse_sim.frontend.obstacles import guesses, is_collecting, met
 from wse_sim.frontend.raising_checks import TESTS, current_line, passed
-from wse_sim.frontend.scalar_indices import Rows
+from wse_sim.frontend.scalar_indices import ScalarRows
 from wse_sim.frontend.selections import FACTS, NOTE, Arguments, Function, Named, Selections
 from wse_sim.frontend.source_lines import user_line
 from wse_sim.frontend.substitutes import forget_after, last_operator, substitute
@@ -99,7 +99,7 @@ class FoldedTests(TorchFunctionMode):
         self.values: dict[torch.fx.Node, torch.Tensor] = {}
         self.measured: dict[torch.fx.Node, torch.Tensor] = {}  # floating-point arguments with values
         self.notes: list[str] = []
-        self.selections, self.rows = Selections(current_line), Rows(current_line)
+        self.selections, self.rows = Selections(current_line), ScalarRows(current_line)
         tensors = (
             x for x in (*module.parameters(), *module.buffers(), *self.given) if isinstance(x, torch.Tensor)
         )

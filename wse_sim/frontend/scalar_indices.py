@@ -17,7 +17,7 @@ from torch._export.non_strict_utils import _NonStrictTorchFunctionHandler as _Ha
 from wse_sim.errors import ModelError
 
 
-class Rows:
+class ScalarRows:
     """The rows that scalar tensors name in one capture; `line` returns the user's line."""
 
     def __init__(self, line: Callable[[], str]) -> None:
