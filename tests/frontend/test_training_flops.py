@@ -463,3 +463,21 @@ def test_weights_written_in_place_train_in_both_counts() -> None:
     by_program = torch_flops.counted_program(program, lambda name: True)
     assert by_program.total == torch_flops.counted_module(module, args).total == (2 * 3 - 1) * 2 * 6 * 4 * 4
     assert by_torch(module, args) == lower(module, args, training=True).total_flops == by_program.total
+
+
+def test_rows_that_a_mask_replaces_have_gradients() -> None:
+    """Layers of 4 x 4 for six rows, and for the three that replace some of them; inputs need no gradient.
+
+    Each layer has two products, forward and for its weight.
+    """
+
+    def replaced(a: Any, b: Any, x: torch.Tensor, y: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        h = a(x)
+        h[mask] = b(y)
+        return h  # type: ignore[no-any-return]
+
+    mask = torch.tensor([True, False, True, False, False, True])
+    module, args = Uses(replaced, *linear(4, 4), *linear(4, 4)), (torch.randn(6, 4), torch.randn(3, 4), mask)
+    program = export(module, args, None, training=True).run_decompositions({})
+    assert torch_flops.counted_program(program, lambda name: True).total == 2 * (6 + 3) * 2 * 4 * 4
+    assert lower(module, args, training=True).total_flops == by_torch(module, args) == 2 * (6 + 3) * 2 * 4 * 4

@@ -375,7 +375,8 @@ class _OnMeta(torch.fx.Interpreter):
             return args[1].to(args[0].dtype).expand_as(args[0]).clone()
         if target is _aten.index_put.default and getattr(args[1][0], "dtype", None) is torch.bool:
             x, (mask, *_), value = args[:3]  # the number of selected rows is unknown, and not needed
-            return torch.where(mask.reshape(*mask.shape, *[1] * (x.dim() - mask.dim())), value, x)
+            wide = mask.reshape(*mask.shape, *[1] * (x.dim() - mask.dim()))
+            return torch.where(wide, value.sum().to(x.dtype), x)
         if target is torch.ops.prims.fft_c2r.default:  # torch has no derivative of it
             return _aten._fft_c2r(args[0], kwargs["dim"], 0, kwargs["last_dim_size"])
         # The results of products may have other strides than during the capture, so a view may fail.
