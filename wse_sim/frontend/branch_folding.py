@@ -49,7 +49,7 @@ from wse_sim.frontend.scalar_indices import ScalarRows
 from wse_sim.frontend.selections import FACTS, NOTE, Arguments, Function, Named, Selections
 from wse_sim.frontend.source_lines import user_line
 from wse_sim.frontend.substitutes import forget_after, last_operator, substitute
-from wse_sim.frontend.watch import made_by, slot_of
+from wse_sim.frontend.watch import is_known, made_by, slot_of
 
 _READS = (
     torch.Tensor.__bool__,
@@ -502,14 +502,14 @@ class FoldedTests(TorchFunctionMode):
 
     def _gone_on(self, func: Callable[..., Any], read: torch.Tensor) -> object:
         """Record the obstacle that a value is read; return False for a test, and ones for numbers."""
+        if is_known(read):  # torch itself reads constants
+            return func(read)
         test = func is torch.Tensor.__bool__ or read.dtype is torch.bool
         met(ModelError(read_sentence(is_test=test)), "capture", current_line(), products=products_seen())
         if func in (torch.Tensor.tolist, torch.Tensor.numpy):
             with _disable_current_modes():
                 return func(torch.ones(read.shape, dtype=read.dtype))
-        if test:
-            return False
-        return float(1) if read.is_floating_point() else 1
+        return False if test else 1.0 if read.is_floating_point() and func is not torch.Tensor.__int__ else 1
 
     def _answer(self, func: Callable[..., Any], read: torch.Tensor) -> Any:
         """Return the value that Python reads; None if the example does not determine it.
@@ -521,9 +521,8 @@ class FoldedTests(TorchFunctionMode):
         if node is None or mode is None:
             return None
         random: list[torch.fx.Node] = []
-        known = (
-            {} if is_inexact(read) else self.values
-        )  # floating-point values are known only if they depend on random numbers alone
+        # Floating-point values are known only if they depend on random numbers alone.
+        known = {} if is_inexact(read) else self.values
         with torch._C.DisableTorchFunction(), _disable_current_modes():
             value = worked_out(node, known, getattr(mode.tracer, "root", None), random)
             if not isinstance(value, torch.Tensor) or type(value) is not torch.Tensor:
