@@ -158,16 +158,16 @@ def transformers_names() -> list[str]:
     return sorted(names)
 
 
-def transformers(name: str, *, whole: bool = False, door: int | None = None) -> Built:
-    """Return a class of transformers with its default sizes and two layers; `whole` with all of them, `door` with a set of
-    arguments of hf:, by its number.
+def transformers(name: str, *, whole: bool = False, door: int | None = None, each: int = 1) -> Built:
+    """Return a class of transformers with its default sizes and `each` layers of each kind, at least two; `whole` with all
+    of them, `door` with a set of arguments of hf:, by its number.
     """
     import transformers as zoo
 
     kind = getattr(zoo, name)
     config = kind.config_class(**_needs(_TRANSFORMERS_MADE, name))
     if not whole:
-        _shorten(config)
+        _shorten(config, each)
     for path, value in _needs(_TRANSFORMERS, name).items():
         owner, _, key = path.rpartition(".")
         part = config
@@ -242,6 +242,11 @@ _TRANSFORMERS: dict[str, Row] = {
     "Glm46VForConditionalGeneration": _HALF_ROTARY,
     "Glm4vMoeForConditionalGeneration": {**_HALF_ROTARY, "text_config.head_dim": 128},
     "JanusForConditionalGeneration": {"text_config.hidden_size": 2048},
+    "Llama4ForConditionalGeneration": {
+        "vision_config.hidden_size": 1408,
+        "vision_config.vision_output_dim": 4096,
+        "vision_config.image_size": 336,
+    },
     "Qwen2VLForConditionalGeneration": {"vision_config.hidden_size": 8192},
     "Xmod": {"default_language": "en_XX"},
     "Dots1ForCausalLM": {
@@ -263,8 +268,8 @@ _TRANSFORMERS: dict[str, Row] = {
 """What a class needs in addition to its defaults, by path in its configuration: sizes that are those of published weights."""
 
 
-def _shorten(config: PretrainedConfig) -> None:
-    """Keep one layer of each kind, at least two, in the parts of a composed configuration too; chance skips no layer."""
+def _shorten(config: PretrainedConfig, each: int) -> None:
+    """Keep `each` layers of each kind, at least two, in the parts of a composed configuration too; chance skips no layer."""
     for key in [key for key in vars(config) if key.endswith("layerdrop")]:
         setattr(config, key, 0.0)
     kinds = [
@@ -275,7 +280,8 @@ def _shorten(config: PretrainedConfig) -> None:
     layers = [0, 1]
     if kinds:
         rows = list(zip(*(getattr(config, k) for k in kinds), strict=False))
-        layers = sorted({rows.index(row) for row in rows} | {0, 1})[: len(rows)]
+        first = (i for i, row in enumerate(rows) if rows[:i].count(row) < each)
+        layers = sorted({*first} | {0, 1})[: len(rows)]
     kept = {key: [getattr(config, key)[i] for i in layers] for key in kinds}  # one may be another's name
     for key, value in kept.items():
         with contextlib.suppress(AttributeError, NotImplementedError):  # computed by some
@@ -292,7 +298,7 @@ def _shorten(config: PretrainedConfig) -> None:
         config.use_cache = False
     for part in vars(config).values():
         if hasattr(part, "to_dict") and hasattr(part, "model_type"):
-            _shorten(part)
+            _shorten(part, each)
 
 
 def _transformers_inputs(module: torch.nn.Module, config: PretrainedConfig) -> Row:

@@ -146,6 +146,27 @@ def test_what_torch_stops_at_does_not_hide_the_rest():
     assert found.flops == 5 * 2 * 8 * 64 * 64
 
 
+class Rounded(nn.Module):
+    """Reads a number that it computes from a size, which the capture knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Takes half of the columns twice."""
+        half = int(torch.ceil(torch.tensor(x.shape[1] / 2.0)))
+        return self.a(torch.cat([x[:, :half], x[:, :half]], 1))
+
+
+def test_constants_that_are_read_are_no_obstacles():
+    """What a capture accepts, the doctor accepts: torch knows the value of a tensor that follows from sizes."""
+    assert lower(Rounded(), (torch.zeros(2, 8),)).total_flops == 2 * 2 * 8 * 8
+    found = diagnose(Rounded(), (torch.zeros(2, 8),))
+    assert not [o for o in found.obstacles if o.refuses]
+    assert found.flops == 2 * 2 * 8 * 8
+
+
 def test_the_command(tmp_path, monkeypatch):
     """The status is 1 for a refused model, and 0 otherwise."""
     source = (tmp_path / "sick.py").write_text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+from wse_sim.errors import ModelError  # noqa: E402
 from wse_sim.frontend import capture, lower  # noqa: E402
 from wse_sim.frontend.equal_layers import Layers  # noqa: E402
 from wse_sim.frontend.layer_copies import NotCopiedError  # noqa: E402
@@ -199,3 +201,50 @@ def test_layers_that_cannot_be_copied_are_captured_also_with_more_samples(
 
     monkeypatch.setattr(capture, "copied", fails)
     assert lower(model, (ROWS,)) == once
+
+
+class Reads(Deep):
+    """Four layers and the sum of weights that the model reads outside them."""
+
+    def __init__(self, read: Callable[[Deep], list[torch.Tensor]]) -> None:
+        super().__init__(Block)
+        self.read = read
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Layers, then a penalty on weights."""
+        return super().forward(x) + sum(weight.square().sum() for weight in self.read(self))
+
+
+READ: dict[str, Callable[[Any], list[torch.Tensor]]] = {
+    "the first": lambda model: [next(model.parameters())],
+    "one of a copy": lambda model: [model.layers[2].up.weight],
+    "all": lambda model: list(model.parameters()),
+    "all by state": lambda model: list(model.state_dict(keep_vars=True).values()),
+}
+
+
+@pytest.mark.parametrize("read", READ)
+def test_weights_of_copies_are_captured_where_the_model_reads_them(
+    read: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights of copies are hidden from torch; the graph is that of layers traced one by one."""
+    model = Reads(READ[read])
+    hidden = Layers(model).hidden.weights
+    assert {*hidden} == {n for n, _ in model.named_parameters() if n.split(".")[1] in "123"}
+    before, counts = dict(model.named_parameters()), copies_of(monkeypatch)
+    once = lower(model, (ROWS,), training=True)
+    assert counts == [3]
+    assert list(model.named_parameters()) == list(before.items())
+    monkeypatch.setattr(capture, "is_collecting", lambda: True)
+    assert lower(model, (ROWS,), training=True) == once
+
+
+def test_a_module_has_its_weights_again_after_a_fault() -> None:
+    def fails(model: Deep) -> list[torch.Tensor]:
+        raise ValueError("no weights")
+
+    model = Reads(fails)
+    before = dict(model.named_parameters())
+    with pytest.raises(ModelError, match="no weights"):
+        lower(model, (ROWS,))
+    assert list(model.named_parameters()) == list(before.items())

@@ -18,6 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 from benchmarks.zoo_coverage import _convolution_backward  # noqa: E402
 from tests.frontend.test_training_flops import Uses, by_torch, linear  # noqa: E402
 from wse_sim.frontend import load_model  # noqa: E402
+from wse_sim.frontend.samples import is_uncertain  # noqa: E402
 from wse_sim.graph import KernelGraph  # noqa: E402
 
 
@@ -175,3 +176,17 @@ def test_a_saved_program_of_doubtful_sizes_says_so(tmp_path: Path) -> None:
     assert "sizes for other batches than 2 are estimates; export it with the batch that runs" in told[0]
     torch.export.save(torch.export.export(nn.Linear(4, 4), (torch.randn(2, 4),)), tmp_path / "plain.pt2")
     assert not load_model(str(tmp_path / "plain.pt2")).notes
+
+
+def shifted(c: Any, x: Tensor) -> Tensor:
+    """Add a table, which needs more operators for several samples, before filters of samples."""
+    table = torch.arange(x.shape[2]) * 2
+    table = table if len(x) == 1 else (table.expand(len(x), -1) + 1).sum(0)
+    return grouped(c, x + table)
+
+
+def test_constants_may_have_other_operators_with_more_samples() -> None:
+    module = Uses(shifted, nn.Conv1d(3, 3, 3, groups=3))
+    graph = load_model((module, (torch.randn(1, 3, 10),)))
+    assert not is_uncertain(graph.notes)
+    assert graph.with_samples(4).total_flops == forward_by_torch(module, (torch.randn(4, 3, 10),))

@@ -36,6 +36,7 @@ def test_private_names_are_used_in_the_files_of_a_capture_only() -> None:
         "parts.py",
         "torch_state.py",
         "function_definitions.py",
+        "scalar_indices.py",
     }
 
 
@@ -51,6 +52,7 @@ def test_private_names_exist() -> None:
     assert torch._ops.OpOverload  # operator names
     assert torch._ops.HigherOrderOperator  # branches and loops
     from torch._decomp import decomposition_table  # what operators without a kernel consist of
+    from torch._export.non_strict_utils import _NonStrictTorchFunctionHandler  # scalar tensors as indices
     from torch._subclasses.functional_tensor import FunctionalTensor  # values that a tracer wraps
     from torch.overrides import _get_current_function_mode_stack, _pop_mode, _push_mode  # modes left behind
     from torch.utils._python_dispatch import (
@@ -58,6 +60,7 @@ def test_private_names_exist() -> None:
         _get_current_dispatch_mode_stack,
     )
 
+    assert _NonStrictTorchFunctionHandler._override
     assert not _get_current_function_mode_stack()
     assert not _get_current_dispatch_mode_stack()
     assert _pop_mode

@@ -27,6 +27,7 @@ from wse_sim.cli import app  # noqa: E402
 from wse_sim.cstorch import device  # noqa: E402
 from wse_sim.errors import ModelError  # noqa: E402
 from wse_sim.frontend import build, diagnose, lower, lower_exported, torch_flops  # noqa: E402
+from wse_sim.frontend.capture import export  # noqa: E402
 from wse_sim.frontend.training import FLOPS_CHECKED  # noqa: E402
 from wse_sim.graph import KernelGraph, Phase  # noqa: E402
 from wse_sim.kernels.families.scan.family import Scan  # noqa: E402
@@ -445,3 +446,38 @@ def test_any_operators_in_any_order(
         raise
     count = torch_flops.counted_module(module, args)
     assert (graph.total_flops, lower(module, args).total_flops) == (count.total, count.forward), module.names
+
+
+def test_weights_written_in_place_train_in_both_counts() -> None:
+    """A linear layer of 4 x 4 for 6 rows, whose weight forward() clamps: torch's autograd reaches the weight.
+
+    Three products of 2 * 6 * 4 * 4 FLOPs per layer; the input of the first layer needs no gradient.
+    """
+
+    def clamped(a: Any, b: Any, x: torch.Tensor) -> torch.Tensor:
+        b.weight.data.clamp_(-1, 1)
+        return b(a(x))  # type: ignore[no-any-return]
+
+    module, args = Uses(clamped, *linear(4, 4), *linear(4, 4)), (torch.randn(6, 4),)
+    program = export(module, args, None, training=True).run_decompositions({})
+    by_program = torch_flops.counted_program(program, lambda name: True)
+    assert by_program.total == torch_flops.counted_module(module, args).total == (2 * 3 - 1) * 2 * 6 * 4 * 4
+    assert by_torch(module, args) == lower(module, args, training=True).total_flops == by_program.total
+
+
+def test_rows_that_a_mask_replaces_have_gradients() -> None:
+    """Layers of 4 x 4 for six rows, and for the three that replace some of them; inputs need no gradient.
+
+    Each layer has two products, forward and for its weight.
+    """
+
+    def replaced(a: Any, b: Any, x: torch.Tensor, y: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        h = a(x)
+        h[mask] = b(y)
+        return h  # type: ignore[no-any-return]
+
+    mask = torch.tensor([True, False, True, False, False, True])
+    module, args = Uses(replaced, *linear(4, 4), *linear(4, 4)), (torch.randn(6, 4), torch.randn(3, 4), mask)
+    program = export(module, args, None, training=True).run_decompositions({})
+    assert torch_flops.counted_program(program, lambda name: True).total == 2 * (6 + 3) * 2 * 4 * 4
+    assert lower(module, args, training=True).total_flops == by_torch(module, args) == 2 * (6 + 3) * 2 * 4 * 4

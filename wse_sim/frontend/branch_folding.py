@@ -45,10 +45,11 @@ from wse_sim.frontend.forward_gradients import gradient, own_detach
 from wse_sim.frontend.known_values import is_inexact, tests_for_equality, worked_out
 from wse_sim.frontend.obstacles import guesses, is_collecting, met
 from wse_sim.frontend.raising_checks import TESTS, current_line, passed
+from wse_sim.frontend.scalar_indices import ScalarRows
 from wse_sim.frontend.selections import FACTS, NOTE, Arguments, Function, Named, Selections
 from wse_sim.frontend.source_lines import user_line
 from wse_sim.frontend.substitutes import forget_after, last_operator, substitute
-from wse_sim.frontend.watch import made_by, slot_of
+from wse_sim.frontend.watch import is_known, made_by, slot_of
 
 _READS = (
     torch.Tensor.__bool__,
@@ -98,7 +99,7 @@ class FoldedTests(TorchFunctionMode):
         self.values: dict[torch.fx.Node, torch.Tensor] = {}
         self.measured: dict[torch.fx.Node, torch.Tensor] = {}  # floating-point arguments with values
         self.notes: list[str] = []
-        self.selections = Selections(current_line)
+        self.selections, self.rows = Selections(current_line), ScalarRows(current_line)
         tensors = (
             x for x in (*module.parameters(), *module.buffers(), *self.given) if isinstance(x, torch.Tensor)
         )
@@ -169,10 +170,10 @@ class FoldedTests(TorchFunctionMode):
         if func in _INDEXING:
             args = (args[0], *self._numbers(func, (_joined(args[1]),)), *args[2:])
             if (regular := self._as_slices(args[1])) is not None:
-                made = func(args[0], regular, *args[2:])
-                return (
-                    made.clone() if func is torch.Tensor.__getitem__ else made
-                )  # a copy, as of a list of places
+                made = func(args[0], regular, *args[2:])  # a copy, as of a list of places
+                return made.clone() if func is torch.Tensor.__getitem__ else made
+            if (row := self.rows.call(func, args)) is not None:
+                return row[0]
         if _shapes_by_values(func, args, kwargs or {}):
             args, answer = self._shaped(func, args, dict(kwargs or {}))
             if answer is None and not guesses() and _shapes_by_values(func, args, kwargs or {}):
@@ -243,6 +244,7 @@ class FoldedTests(TorchFunctionMode):
         ModelError
             If there are any.
         """
+        self.rows.check()
         for selection in self.selections.found(results):
             raise ModelError(unwanted_operator("dynamic", "", selection.line))
 
@@ -500,14 +502,14 @@ class FoldedTests(TorchFunctionMode):
 
     def _gone_on(self, func: Callable[..., Any], read: torch.Tensor) -> object:
         """Record the obstacle that a value is read; return False for a test, and ones for numbers."""
+        if is_known(read):  # torch itself reads constants
+            return func(read)
         test = func is torch.Tensor.__bool__ or read.dtype is torch.bool
         met(ModelError(read_sentence(is_test=test)), "capture", current_line(), products=products_seen())
         if func in (torch.Tensor.tolist, torch.Tensor.numpy):
             with _disable_current_modes():
                 return func(torch.ones(read.shape, dtype=read.dtype))
-        if test:
-            return False
-        return float(1) if read.is_floating_point() else 1
+        return False if test else 1.0 if read.is_floating_point() and func is not torch.Tensor.__int__ else 1
 
     def _answer(self, func: Callable[..., Any], read: torch.Tensor) -> Any:
         """Return the value that Python reads; None if the example does not determine it.
@@ -519,9 +521,8 @@ class FoldedTests(TorchFunctionMode):
         if node is None or mode is None:
             return None
         random: list[torch.fx.Node] = []
-        known = (
-            {} if is_inexact(read) else self.values
-        )  # floating-point values are known only if they depend on random numbers alone
+        # Floating-point values are known only if they depend on random numbers alone.
+        known = {} if is_inexact(read) else self.values
         with torch._C.DisableTorchFunction(), _disable_current_modes():
             value = worked_out(node, known, getattr(mode.tracer, "root", None), random)
             if not isinstance(value, torch.Tensor) or type(value) is not torch.Tensor:

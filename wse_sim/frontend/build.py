@@ -28,17 +28,12 @@ from wse_sim.frontend.precision import Precision
 from wse_sim.frontend.repeats import find_repeats
 from wse_sim.frontend.rewrites import Applied, fuse, rewrite
 from wse_sim.frontend.rotations import ROTARY, Taken, heads_taken
-from wse_sim.frontend.samples import in_doubt, settled
+from wse_sim.frontend.samples import computed, in_doubt, settled
 from wse_sim.frontend.steps import says_more, steps_of
-from wse_sim.frontend.trace import VIEWS, Argument, Node, NodeRef, Trace
+from wse_sim.frontend.trace import Argument, Node, Trace
 from wse_sim.graph import Access, Kernel, KernelGraph, Step, Tensor, TensorKind, frozen
 from wse_sim.kernels import Family, check_graph, family
 from wse_sim.kernels.blocks.training import fused_items
-
-# Operators that only check something; no kernel computes them.
-_CHECKS = frozenset(
-    ["_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range_for_size"]
-)
 
 
 @dataclass
@@ -166,14 +161,7 @@ class _Builder:
 
     def _drafts(self) -> dict[str, Draft]:
         """Return the kernels of all operators by name, with the dimensions that grow with the batch."""
-        drafts = {
-            node.name: self._classified(node, self.trace)
-            for node in self.trace
-            if node.kind == "call"
-            and node.op not in VIEWS
-            and node.op not in _CHECKS
-            and not self.trace.is_constant(NodeRef(node.name))
-        }
+        drafts = {node.name: self._classified(node, self.trace) for node in computed(self.trace)}
         if not in_doubt(drafts, self.trace, self.samples):
             return drafts
         found = settled(drafts, self.trace, self.samples, self._classified)

@@ -10,6 +10,7 @@ It is one file so that a change of torch's export affects one file.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import operator
 import warnings
 import zipfile
@@ -48,6 +49,7 @@ from wse_sim.frontend.obstacles import guesses, is_collecting, met
 from wse_sim.frontend.raising_checks import PassedChecks
 from wse_sim.frontend.regions import FROZEN, frozen_marked, without_regions
 from wse_sim.frontend.samples import FACTOR
+from wse_sim.frontend.scalar_indices import scalars_stay
 from wse_sim.frontend.source_lines import helpers_recorded, user_line
 from wse_sim.frontend.substitutes import modules_go_on
 from wse_sim.frontend.trace import Argument, Node, NodeRef, Trace, distinct
@@ -80,6 +82,9 @@ IN_NUMPY = (
 """Types of constants that numpy has; others, such as bfloat16, become fp32."""
 MAX_FOLDED_ELEMENTS = 1 << 28
 """Constants with more elements are not evaluated; a mask of 16,384 x 16,384 positions still is."""
+
+MOST_SEEN = 2
+"""Most captures that end because a hidden weight is needed; the next one hides none."""
 
 _DTYPES = {
     torch.float32: "fp32",
@@ -249,7 +254,37 @@ def _watched(
     once: list[Layers] | None,
     has_gradients: bool,
 ) -> tuple[Any, ...]:
-    """Capture a module once.
+    """Capture a module, and repeat it if hidden weights are needed (:mod:`wse_sim.frontend.hidden_weights`).
+
+    `once` is as for :func:`export`; layers in it state which weights an earlier capture needed.
+    """
+    if once is None:
+        return _watched_once(fake, args, kwargs, given, None, has_gradients)
+    shown = {*once[0].shown} if once else set[str]()
+    for left in itertools.count(MOST_SEEN, -1):
+        layers = Layers(fake, shown)
+        once[:] = [layers]
+        found = None
+        try:
+            found = _watched_once(fake, args, kwargs, given, layers, has_gradients)
+        except Exception:
+            if not layers.hidden.seen:
+                raise
+        if found is not None and not layers.hidden.seen:
+            return found
+        shown = shown | layers.hidden.seen if left else {""}  # all weights
+    raise AssertionError("weights that are shown cannot be needed")
+
+
+def _watched_once(
+    fake: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    given: tuple[tuple[Any, ...], dict[str, Any]],
+    layers: Layers | None,
+    has_gradients: bool,
+) -> tuple[Any, ...]:
+    """Capture a module once, with the equal layers that are traced once.
 
     Return the program, the plain attributes at the end of forward(), caches, torch's warnings, folded tests
     and containers.
@@ -271,13 +306,16 @@ def _watched(
         containers.leave(fake)
         return made
 
-    layers = Layers(fake) if once is not None else None
-    if once is not None and layers is not None:
-        once[:] = [layers]
+    hidden = layers.hidden if layers is not None else None
     hooks = (
         fake.register_forward_pre_hook(containers.enter),
         fake.register_forward_pre_hook(tests.enter, with_kwargs=True),
         fake.register_forward_hook(at_the_end, with_kwargs=True),
+        *(
+            [fake.register_forward_pre_hook(hidden.enter), fake.register_forward_hook(hidden.leave)]
+            if hidden
+            else []
+        ),
     )
     try:
         with (
@@ -288,6 +326,7 @@ def _watched(
             unchecked(),
             scripts_called(),
             modules_stay(),
+            scalars_stay(),
             helpers_recorded(),
             types_as_eager(fake),
             defined() as unfused,
@@ -332,10 +371,10 @@ def trace_module(
     name = name or type(module).__name__
 
     copies = not is_collecting()  # while obstacles are collected, every layer is captured
+    once: list[Layers] = []
 
     def captured_with(args: Sequence[object], kwargs: Mapping[str, object] | None) -> Trace:
         nonlocal copies
-        once: list[Layers] = []
         try:
             return _traced(module, args, kwargs, training, ties, name, once if copies else None)
         except Exception:

@@ -25,7 +25,7 @@ from wse_sim.frontend.classify_rows import known_operators
 from wse_sim.frontend.cleanup import FREE
 from wse_sim.frontend.parts import NotBySortError, Table, by_sort
 from wse_sim.frontend.patterns import PATTERNS
-from wse_sim.frontend.trace import VIEWS
+from wse_sim.frontend.trace import NO_WORK
 
 MOST_ROUNDS = 6
 """Most rounds of decomposition; parts that are nested deeper are not decomposed."""
@@ -49,9 +49,6 @@ _TAKEN_APART = frozenset(
         "linalg_diagonal",
         "linalg_vander",
     ]
-)
-_CHECKS = frozenset(
-    ["_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range_for_size"]
 )
 _aten = torch.ops.aten
 
@@ -213,9 +210,8 @@ def decomposed(program: ExportedProgram, name_of: Callable[[OpOverload], str]) -
     """Return a program with unknown operators decomposed; `name_of` returns an operator's name."""
     known = {
         *known_operators(),
-        *VIEWS,
+        *NO_WORK,
         *FREE,
-        *_CHECKS,
         *pairs.FREE,
         *(root for pattern in PATTERNS for root in pattern.roots),
     }

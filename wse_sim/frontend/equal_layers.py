@@ -19,7 +19,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from wse_sim.frontend.hidden_weights import Hidden
 from wse_sim.frontend.regions import is_frozen
 from wse_sim.frontend.watch import forward_again, stand_in
 
@@ -90,9 +91,10 @@ class _First:
 class Layers:
     """The equal layers of a module during a capture."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, shown: Collection[str] = ()) -> None:
         found = _Found(module)
-        self.module = module
+        self.module, self.shown = module, frozenset(shown)
+        self.hidden = Hidden(module, found.groups, shown)
         self.groups, self.loose = found.groups, found.loose
         self.paths = {id(part): path for path, part in module.named_modules()}
         self.firsts: dict[int, list[_First]] = defaultdict(list)
@@ -106,7 +108,7 @@ class Layers:
 
     @contextmanager
     def once(self) -> Iterator[None]:
-        """Trace equal layers only once within the block."""
+        """Trace equal layers only once within the block, without the weights of their copies."""
         placed = [(kind, name, vars(kind).get(name, _MISSING)) for kind, name in self.loose]
         for kind, name in self.loose:
             setattr(kind, name, _Watched(name, self.reads))
@@ -114,7 +116,8 @@ class Layers:
             for layer in members:
                 layer.forward = self._going_once(layer, number, layer.forward)
         try:
-            yield
+            with self.hidden.away():
+                yield
         finally:
             forward_again(itertools.chain(self.module.modules(), *self.groups))
             for kind, name, was in placed:
@@ -149,6 +152,8 @@ class Layers:
     def _first(
         self, layer: nn.Module, number: int, call: Callable[[], object], given: list[object], like: Hashable
     ) -> object:
+        if id(layer) in self.hidden.layers:
+            self.hidden.show(self.paths[id(layer)])
         tensors = [x for x in given if isinstance(x, Tensor)]
         versions, before = [x._version for x in tensors], len(self.reads)
         mark = BEGIN(tensors, next(_keys))

@@ -38,6 +38,9 @@ MARKS = {
 }
 """Keys of configurations for the token id of an image or a sound."""
 
+PLACES = "image_embeds_position_mask"
+"""The argument that states which tokens are features of an image, where no token id states it."""
+
 Arguments = dict[str, Any]
 
 
@@ -171,7 +174,7 @@ class _Rules:
             ]
             found += ["pixel_mask"] if "pixel_mask" in self.takes and "input_ids" in self.takes else []
             found += ["target_sizes"] if "target_sizes" in self.takes else []
-            found += ["image_attention_mask"] if "image_attention_mask" in self.takes else []
+            found += [name for name in ("image_attention_mask", PLACES) if name in self.takes]
             found += [name for name in self._of_features("image") if name not in found]
         if self.sound is not self.config:
             found += [name for name in ("input_features", "input_values") if name in self.takes]
@@ -237,7 +240,7 @@ class _Rules:
                 (1, books, self.length),
                 (1, self.length, books + 1),
             )
-        if name.endswith(("input_ids", "attention_mask", "token_type_ids")):
+        if name.endswith(("input_ids", "attention_mask", "token_type_ids", PLACES)):
             return ((1, self.length),)
         if name == "bbox":
             return ((1, self.length, 4),)
@@ -256,7 +259,9 @@ class _Rules:
         if "spatial_shapes" in self.takes and isinstance(patch, int):
             return ((1, int(getattr(self.vision, "num_patches", 256)), channels * patch * patch),)
         if "image_grid_thw" in self.takes and isinstance(patch, int):
-            times, pixels = int(getattr(self.vision, "temporal_patch_size", 1)), (channels, patch, patch)
+            keys = ("temporal_patch_size", "patch_temporal")
+            times = next((int(n) for key in keys if (n := getattr(self.vision, key, None))), 1)
+            pixels = (channels, patch, patch)
             return (
                 (GRID * GRID, channels * patch * patch * times),
                 (GRID * GRID, *pixels),
@@ -335,6 +340,9 @@ class _Rules:
             text[:, -1] = end
         if "pixel_values" in found:
             text = self._with_places(found, text, "image")
+        if PLACES in found:
+            places = text.shape[1] - found["input_ids"].shape[1]
+            found[PLACES] = (torch.arange(text.shape[1]) < places).long()[None]
         if "input_features" in found or "input_values" in found:
             text = self._with_places(found, text, "audio")
         found["input_ids"] = text
@@ -353,13 +361,13 @@ class _Rules:
     def _with_places(self, given: Arguments, text: torch.Tensor, kind: str) -> torch.Tensor:
         """Return the text after one placeholder per feature of an image or sound, if the model uses them."""
         mark, features = self._mark(kind), _features(self.module, kind)
-        if mark < 0 or features is None:
+        if features is None or (mark < 0 and PLACES not in given):
             return text
         takes = inspect.signature(features).parameters
         named = {k: v for k, v in given.items() if k in takes and k != "input_ids"}
         shapes = _shapes_made(_Part(self.module, features), named)
         count = sum(prod(shape[:-1]) for shape in shapes)  # 0 if the shapes are unknown
-        places = torch.full((1, count), mark, dtype=torch.long)
+        places = torch.full((1, count), max(mark, 0), dtype=torch.long)
         return torch.cat([places, torch.where(text == mark, mark + 1, text)], dim=1)
 
 
@@ -380,7 +388,10 @@ class _Part(torch.nn.Module):
     def forward(self, **given: object) -> object:
         """Return the features without the other outputs of the model."""
         made = getattr(self.owner, self.name)(**given)
-        return made if isinstance(made, (torch.Tensor, tuple, list)) else getattr(made, "pooler_output", made)
+        if isinstance(made, (torch.Tensor, tuple, list)):
+            return made
+        found = (getattr(made, key, None) for key in ("pooler_output", "last_hidden_state"))
+        return next((x for x in found if x is not None), made)
 
 
 def _shapes_made(part: _Part, given: Arguments) -> list[tuple[int, ...]]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from wse_sim.frontend.equal_layers import AGAIN, BEGIN, END, Layers
+from wse_sim.frontend.hidden_weights import returned
 
 if TYPE_CHECKING:
     import torch
@@ -31,6 +32,7 @@ def copied(program: torch.export.ExportedProgram, layers: Layers) -> torch.expor
     NotCopiedError
         If a copy would differ from what torch captures.
     """
+    returned(program, layers.hidden)
     graph = program.graph_module.graph
     inputs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
     held = {

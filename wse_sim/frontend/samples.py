@@ -17,7 +17,7 @@ from wse_sim.frontend.classify import MERGED, Draft, axes
 from wse_sim.frontend.classify_rows import works_along
 from wse_sim.frontend.cleanup import clean
 from wse_sim.frontend.rewrites import rewrite
-from wse_sim.frontend.trace import VIEWS, Argument, Node, Trace
+from wse_sim.frontend.trace import NO_WORK, VIEWS, Argument, Node, NodeRef, Trace
 from wse_sim.kernels import family
 
 FACTOR = 2
@@ -109,19 +109,23 @@ def settled(
     except ModelError:
         made.notes.append(_uncertain(samples, "cannot be captured"))
         return made
-    if [(n.name, n.op) for n in trace if n.kind == "call"] != [
-        (n.name, n.op) for n in again if n.kind == "call"
-    ]:
+    mine, theirs = computed(trace), computed(again)
+    if [(n.op, n.layer, len(n.refs())) for n in mine] != [(n.op, n.layer, len(n.refs())) for n in theirs]:
         made.notes.append(_uncertain(samples, "has other operators"))
         return made
     odd: list[str] = []
-    for name, draft in drafts.items():
-        more = classified(again.nodes[name], again)
-        found = _compared(draft, more, samples)
-        made.drafts[name] = found or draft
+    for node, twin in zip(mine, theirs, strict=True):
+        draft = drafts[node.name]
+        found = _compared(draft, classified(twin, again), samples)
+        made.drafts[node.name] = found or draft
         if found is None:
-            odd.append(trace.nodes[name].source or name)
-    made.grows = {n.name: n.shape != again.nodes[n.name].shape for n in trace if n.kind == "call"}
+            odd.append(node.source or node.name)
+        # Constants, such as masks, may have more operators with more samples, so their readers pair them.
+        for ref, other in zip(node.refs(), twin.refs(), strict=True):
+            base, more = trace.base(ref), again.base(other)
+            if base is not None and more is not None and base.kind == more.kind == "call":
+                made.grows[base.name] = base.shape != more.shape
+        made.grows[node.name] = node.shape != twin.shape
     if odd:
         places = ", ".join(dict.fromkeys(odd))
         made.notes.append(
@@ -129,6 +133,15 @@ def settled(
             f"{samples} samples, so capture the model with the batch that runs"
         )
     return made
+
+
+def computed(trace: Trace) -> list[Node]:
+    """Return the operators of a trace that become kernels: no views, checks and constants."""
+    return [
+        node
+        for node in trace
+        if node.kind == "call" and node.op not in NO_WORK and not trace.is_constant(NodeRef(node.name))
+    ]
 
 
 def _uncertain(samples: int, what: str) -> str:

@@ -304,8 +304,15 @@ def counted_program(program: torch.export.ExportedProgram, trains: Callable[[str
     output = next(node for node in program.graph.nodes if node.op == "output")
     results = [x for x in output.args[0] if isinstance(x, torch.fx.Node) and x.name in wanted]
 
+    held = {spec.target: value for spec, value in zip(signature.input_specs, values, strict=True)}
+    written = {
+        made: held[spec.target]
+        for made, spec in zip(output.args[0], signature.output_specs, strict=True)
+        if spec.kind.name == "PARAMETER_MUTATION"
+    }
+
     def run() -> object:
-        made = _OnMeta(program.graph_module, results).run(*values, enable_io_processing=False)
+        made = _OnMeta(program.graph_module, results, written).run(*values, enable_io_processing=False)
         return [x for node, x in zip(output.args[0], made, strict=True) if node in results]
 
     with quiet(), warnings.catch_warnings():
@@ -333,15 +340,25 @@ def read_by(results: Sequence[torch.fx.Node]) -> set[torch.fx.Node]:
 
 
 class _OnMeta(torch.fx.Interpreter):
-    """Runs a captured program on "meta", reduced to the operators on which `results` depend."""
+    """Runs a captured program on "meta", reduced to the operators on which `results` depend.
 
-    def __init__(self, module: torch.fx.GraphModule, results: Sequence[torch.fx.Node]) -> None:
+    `written` maps the new value of a weight that the program writes in place to the weight, which still trains.
+    """
+
+    def __init__(
+        self,
+        module: torch.fx.GraphModule,
+        results: Sequence[torch.fx.Node],
+        written: Mapping[torch.fx.Node, object],
+    ) -> None:
         super().__init__(module)
-        self.live = read_by(results)
+        self.live, self.written = read_by(results), written
 
     def run_node(self, n: torch.fx.Node) -> object:
         if n.op in ("call_function", "get_attr") and n not in self.live:
             return None
+        if n in self.written:
+            return self.written[n]
         shape = _said_shape(n)
         if shape is not None and shape not in self.live:
             self.env[shape] = _on_meta(shape.meta["val"])
@@ -359,7 +376,8 @@ class _OnMeta(torch.fx.Interpreter):
             return args[1].to(args[0].dtype).expand_as(args[0]).clone()
         if target is _aten.index_put.default and getattr(args[1][0], "dtype", None) is torch.bool:
             x, (mask, *_), value = args[:3]  # the number of selected rows is unknown, and not needed
-            return torch.where(mask.reshape(*mask.shape, *[1] * (x.dim() - mask.dim())), value, x)
+            wide = mask.reshape(*mask.shape, *[1] * (x.dim() - mask.dim()))
+            return torch.where(wide, value.sum().to(x.dtype), x)
         if target is torch.ops.prims.fft_c2r.default:  # torch has no derivative of it
             return _aten._fft_c2r(args[0], kwargs["dim"], 0, kwargs["last_dim_size"])
         # The results of products may have other strides than during the capture, so a view may fail.

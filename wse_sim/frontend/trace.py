@@ -163,6 +163,11 @@ VIEWS = frozenset(
     ]
 )
 
+# Operators that no kernel computes: views, and operators that only check something.
+NO_WORK = VIEWS | {
+    *("_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range_for_size")
+}
+
 # Operators that use the shape or type of their first argument, not its elements.
 SHAPE_ONLY = frozenset(
     [

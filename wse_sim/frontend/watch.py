@@ -274,6 +274,13 @@ def slot_of(value: object, tracer: PythonKeyTracer | _GraphAppendingTracerEx) ->
     return get_proxy_slot(inner, tracer, None)
 
 
+def is_known(value: torch.Tensor) -> bool:
+    """Return whether a tensor is a constant of the program under capture, so that torch knows its values."""
+    mode = get_proxy_mode()
+    slot = slot_of(value, mode.tracer) if mode is not None else None
+    return slot is not None and slot.constant is not None
+
+
 def _reads(node: torch.fx.Node, given: set[torch.fx.Node]) -> bool:
     """Return whether a node depends on one of the nodes `given` by more than its shape."""
     seen, waiting = {node}, [node]
