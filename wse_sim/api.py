@@ -154,7 +154,8 @@ def compile(  # noqa: A001  (the word of the field)
     def compiler(one: KernelGraph, schedule: str | None = fixed.schedule) -> Plan | Infeasible:
         return chosen.compile(one, system, fixed.replace(schedule=schedule))
 
-    return plan_with(fixed.prices, graph, wafer, compiler, fixed.schedule)
+    samples = -(-batch // (fixed.replicas or 1))
+    return plan_with(fixed.prices, graph, wafer, compiler, fixed.schedule, samples)
 
 
 def plan_of(graph: KernelGraph, options: RunOptions, mode: str | None = None) -> Plan | Infeasible:

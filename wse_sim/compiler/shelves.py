@@ -30,7 +30,6 @@ from wse_sim.compiler.defects import dead_counts, dead_list, usable_bands, usabl
 from wse_sim.compiler.objectives import DELTA_T_WIRE, LATENCY
 from wse_sim.compiler.pins import pinned_size
 from wse_sim.compiler.pricing import geometric
-from wse_sim.compiler.rounds import trains_in_rounds
 from wse_sim.compiler.shelf_kernels import (
     NEVER,
     best_shelves,
@@ -69,7 +68,10 @@ class Stacks:
 
 STACKS = (Stacks((7,), NEVER), Stacks((3,), 150), Stacks((3,), 60))
 """Variants of stacking in narrow columns, the densest first; later ones have fewer parallel streams."""
-LEAST_STACK, WIDTH_STEP = 3, 1.1  # columns of the narrowest stack, and the ratio between the widths of stacks
+LEAST_STACK, WIDTH_STEP = (
+    3,
+    1.05,
+)  # columns of the narrowest stack, and the ratio between the widths of stacks
 WIDEST = (
     1 / 2,
     1 / 16,
@@ -503,14 +505,11 @@ def shelf_placements(sizer: Sizer, objective: str) -> Iterator[tuple[float, list
 def _in_wide_stacks(sizer: Sizer, pace: float) -> Iterator[tuple[float, list[Box]]]:
     """Yield placements in stacks of many widths that are faster than `pace`, that of narrow stacks; none if that wastes
     few cores, or on a wafer with dead cores.
-
-    There are none for programs that train either: all operands of a norm or of a sum have the same number of links there,
-    and a region of few rows has room for few.
     """
     ideal = area_bound_cycles(sizer)
     if ideal is None or pace <= PACKED * ideal:
         return
-    if sizer.wafer.dead_cores or len(sizer.copies) > MOST_STACKED or trains_in_rounds(sizer.graph):
+    if sizer.wafer.dead_cores or len(sizer.copies) > MOST_STACKED:
         return
     for fraction in WIDEST:
         most = int(fraction * sizer.wafer.program_cols)

@@ -107,14 +107,9 @@ def _held_bytes(graph: KernelGraph, holder: Holder, bundles: int) -> int:
 def with_room(graph: KernelGraph, wafer: Wafer, samples: int = 0) -> KernelGraph:
     """Return a laid training graph whose prices count at least the bundles of :func:`fewest_bundles`.
 
-    With `samples`, regions have room for as many in flight, instead of those of alternating passes. Cores of attention have
-    the same keys and queries, so their bytes do not follow from those of a sample; it has all its bands: the more bands,
-    the fewer tokens of each head does a core have.
+    With `samples`, regions have room for as many in flight, instead of those of alternating passes.
     """
-    least, most = fewest_bundles(graph, wafer), trained_bundles(graph)
-    for kernel in graph.kernels if samples else ():
-        if kernel.phase is Phase.FORWARD and kernel.family == "attention":
-            least |= {name: most[name] for name in (*kernel.inputs, *kernel.outputs)}
+    least = fewest_bundles(graph, wafer)
     forward = {kernel.name: kernel for kernel in graph.kernels if kernel.phase is Phase.FORWARD}
 
     def changed(kernel: Kernel) -> Kernel:
@@ -136,15 +131,15 @@ def with_room(graph: KernelGraph, wafer: Wafer, samples: int = 0) -> KernelGraph
 
 
 def _stored_bytes(kernel: Kernel, graph: KernelGraph, wafer: Wafer) -> int:
-    """Return the bytes of a sample in flight that the planner spreads over a region: those of compute cores alone for
-    elementwise work, none for kinds whose prices count them core by core."""
+    """Return the bytes of the graph's samples in flight that the planner spreads over a region: those of compute cores alone
+    for elementwise work, none for kinds whose prices count them core by core."""
     if kernel.family in ("attention", "norm"):
         return 0
     if not is_pointwise(kernel.family) or kernel.phase is not Phase.FORWARD:
         return kernel.saved_bytes
     result = graph.tensors[kernel.outputs[0]]
     vectors = len(kernel.inputs) + (2 if has_work(kernel.family) else len(operators_of(kernel)))
-    return ceil(2 * vectors * result.elements / graph.samples / wafer.pipeline_efficiency)
+    return ceil(2 * vectors * result.elements / wafer.pipeline_efficiency)
 
 
 def check_room(graph: KernelGraph, wafer: Wafer, bundles: Mapping[str, int]) -> None:
