@@ -134,7 +134,7 @@ def with_bundles(plan: PipelinedPlan, regions: Sequence[TrainedKind]) -> Pipelin
     bundles = {tensor: count for region in regions for tensor, count in region.bundles.items()}
     counts = {name: bundles.get(name, 1) for name in plan.graph.tensors}
     kernels = tuple(
-        dataclasses.replace(one, attrs=frozen({**one.attrs, "held_samples": 0}))
+        dataclasses.replace(one, attrs=frozen({**one.attrs, "held_samples": 0, "kept_bytes": 0}))
         if one.attrs.get("held_samples", 0)
         else one
         for one in plan.graph.kernels
