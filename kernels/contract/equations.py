@@ -281,7 +281,9 @@ def pointwise(
             compute=compute,
             special=odd,
             startup=startup,
-            stalled_input=np.where(is_possible(count) & has_room(n, bundles, wafer), late, np.inf),
+            stalled_input=np.where(
+                np.logical_and(is_possible(count), has_room(n, bundles, wafer)), late, np.inf
+            ),
             fabric=0.0 * n if on_links else edge_wait(elements * inputs, busy, tiling, dtype, wafer),
             idle=fill_cycles(tiling.rows, tiling.cols, wafer) if tiling.mapping == "stationary" else 0.0 * n,
         )

@@ -40,7 +40,7 @@ from wse_sim.whole.trained.round_sizes import round_sizes
 from wse_sim.whole.trained.rounds import in_program_rounds, with_links_of_regions
 
 Compiler = Callable[..., Plan | Infeasible]
-"""Makes the plan of a graph, with the user's schedule or, as a second argument, another one."""
+"""Makes the plan of a graph, with the user's schedule and recomputation or, as further arguments, others."""
 ALTERNATING = "1f1b"
 FEW_STAGES = 100
 """Stages up to which a plan for alternating passes competes with one for rounds; for more stages each takes seconds."""
@@ -195,8 +195,11 @@ def _scheduled(
         found = compiler(with_chosen_streams(graph, wafer), schedule or ALTERNATING)
         return found if isinstance(found, Infeasible) else with_links_of_regions(expect(found, PipelinedPlan))
     plan: PipelinedPlan | None = None
-    for size in round_sizes(graph, wafer, samples)[:1]:
-        plan, _ = _in_rounds(compiler(with_chosen_streams(with_room(graph, wafer, size), wafer), None))
+    for size in round_sizes(graph, wafer, samples):
+        roomy = with_chosen_streams(with_room(graph, wafer, size), wafer)
+        plan, _ = _in_rounds(compiler(roomy, None, "none"))  # no program runs a forward pass again
+        if plan is not None:
+            break
     if plan is None or len(plan.stages) <= FEW_STAGES:
         found = compiler(with_chosen_streams(with_room(graph, wafer), wafer), ALTERNATING)
         turned, why = _in_rounds(found)
