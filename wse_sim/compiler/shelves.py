@@ -30,6 +30,7 @@ from wse_sim.compiler.defects import dead_counts, dead_list, usable_bands, usabl
 from wse_sim.compiler.objectives import DELTA_T_WIRE, LATENCY
 from wse_sim.compiler.pins import pinned_size
 from wse_sim.compiler.pricing import geometric
+from wse_sim.compiler.rounds import trains_in_rounds
 from wse_sim.compiler.shelf_kernels import (
     NEVER,
     best_shelves,
@@ -68,10 +69,8 @@ class Stacks:
 
 STACKS = (Stacks((7,), NEVER), Stacks((3,), 150), Stacks((3,), 60))
 """Variants of stacking in narrow columns, the densest first; later ones have fewer parallel streams."""
-LEAST_STACK, WIDTH_STEP = (
-    3,
-    1.05,
-)  # columns of the narrowest stack, and the ratio between the widths of stacks
+LEAST_STACK, WIDTH_STEP = 3, 1.1  # columns of the narrowest stack, and the ratio between the widths of stacks
+TRAINED_STEP = 1.05  # the same for programs that train, whose exact numbers of links suit fewer widths
 WIDEST = (
     1 / 2,
     1 / 16,
@@ -511,9 +510,10 @@ def _in_wide_stacks(sizer: Sizer, pace: float) -> Iterator[tuple[float, list[Box
         return
     if sizer.wafer.dead_cores or len(sizer.copies) > MOST_STACKED:
         return
+    step = TRAINED_STEP if trains_in_rounds(sizer.graph) else WIDTH_STEP
     for fraction in WIDEST:
         most = int(fraction * sizer.wafer.program_cols)
-        widths = tuple(cols for cols in geometric(max(1, most), WIDTH_STEP).tolist() if cols >= LEAST_STACK)
+        widths = tuple(cols for cols in geometric(max(1, most), step).tolist() if cols >= LEAST_STACK)
         found = place_shelves(sizer, None, Stacks(widths, NEVER)) if len(widths) > 1 else None
         if found is not None and found[0] < pace:
             yield found

@@ -42,8 +42,8 @@ def plain_priced(graph: KernelGraph) -> frozenset[str]:
 
 
 def as_links_see(graph: KernelGraph) -> KernelGraph:
-    """Return the graph in which kernels with plain prices, and those of the host, limit no links."""
-    plain = plain_priced(graph).union(kernel.name for kernel in looked_up(graph))
+    """Return the graph in which kernels with plain prices, and in training those of the host, limit no links."""
+    plain = plain_priced(graph).union(kernel.name for kernel in looked_up(graph) if graph.training)
     if not plain:
         return graph
     kernels = (
