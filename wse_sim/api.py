@@ -151,10 +151,13 @@ def compile(  # noqa: A001  (the word of the field)
         return chosen.compile(graph, system, fixed)
     from wse_sim.whole.prices import plan_with
 
-    def compiler(one: KernelGraph, schedule: str | None = fixed.schedule) -> Plan | Infeasible:
-        return chosen.compile(one, system, fixed.replace(schedule=schedule))
+    def compiler(
+        one: KernelGraph, schedule: str | None = fixed.schedule, recompute: str | None = fixed.recompute
+    ) -> Plan | Infeasible:
+        return chosen.compile(one, system, fixed.replace(schedule=schedule, recompute=recompute))
 
-    return plan_with(fixed.prices, graph, wafer, compiler, fixed.schedule)
+    samples = -(-batch // (fixed.replicas or 1))
+    return plan_with(fixed.prices, graph, wafer, compiler, fixed.schedule, samples)
 
 
 def plan_of(graph: KernelGraph, options: RunOptions, mode: str | None = None) -> Plan | Infeasible:

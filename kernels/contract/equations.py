@@ -239,6 +239,12 @@ def largest_of(elements: Size, count: int, bundles: Bundles | None) -> Size:
     return elements // bundles.of_token * -(-bundles.of_token // count)
 
 
+def has_room(elements: Size, bundles: Bundles | None, wafer: Wafer) -> Size:
+    """Return whether a core with `elements` of a sample has room for the samples in flight; vectors start every four."""
+    kept = 0 if bundles is None else bundles.kept
+    return kept * 4 * ceil_div(elements, 4) <= wafer.sram_bytes
+
+
 def pointwise(
     elements: Size,
     tiling: Tiling,
@@ -290,7 +296,9 @@ def pointwise(
             compute=compute,
             special=odd,
             startup=startup,
-            stalled_input=np.where(is_possible(count), late, np.inf),
+            stalled_input=np.where(
+                np.logical_and(is_possible(count), has_room(n, bundles, wafer)), late, np.inf
+            ),
             fabric=0.0 * n if on_links else edge_wait(elements * inputs, busy, tiling, dtype, wafer),
             idle=fill_cycles(tiling.rows, tiling.cols, wafer) if tiling.mapping == "stationary" else 0.0 * n,
         )

@@ -199,7 +199,8 @@ class Attributes:
 class Bundles(NamedTuple):
     """Parallel streams of a tensor: `least` to `most`, of tokens of `of_token` words; each has a part of every
     token. `unit` words stay together in a stream and on a core. `streams`: tensors that share a link, if there are more of
-    them than operands. `stores`: rows of the cores of a stream that store an operand which comes early."""
+    them than operands. `stores`: rows of the cores of a stream that store an operand which comes early. `kept`: in training, bytes
+    of SRAM for each element of a core, of samples in flight."""
 
     most: int
     of_token: int
@@ -207,6 +208,7 @@ class Bundles(NamedTuple):
     unit: int = 1
     streams: int = 0
     stores: int = 0
+    kept: int = 0
 
 
 def spaced(counts: Sequence[int], dense: int = 16, step: float = 1.125) -> list[int]:
@@ -230,6 +232,9 @@ class WordAttributes(Attributes):
     in_words: bool = attribute(False, "each core receives and sends whole words")
     token_words: int = attribute(0, "words of a token, divided among its parallel streams; 0: not given")
     unit_words: int = attribute(1, "words of a token that stay together on a core")
+    kept_bytes: int = attribute(
+        0, "in training, bytes of SRAM for each element of a core, which samples in flight need; 0: not given"
+    )
 
     @property
     def bundles(self) -> Bundles | None:
@@ -237,7 +242,7 @@ class WordAttributes(Attributes):
         if not self.in_words:
             return None
         most = self.most_bundles if self.token_words else 1
-        return Bundles(most, self.token_words, self.least_bundles, self.unit_words)
+        return Bundles(most, self.token_words, self.least_bundles, self.unit_words, kept=self.kept_bytes)
 
     @property
     def gradient_bundles(self) -> Bundles | None:

@@ -460,7 +460,9 @@ def whole_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, dtype: st
     for lane in lanes_for(int(dims["cols"]), min(said.most_bundles, MOST_LANES)):
         passes = lane_costs(dims, tiling.rows, lane, wafer, dtype, attrs)
         fixed, each = lane_bytes(dims, tiling.rows, lane, wafer, attrs)
-        has_room = fixed + said.held_samples * each + wafer.kernel_code_bytes <= wafer.sram_usable_bytes
+        has_room = (
+            fixed + max(1, said.held_samples) * each + wafer.kernel_code_bytes <= wafer.sram_usable_bytes
+        )
         is_possible = (tiling.cols >= lane) & (tiling.rows >= lane) & (lane >= said.least_bundles) & has_room
         total = np.where(is_possible, sum(one.total for one in passes.values()), np.inf)
         found = found.replaced(total < least, passes[phase])

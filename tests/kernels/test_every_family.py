@@ -177,6 +177,7 @@ READ_BY_PLANS = {
     "passes_on",
     "token_words",
     "unit_words",
+    "kept_bytes",
     "eps",
 }
 

@@ -70,6 +70,7 @@ class Stacks:
 STACKS = (Stacks((7,), NEVER), Stacks((3,), 150), Stacks((3,), 60))
 """Variants of stacking in narrow columns, the densest first; later ones have fewer parallel streams."""
 LEAST_STACK, WIDTH_STEP = 3, 1.1  # columns of the narrowest stack, and the ratio between the widths of stacks
+TRAINED_STEP = 1.05  # the same for programs that train, whose exact numbers of links suit fewer widths
 WIDEST = (
     1 / 2,
     1 / 16,
@@ -503,18 +504,16 @@ def shelf_placements(sizer: Sizer, objective: str) -> Iterator[tuple[float, list
 def _in_wide_stacks(sizer: Sizer, pace: float) -> Iterator[tuple[float, list[Box]]]:
     """Yield placements in stacks of many widths that are faster than `pace`, that of narrow stacks; none if that wastes
     few cores, or on a wafer with dead cores.
-
-    There are none for programs that train either: all operands of a norm or of a sum have the same number of links there,
-    and a region of few rows has room for few.
     """
     ideal = area_bound_cycles(sizer)
     if ideal is None or pace <= PACKED * ideal:
         return
-    if sizer.wafer.dead_cores or len(sizer.copies) > MOST_STACKED or trains_in_rounds(sizer.graph):
+    if sizer.wafer.dead_cores or len(sizer.copies) > MOST_STACKED:
         return
+    step = TRAINED_STEP if trains_in_rounds(sizer.graph) else WIDTH_STEP
     for fraction in WIDEST:
         most = int(fraction * sizer.wafer.program_cols)
-        widths = tuple(cols for cols in geometric(max(1, most), WIDTH_STEP).tolist() if cols >= LEAST_STACK)
+        widths = tuple(cols for cols in geometric(max(1, most), step).tolist() if cols >= LEAST_STACK)
         found = place_shelves(sizer, None, Stacks(widths, NEVER)) if len(widths) > 1 else None
         if found is not None and found[0] < pace:
             yield found

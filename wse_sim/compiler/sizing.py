@@ -519,6 +519,17 @@ class Sizer:
             found.fill,
         )
 
+    def least_by_width(self, group: Group, pace_cycles: float) -> FloatArray:
+        """Return the fewest compute cores (w,) with which a stage keeps the pace on each of many numbers of compute columns;
+        infinite if it cannot. The stage may have other prices than those of the sizer."""
+        most = max(1, int(self.wafer.program_cols * self.wafer.pipeline_efficiency))
+        rows, cols = geometric(self.wafer.program_rows), geometric(most, 1.02)
+        prices, cores = self.shape_prices(group, Shapes.grid(rows, cols)), np.outer(rows, cols).ravel()
+        held = prices.memory + self.held_bytes(group) / (cores * self.spread)
+        keeps = (held <= self.wafer.sram_usable_bytes) & (self.times(prices) <= pace_cycles)
+        area: FloatArray = np.where(keeps, 1.0 * cores, np.inf).reshape(rows.size, cols.size).min(axis=0)
+        return area
+
     def least_cores(self, pace_cycles: float) -> NDArray[np.float64] | None:
         """Return the fewest compute cores (groups,) with which each stage keeps the pace; None if a stage
         cannot.

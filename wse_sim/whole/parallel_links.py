@@ -18,6 +18,7 @@ from types import MappingProxyType
 from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.kernels.blocks.word_rows import is_light
 from wse_sim.kernels.contract.equations import ceil_div
+from wse_sim.whole.host_part import looked_up
 from wse_sim.whole.regions.contract import (
     IMAGES,
     PAIR,
@@ -51,8 +52,8 @@ def plain_priced(graph: KernelGraph) -> frozenset[str]:
 
 
 def as_links_see(graph: KernelGraph) -> KernelGraph:
-    """Return the graph in which kernels with plain prices limit no links."""
-    plain = plain_priced(graph)
+    """Return the graph in which kernels with plain prices, and in training those of the host, limit no links."""
+    plain = plain_priced(graph).union(kernel.name for kernel in looked_up(graph) if graph.training)
     if not plain:
         return graph
     kernels = (

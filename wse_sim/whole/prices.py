@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from dataclasses import dataclass
 
 from wse_sim.compiler.plan import Infeasible, Plan
@@ -36,13 +35,15 @@ from wse_sim.whole.regions import KINDS
 from wse_sim.whole.room import with_room
 from wse_sim.whole.trained.coverage import check_any
 from wse_sim.whole.trained.kinds import TRAINED
+from wse_sim.whole.trained.link_choice import with_chosen_streams
+from wse_sim.whole.trained.round_sizes import round_sizes
 from wse_sim.whole.trained.rounds import in_program_rounds, with_links_of_regions
 
 Compiler = Callable[..., Plan | Infeasible]
-"""Makes the plan of a graph, with the user's schedule or, as a second argument, another one."""
+"""Makes the plan of a graph, with the user's schedule and recomputation or, as further arguments, others."""
 ALTERNATING = "1f1b"
-MORE_SAMPLES = 4
-"""Times as many samples in flight for which regions have room in the next plan that is tried."""
+FEW_STAGES = 100
+"""Stages up to which a plan for alternating passes competes with one for rounds; for more stages each takes seconds."""
 AUTO, COMPOSED, PLAIN = "auto", "composed", "plain"
 
 
@@ -112,11 +113,16 @@ def composed_graph(graph: KernelGraph, too_large: Collection[str] = ()) -> Compo
 
 
 def plan_with(
-    prices: str, graph: KernelGraph, wafer: Wafer, compiler: Compiler, schedule: str | None = None
+    prices: str,
+    graph: KernelGraph,
+    wafer: Wafer,
+    compiler: Compiler,
+    schedule: str | None = None,
+    samples: int = 1,
 ) -> Plan | Infeasible:
     """Compile a pipelined plan with the requested prices.
 
-    `compiler` makes the plan of a graph on `wafer`. A network that trains with composed prices has the schedule of
+    `compiler` makes the plan of a graph on `wafer`, for at most `samples` samples per replica. A network that trains with composed prices has the schedule of
     its program, unless the user states a `schedule`.
 
     Raises
@@ -129,7 +135,7 @@ def plan_with(
             check_any(with_programs(graph))
         except ModelError:  # the simulation states it
             return compiler(graph)
-        return _scheduled(graph, wafer, compiler, schedule)
+        return _scheduled(graph, wafer, compiler, schedule, samples)
     if prices == PLAIN:
         return _noted(compiler(graph), _plain_note("prices=plain is set"))
     try:
@@ -137,9 +143,9 @@ def plan_with(
             check_wafer(wafer)
             check_any(with_programs(_by_sgd(priced_graph(graph))))
         composed = composed_graph(graph)
-        found = _scheduled(composed.graph, wafer, compiler, schedule)
+        found = _scheduled(composed.graph, wafer, compiler, schedule, samples)
         if prices == COMPOSED and isinstance(found, Infeasible):
-            composed, found = _without_large(graph, composed, found, wafer, compiler, schedule)
+            composed, found = _without_large(graph, composed, found, (wafer, compiler, schedule, samples))
     except WseError as told:
         if prices == COMPOSED:
             raise ModelError(
@@ -157,18 +163,16 @@ def _without_large(
     graph: KernelGraph,
     composed: ComposedGraph,
     found: Infeasible,
-    wafer: Wafer,
-    compiler: Compiler,
-    schedule: str | None,
+    how: tuple[Wafer, Compiler, str | None, int],
 ) -> tuple[ComposedGraph, Plan | Infeasible]:
     """Plan a graph that does not fit once more, with plain prices for the kernels whose programs are too large for a core
     on all regions."""
-    sizer = sizer_for(composed.graph, wafer)
+    sizer = sizer_for(composed.graph, how[0])
     too_large = {group.forward.name for group, _ in sizer.too_large()} - {*composed.plain}
     if found.unit != "bytes" or not too_large:
         return composed, found
     composed = composed_graph(graph, too_large)
-    return composed, _scheduled(composed.graph, wafer, compiler, schedule)
+    return composed, _scheduled(composed.graph, *how)
 
 
 def _reason(told: WseError) -> str:
@@ -177,38 +181,34 @@ def _reason(told: WseError) -> str:
 
 
 def _scheduled(
-    graph: KernelGraph, wafer: Wafer, compiler: Compiler, schedule: str | None
+    graph: KernelGraph, wafer: Wafer, compiler: Compiler, schedule: str | None, samples: int
 ) -> Plan | Infeasible:
     """Plan a laid graph; in training with the rounds of the network's program and a note, unless the user states a
     `schedule`.
 
-    Of the plan for alternating passes and plans for rounds, with regions for more and more samples in flight, the one that
-    is fastest in rounds is taken.
+    Regions for rounds have room for as many samples as the area bound suggests (:func:`round_sizes`). If such a plan has no
+    program, or has few stages, one for alternating passes in rounds of what its cores can store is made too.
     """
-    if not graph.training or schedule is not None:
+    if not graph.training:
         return settled(graph, compiler)
-    if plain_priced(graph):  # no program of the complete model, so no rounds of it
-        found = compiler(graph, ALTERNATING)
+    if schedule is not None or plain_priced(graph):  # or no program of the complete model, so no rounds of it
+        found = compiler(with_chosen_streams(graph, wafer), schedule or ALTERNATING)
         return found if isinstance(found, Infeasible) else with_links_of_regions(expect(found, PipelinedPlan))
-    found = compiler(with_room(graph, wafer), ALTERNATING)
-    if isinstance(found, Infeasible):
-        return found
-    try:
-        plan = in_program_rounds(expect(found, PipelinedPlan))
-    except ModelError as told:
-        why = f"the programs of the fabric, which train in rounds, do not fit this plan ({_reason(told)})"
-        linked = with_links_of_regions(expect(found, PipelinedPlan))
-        return _noted(linked, f"schedule: forward and backward passes alternate, because {why}")
-    samples = 1
-    while True:
-        tried = _for_rounds(compiler(with_room(graph, wafer, samples), None))
-        if tried is not None and step_cycles(tried) < step_cycles(plan):
-            plan = tried
-        elif samples > 1:
+    plan: PipelinedPlan | None = None
+    for size in round_sizes(graph, wafer, samples):
+        roomy = with_chosen_streams(with_room(graph, wafer, size), wafer)
+        plan, _ = _in_rounds(compiler(roomy, None, "none"))  # no program runs a forward pass again
+        if plan is not None:
             break
-        samples = MORE_SAMPLES * max(samples, plan.round_samples)
-        if samples > plan.batch / plan.replicas:
-            break
+    if plan is None or len(plan.stages) <= FEW_STAGES:
+        found = compiler(with_chosen_streams(with_room(graph, wafer), wafer), ALTERNATING)
+        turned, why = _in_rounds(found)
+        if isinstance(found, PipelinedPlan) and plan is turned is None:
+            linked = with_links_of_regions(found)
+            return _noted(linked, f"schedule: forward and backward passes alternate, because {why}")
+        plan = min((one for one in (plan, turned) if one is not None), key=step_cycles, default=None)
+        if plan is None:
+            return found
     note = (
         f"schedule: rounds of {plan.round_samples} of {plan.batch} samples, all forward passes before the backward passes, as the programs "
         "of the fabric train; schedule=1f1b would alternate them"
@@ -216,12 +216,17 @@ def _scheduled(
     return _noted(plan, note)
 
 
-def _for_rounds(found: Plan | Infeasible) -> PipelinedPlan | None:
-    """Return a plan in the rounds of its program; None if there is none."""
-    if not isinstance(found, Infeasible):
-        with suppress(ModelError):
-            return in_program_rounds(expect(found, PipelinedPlan))
-    return None
+def _in_rounds(found: Plan | Infeasible) -> tuple[PipelinedPlan | None, str]:
+    """Return a plan in the rounds of its program; without one None, and the reason if there is a plan."""
+    if isinstance(found, Infeasible):
+        return None, ""
+    try:
+        return in_program_rounds(expect(found, PipelinedPlan)), ""
+    except ModelError as told:
+        return (
+            None,
+            f"the programs of the fabric, which train in rounds, do not fit this plan ({_reason(told)})",
+        )
 
 
 def _plain_note(why: str) -> str:

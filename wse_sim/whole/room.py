@@ -30,7 +30,10 @@ from wse_sim.whole.regions.contract import has_work, is_pointwise, token_words
 from wse_sim.whole.regions.fused_work import items_of
 from wse_sim.whole.regions.pointwise_place import depth_of, operators_of
 
-WORD_BYTES = 4
+WORD_BYTES, FP16_BYTES = 4, 2
+WORK_VECTORS = 2  # of a sample of elementwise work with tables: x and y
+HELD_FRACTION = 0.7
+"""Fraction of a core's memory for samples in flight; the rest is for weights, instructions and passing data."""
 SUM, STORE, RESIDUAL = (
     "adds its gradients",
     "holds it for elementwise work",
@@ -107,14 +110,9 @@ def _held_bytes(graph: KernelGraph, holder: Holder, bundles: int) -> int:
 def with_room(graph: KernelGraph, wafer: Wafer, samples: int = 0) -> KernelGraph:
     """Return a laid training graph whose prices count at least the bundles of :func:`fewest_bundles`.
 
-    With `samples`, regions have room for as many in flight, instead of those of alternating passes. Cores of attention have
-    the same keys and queries, so their bytes do not follow from those of a sample; it has all its bands: the more bands,
-    the fewer tokens of each head does a core have.
+    With `samples`, regions have room for as many in flight, instead of those of alternating passes.
     """
-    least, most = fewest_bundles(graph, wafer), trained_bundles(graph)
-    for kernel in graph.kernels if samples else ():
-        if kernel.phase is Phase.FORWARD and kernel.family == "attention":
-            least |= {name: most[name] for name in (*kernel.inputs, *kernel.outputs)}
+    least = fewest_bundles(graph, wafer)
     forward = {kernel.name: kernel for kernel in graph.kernels if kernel.phase is Phase.FORWARD}
 
     def changed(kernel: Kernel) -> Kernel:
@@ -128,23 +126,19 @@ def with_room(graph: KernelGraph, wafer: Wafer, samples: int = 0) -> KernelGraph
             stated = {"least_bundles": result}
         else:
             return kernel
+        if is_pointwise(kernel.family):
+            stated["kept_bytes"] = ceil(samples * FP16_BYTES * _vectors(owner) / HELD_FRACTION)
+        # Prices of these kinds count the bytes in flight core by core.
+        saved = 0 if samples and kernel.family in ("attention", "norm") else kernel.saved_bytes
         attrs = {**kernel.attrs, **stated, "held_samples": samples}
-        saved = _stored_bytes(kernel, graph, wafer) if samples else kernel.saved_bytes
         return dataclasses.replace(kernel, attrs=frozen(attrs), saved_bytes=saved)
 
     return dataclasses.replace(graph, kernels=tuple(map(changed, graph.kernels)))
 
 
-def _stored_bytes(kernel: Kernel, graph: KernelGraph, wafer: Wafer) -> int:
-    """Return the bytes of a sample in flight that the planner spreads over a region: those of compute cores alone for
-    elementwise work, none for kinds whose prices count them core by core."""
-    if kernel.family in ("attention", "norm"):
-        return 0
-    if not is_pointwise(kernel.family) or kernel.phase is not Phase.FORWARD:
-        return kernel.saved_bytes
-    result = graph.tensors[kernel.outputs[0]]
-    vectors = len(kernel.inputs) + (2 if has_work(kernel.family) else len(operators_of(kernel)))
-    return ceil(2 * vectors * result.elements / graph.samples / wafer.pipeline_efficiency)
+def _vectors(kernel: Kernel) -> int:
+    """Return the vectors that elementwise work keeps of a sample: operands, and a value or a slope of each operator."""
+    return WORK_VECTORS if has_work(kernel.family) else len(kernel.inputs) + len(operators_of(kernel))
 
 
 def check_room(graph: KernelGraph, wafer: Wafer, bundles: Mapping[str, int]) -> None:

@@ -54,7 +54,9 @@ SOFTMAX = softmax_vectors("scores")
 GRADIENT_SHAPES = {"y": Shape(MATRIX, "fp16"), "g": Shape(MATRIX), "statistic": Shape(ROW)}
 GRADIENT = gradient_vectors("y", "g")
 LEAST_ROWS = 2  # of one band
-SLOT_ELEMENTS, BUFFERS = 4, 10
+SLOT_ELEMENTS, BUFFERS = 4, 9
+AHEAD = 2
+"""Slots by which the gradient of a sample's results precedes its queries: one gradient is used, the next one arrives."""
 
 
 def pair_tile(tokens: int, tiling: Tiling, attrs: Attrs) -> tuple[Size, Size]:
@@ -110,14 +112,15 @@ def collected_bytes(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Attrs) ->
     before buffers that start in their bank, and those that each sample in flight adds.
 
     In process are fp32 scores, a number per query and head, the causal mask, sums of results, of keys and of values, and
-    fp16 gradients of scores. In flight are fp16 queries, keys, values, gradients of results and weights.
+    fp16 gradients of scores and of results. In flight are fp16 queries, keys, values and weights; gradients of results take the
+    slots of queries that are done with, and :data:`AHEAD` more.
     """
     heads, per_query, per_key = dims["heads"], dims["heads"] * dims["d"] * t, dims["heads"] * dims["d"] * n
     scores = heads * t * n
     wide = scores * (1 + AttentionAttributes.of(attrs).causal) + heads * t + per_query + 2 * per_key
-    held = [slot_elements(size) for size in (per_query, per_query, 2 * per_key, scores)]
+    held = [slot_elements(size) for size in (per_query, 2 * per_key, scores)]
     gaps = BUFFERS * 2 * (wafer.sram_banks + 1)
-    return 4 * wide + 2 * scores + gaps, 2 * sum(held)
+    return 4 * wide + 2 * (scores + AHEAD * held[0]) + gaps, 2 * sum(held)
 
 
 def slot_elements(size: Size) -> Size:

@@ -44,6 +44,7 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.line_stages import Lines, RowLayout, Shape, Sharing, Vector
 from wse_sim.kernels.families.attention.cost import special_cycles
 from wse_sim.kernels.families.attention.pairs import (
+    AHEAD,
     GRADIENT,
     GRADIENT_SHAPES,
     SHAPES,
@@ -174,19 +175,15 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
         cells = (self.rows, self.columns)
         a, n, s = self.query_elements, self.key_elements, self.pairs
 
-        def held(name: str, size: int, bank: int) -> Slotted:
-            length = slots * Slotted.pitch(size)
+        def held(name: str, size: int, bank: int, more: int = 0) -> Slotted:
+            length = (slots + more) * Slotted.pitch(size)
             return Slotted(b.buffer(f"{self.name}.{name}", length, "fp16", cells, bank=bank), size)
 
         def numbers(name: str, size: int, bank: int) -> Buffer:
             return b.buffer(f"{self.name}.{name}", size, "fp32", cells, bank=bank)
 
-        self.q, self.do, self.kv, self.p = (
-            held("q", a, 0),
-            held("do", a, 0),
-            held("kv", 2 * n, 2),
-            held("p", s, 2),
-        )
+        # The gradient of sample i has the slot in which the queries of sample i - AHEAD were.
+        self.q, self.kv, self.p = held("q", a, 0, AHEAD), held("kv", 2 * n, 2), held("p", s, 2)
         self.scores, self.statistic = (
             numbers("scores", s, 0),
             numbers("statistic", self.heads * self.queries, 2),
@@ -337,13 +334,14 @@ class _Writer:
         at, t, n = self.region, role.queries, role.keys
         pairs = at.heads * t * n
         scores, mask = part_of(at.scores, pairs), part_of(at.mask, pairs)
-        q, kv = (turn.of(replace(one, size=size * at.features)) for one, size in ((at.q, t), (at.kv, 2 * n)))
+        q = replace(turn, first=turn.first + AHEAD).of(replace(at.q, size=t * at.features))
+        kv = turn.of(replace(at.kv, size=2 * n * at.features))
         weights, out = turn.of(replace(at.p, size=pairs)), part_of(at.out, t * at.features)
         return PairBuffers(t, n, q, kv, scores, weights, mask, out)
 
     def _gradient(self, role: _Role, turn: Turn) -> Slotted:
-        """Return the buffer for the gradient of a sample's results."""
-        return turn.of(replace(self.region.do, size=role.queries * self.region.features))
+        """Return the buffer for the gradient of a sample's results: the queries that were there are done with."""
+        return turn.of(replace(self.region.q, size=role.queries * self.region.features))
 
     def _all(self, core: CoreClass, one: Callable[[Turn], None]) -> None:
         """Write one pass of a round: `one` for every sample."""

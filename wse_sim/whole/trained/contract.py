@@ -32,10 +32,6 @@ from wse_sim.hardware import Wafer
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import Floats, PlacedKernel
 
-HELD_FRACTION = 0.7
-"""Fraction of a core's memory for samples in flight; the rest is for weights, instructions and passing data.
-"""
-
 
 @dataclass(frozen=True)
 class Batch:

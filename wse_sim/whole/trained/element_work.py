@@ -16,11 +16,9 @@ from wse_sim.kernels.contract.element_work import WITH_TABLES, WITH_X, Held
 from wse_sim.whole.regions.contract import Floats
 from wse_sim.whole.regions.element_work import WorkPlace
 from wse_sim.whole.regions.pointwise_place import PointwisePlace
-from wse_sim.whole.trained.contract import HELD_FRACTION
+from wse_sim.whole.room import HELD_FRACTION, WORK_VECTORS
 from wse_sim.whole.trained.pointwise import FP16, TrainedPointwise
 from wse_sim.whole.trained.rows import Slots
-
-VECTORS = 2  # of a sample: x and y
 
 
 class TrainedWork(WorkPlace, TrainedPointwise):
@@ -73,4 +71,4 @@ class TrainedWork(WorkPlace, TrainedPointwise):
         size = self.wafer.sram_bytes
         rest = len(self.kernel.parameters) + len(self.work.scratch)
         fixed = FP16 * self._pitch * rest + self.wafer.kernel_code_bytes
-        return int(min(HELD_FRACTION * size, size - fixed) // (VECTORS * FP16 * self._pitch))
+        return int(min(HELD_FRACTION * size, size - fixed) // (WORK_VECTORS * FP16 * self._pitch))

@@ -28,7 +28,8 @@ from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, IntArray, part_of
 from wse_sim.whole.regions.shared_color import advance_of, deal, route_senders, route_takers
-from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, Floats
+from wse_sim.whole.room import HELD_FRACTION
+from wse_sim.whole.trained.contract import Batch, Floats
 from wse_sim.whole.trained.loss_row import LossBuffers, loss_buffers, one_hot, write_loss
 
 FP16_BYTES = 2

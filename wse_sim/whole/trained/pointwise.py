@@ -37,7 +37,8 @@ from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Floats, bundle_elements, refused
 from wse_sim.whole.regions.pointwise_place import PointwisePlace, Taken, operators_of
 from wse_sim.whole.regions.shared_color import advance_of, receive_all, route_senders
-from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, TrainedKind, TrainedPorts
+from wse_sim.whole.room import HELD_FRACTION
+from wse_sim.whole.trained.contract import Batch, TrainedKind, TrainedPorts
 from wse_sim.whole.trained.rows import Slots
 
 BINARY = ("add", "sub", "mul")

@@ -40,7 +40,8 @@ from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Floats, Inlet
 from wse_sim.whole.regions.pooling import LEAST, PoolingPlace
 from wse_sim.whole.regions.shared_color import advance_of, deal, receive_all, route_senders, route_takers
-from wse_sim.whole.trained.contract import HELD_FRACTION, Batch, TrainedKind, TrainedPorts
+from wse_sim.whole.room import HELD_FRACTION
+from wse_sim.whole.trained.contract import Batch, TrainedKind, TrainedPorts
 from wse_sim.whole.trained.rows import in_turn
 from wse_sim.whole.trained.slots import Slotted
 

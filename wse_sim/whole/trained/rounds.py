@@ -15,22 +15,21 @@ from wse_sim.compiler.plan import Stage
 from wse_sim.compiler.streams import plain_name
 from wse_sim.errors import ModelError
 from wse_sim.fabric.format.config import FabricConfig
-from wse_sim.graph import Kernel
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.modes.pipelined.loss import loss_cores, loss_rows, with_loss, without_loss
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.repricing import reprice
 from wse_sim.whole.bundles import split
 from wse_sim.whole.coverage import forward_kernel
-from wse_sim.whole.lower import BACKWARD
+from wse_sim.whole.lower import without_program
 from wse_sim.whole.network import leaving_of
-from wse_sim.whole.parallel_links import TRAINED_AS_ONE, plain_priced
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import divisor
 from wse_sim.whole.room import check_room
 from wse_sim.whole.stream_routes import Cycles, Ends, with_ways
 from wse_sim.whole.trained.contract import TrainedKind
 from wse_sim.whole.trained.kinds import TRAINED, trained_region_of
+from wse_sim.whole.trained.link_choice import graph_with
 from wse_sim.whole.trained.loss import LossPlace, core_counts
 
 
@@ -133,30 +132,17 @@ def _travel(plan: PipelinedPlan, start: Cell, end: Cell) -> float:
 def with_bundles(plan: PipelinedPlan, regions: Sequence[TrainedKind]) -> PipelinedPlan:
     """Return the plan with as many links of every stream as its tensor has bundles, and prices that count these."""
     bundles = {tensor: count for region in regions for tensor, count in region.bundles.items()}
-    plain = plain_priced(plan.graph)
-
-    def changed(kernel: Kernel) -> Kernel:
-        if {kernel.name, kernel.forward} & plain:
-            return kernel
-        layer = plan.graph.kernel(kernel.forward) if kernel.phase in BACKWARD else kernel
-        if layer.family == kernel.family and kernel.family in TRAINED_AS_ONE:
-            given = bundles.get(layer.outputs[0], 1)
-            links = {
-                "bands" if kernel.family == "attention" else "most_bundles": given,
-                "least_bundles": given,
-                "held_samples": 0,
-            }
-            return dataclasses.replace(kernel, attrs=frozen({**kernel.attrs, **links}))
-        if not kernel.attrs.get("trained_rows", False):
-            return kernel
-        heard, given = (bundles.get(name, 1) for name in (layer.inputs[0], layer.outputs[0]))
-        stated = {"most_bundles": heard, "most_results": given, "has_links": True}
-        return dataclasses.replace(kernel, attrs=frozen({**kernel.attrs, **stated}))
-
+    counts = {name: bundles.get(name, 1) for name in plan.graph.tensors}
+    kernels = tuple(
+        dataclasses.replace(one, attrs=frozen({**one.attrs, "held_samples": 0, "kept_bytes": 0}))
+        if one.attrs.get("held_samples", 0)
+        else one
+        for one in plan.graph.kernels
+    )
     streams = tuple(
         dataclasses.replace(stream, width=bundles.get(stream.tensor, stream.width)) for stream in plan.streams
     )
-    graph = dataclasses.replace(plan.graph, kernels=tuple(map(changed, plan.graph.kernels)))
+    graph = graph_with(dataclasses.replace(plan.graph, kernels=kernels), counts)
     return reprice(dataclasses.replace(plan, graph=graph, streams=streams), plan.wafer, plan.cluster)
 
 
@@ -166,11 +152,11 @@ def regions_of(
     """Return the regions of the stages whose kernels have a program, with the bundles that the pace of the plan needs,
     at most `most` by tensor; operands that another kernel makes need gradients."""
     kernels = [(stage, forward_kernel(plan, stage.name)) for stage in stages if stage.kernels]
-    made, plain = {name for _, kernel in kernels for name in kernel.outputs}, plain_priced(plan.graph)
+    made, aside = {name for _, kernel in kernels for name in kernel.outputs}, without_program(plan.graph)
     regions = tuple(
         trained_region_of(plan.graph, kernel, stage, plan.wafer, frozenset(made.intersection(kernel.inputs)))
         for stage, kernel in kernels
-        if kernel.family in TRAINED and kernel.name not in plain
+        if kernel.family in TRAINED and kernel.name not in aside
     )
     split(plan, regions, most)
     for region in regions:
