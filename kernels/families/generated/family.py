@@ -236,7 +236,8 @@ def _trained_cost(
         streams = stated.inputs if phase is Phase.FORWARD else max(stated.inputs, stated.readers)
         entry = wafer.wavelet_cycles * streams * (words(size, dtype) + 1)
         is_possible = (count == 1) | (tiling.rows >= count * stated.inputs)
-        is_possible = is_possible & (bundles is None or count >= bundles.least) & has_room(n, bundles, wafer)
+        enough = bundles is None or count >= bundles.least
+        is_possible = np.logical_and(is_possible & enough, has_room(n, bundles, wafer))
         late = np.where(is_possible, np.maximum(0.0, entry - work - ramp), np.inf)
         idle = fill_cycles(tiling.rows, tiling.cols, wafer) + 0.0 * work
         cost = Cost(ramp=ramp, compute=work, stalled_input=late, idle=idle)
