@@ -16,8 +16,9 @@ from torch import Tensor, nn  # noqa: E402
 from tests.frontend.test_training_flops import Uses, by_torch, linear  # noqa: E402
 from wse_sim.errors import ModelError  # noqa: E402
 from wse_sim.frontend import lower  # noqa: E402
-from wse_sim.frontend.capture import _operator, export  # noqa: E402
+from wse_sim.frontend.capture import export  # noqa: E402
 from wse_sim.frontend.decompositions import decomposed  # noqa: E402
+from wse_sim.frontend.program_reader import operator_of  # noqa: E402
 from wse_sim.frontend.regions import without_regions  # noqa: E402
 from wse_sim.frontend.training import FLOPS_CHECKED  # noqa: E402
 
@@ -25,7 +26,7 @@ from wse_sim.frontend.training import FLOPS_CHECKED  # noqa: E402
 def functional_values(module: nn.Module, x: Tensor) -> Any:
     """Return the result of the captured program; no operator of it writes in place."""
     program = without_regions(export(module, (x.clone(),), None, False)).run_decompositions({})
-    program = decomposed(program, lambda target: _operator(target)[0])
+    program = decomposed(program, lambda target: operator_of(target)[0])
     for node in program.graph.nodes:
         assert not (isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable), node
     with torch.no_grad():

@@ -24,6 +24,7 @@ def test_private_names_are_used_in_the_files_of_a_capture_only() -> None:
     found = {file.name for file in folder.glob("*.py") if private.search(file.read_text())}
     assert found == {
         "capture.py",
+        "program_reader.py",
         "capture_inputs.py",
         "watch.py",
         "eager_types.py",
