@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -95,6 +97,18 @@ def test_parts_are_few_and_every_operand_is_taken_once(count, training):
             whole_size, sizes = (sum(parted.tensors[n].elements for n in names) for names in (one, many))
             assert whole_size - sizes in (0, 4)  # the sample itself has no gradient
     assert (parted is graph) == (count + 1 <= most)
+
+
+def test_gradients_in_another_order_than_operands_are_all_made():
+    """The gradient kernel lists them backwards, and the sample itself, the first operand, has none."""
+    graph = one_sample(Pieces(8), (4,), True)
+    whole = next(k for k in graph.kernels if k.phase is Phase.INPUT_GRADIENT and k.attrs.get("op") == "cat")
+    turned = replace(whole, outputs=whole.outputs[::-1])
+    graph = replace(graph, kernels=tuple(turned if k is whole else k for k in graph.kernels))
+    parted = concatenated_in_parts(graph, load_wafer("wse2"))
+    made = [name for kernel in parted.kernels for name in kernel.outputs]
+    assert set(whole.outputs) <= {*made}
+    assert len(made) == len({*made})
 
 
 def levels(operands: int, most: int) -> int:

@@ -43,7 +43,7 @@ def concatenated_in_parts(graph: KernelGraph, wafer: Wafer) -> KernelGraph:
             made[gradients[kernel.name].name] = gradient_parts
     kernels = tuple(part for kernel in graph.kernels for part in made.get(kernel.name, (kernel,)))
     names = ", ".join(kernel.name for kernel in wide)
-    note = f"colors: {names} concatenates more than {most} tensors, whose streams need more colors than a router has; it does so in parts"
+    note = f"colors: concatenations of more than {most} tensors are made in parts, since a router has colors for few streams ({names})"
     return replace(graph, kernels=kernels, tensors=frozen(tensors), notes=(*graph.notes, note))
 
 
@@ -98,10 +98,12 @@ def _part(
 def _with_gradients(
     kernel: Kernel, gradient: Kernel | None, tensors: dict[str, Tensor]
 ) -> list[tuple[str, str]]:
-    """Return the operands with the names of their gradients, "" for those without; both are in one order."""
+    """Return the operands with the names of their gradients, "" for those without: the first that is left of its size."""
     left = list(gradient.outputs) if gradient is not None else []
     found = []
     for operand in kernel.inputs:
-        is_next = bool(left) and tensors[left[0]].elements == tensors[operand].elements
-        found.append((operand, left.pop(0) if is_next else ""))
+        size = tensors[operand].elements
+        its = next((name for name in left if tensors[name].elements == size), "")
+        found.append((operand, its))
+        left = [name for name in left if name != its]
     return found
