@@ -428,3 +428,22 @@ def test_streams_of_the_host_need_no_more_cells_than_an_edge_has():
     (region,) = regions_with_bundles(plan)
     assert sum(region.bundles.values()) <= 16
     assert compare_with_engine(plan, 8).difference == pytest.approx(0, abs=0.1)
+
+
+def test_a_stage_that_takes_no_cycles_has_links() -> None:
+    """A reading of pairs as complex numbers moves nothing; the layers around it keep the pace of their programs."""
+
+    class Pairs(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(16, 16), nn.Linear(16, 16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            pairs = torch.view_as_complex(self.first(x).unflatten(-1, (-1, 2)).contiguous())
+            return self.last(torch.view_as_real(pairs).flatten(2))
+
+    graph = api.lower(Pairs(), (torch.zeros(1, 6, 16),))
+    plan = api.compile(graph, WAFER, mode="pipelined", batch=4, replicas=1, prices="composed")
+    first, *views, last = (stage.cycles_per_sample for stage in plan.stages)
+    assert views == [0, 0]
+    assert first == last == plan.pace_cycles > 0

@@ -136,8 +136,9 @@ def _program_paces(plan: PipelinedPlan) -> dict[str, float]:
     pace = max(stage.cycles_per_sample for stage in stages)
     again = block_recompute(plan.graph) if NOTE in plan.notes else BlockRecompute()
     return {
-        stage.name: pace
-        * (1 - again.runs_again(plain_name(stage.name)) * stage.forward_cycles / stage.cycles_per_sample)
+        stage.name: pace * (1 - stage.forward_cycles / stage.cycles_per_sample)
+        if again.runs_again(plain_name(stage.name)) and stage.cycles_per_sample  # a view takes none
+        else pace
         for stage in stages
     }
 
