@@ -1,4 +1,4 @@
-"""Concatenations of many tensors: continued ones in the captured model, trees of them on the wafer."""
+"""Concatenations continue an earlier one in the captured model, and become trees of concatenations on the wafer."""
 
 from __future__ import annotations
 
