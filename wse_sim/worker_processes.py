@@ -36,6 +36,11 @@ ENDED_S = 5.0
 """Time that the thread of the workers gets to end after they are killed."""
 
 
+def may_start() -> bool:
+    """Return whether this process may have workers: a worker of multiprocessing.Pool may not."""
+    return not multiprocessing.current_process().daemon
+
+
 class Copies:
     """`count` worker processes; `start` is called in each with `arguments`."""
 

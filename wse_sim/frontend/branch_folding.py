@@ -33,6 +33,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from wse_sim.errors import ModelError, WseError
 from wse_sim.frontend.classify import PRODUCTS
 from wse_sim.frontend.devices import is_move, on_one_device
+from wse_sim.frontend.example_values import READS, depends_on_values, integers_among, replayed
 from wse_sim.frontend.expansions import SPELLED
 from wse_sim.frontend.faults import (
     LINEARIZED,
@@ -51,15 +52,6 @@ from wse_sim.frontend.source_lines import user_line
 from wse_sim.frontend.substitutes import forget_after, last_operator, substitute
 from wse_sim.frontend.watch import is_known, made_by, slot_of
 
-_READS = (
-    torch.Tensor.__bool__,
-    torch.Tensor.item,
-    torch.Tensor.__int__,
-    torch.Tensor.__float__,
-    torch.Tensor.__index__,
-    torch.Tensor.tolist,
-    torch.Tensor.numpy,
-)
 # Functions whose result has a shape that depends on values.
 _SHAPED = frozenset(
     [
@@ -104,6 +96,7 @@ class FoldedTests(TorchFunctionMode):
             x for x in (*module.parameters(), *module.buffers(), *self.given) if isinstance(x, torch.Tensor)
         )
         self.device = next((x.device for x in tensors), torch.device("cpu"))
+        self.example = replayed()  # a run with the example arguments, if values decide what the model does
         self.latest: torch.Tensor | None = (
             None  # the last floating-point result, while the capture continues after faults
         )
@@ -111,6 +104,8 @@ class FoldedTests(TorchFunctionMode):
     def enter(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record the node of the program for each argument and buffer with values; a hook before forward()."""
         mode = get_proxy_mode()
+        if self.example is not None:
+            self.example.enter()
         leaves = pytree.tree_leaves((args, kwargs))
         if mode is None or len(leaves) != len(self.given):
             return
@@ -151,14 +146,17 @@ class FoldedTests(TorchFunctionMode):
             self._note_asked()
         if func == _DATA and _is_captured(args[0]):
             return args[0].detach()
-        if func in _READS and args and isinstance(args[0], torch.Tensor):
+        decided = self._decided(func, args, kwargs or {})
+        if func in READS and args and isinstance(args[0], torch.Tensor):
             answer = self._answer(func, args[0])
             if answer is not None:
                 return answer
         if func in (torch.equal, torch.Tensor.equal) and (answer := self._equal(*args[:2])) is not None:
             return answer
+        if self.example and decided is not None and func in READS:
+            return self.example.made(func, args, dict(kwargs or {}), *decided)
         if func in TESTS and args and isinstance(args[0], torch.Tensor):
-            is_test = func not in _READS or func is torch.Tensor.__bool__ or args[0].dtype is torch.bool
+            is_test = func not in READS or func is torch.Tensor.__bool__ or args[0].dtype is torch.bool
             if is_test and (answer := self._assumed()) is not None:
                 return answer
         if (
@@ -176,46 +174,72 @@ class FoldedTests(TorchFunctionMode):
                 return row[0]
         if _shapes_by_values(func, args, kwargs or {}):
             args, answer = self._shaped(func, args, dict(kwargs or {}))
-            if answer is None and not guesses() and _shapes_by_values(func, args, kwargs or {}):
+            if answer is None and decided is None and not guesses() and _shapes_by_values(func, args, kwargs or {}):
                 answer = self.selections.select(func, args)
             if answer is not None:
                 return answer
-        if func in _READS and is_collecting() and args and isinstance(args[0], torch.Tensor):
+        if self.example and decided is not None and depends_on_values(func, args, kwargs or {}):
+            return self.example.made(func, args, dict(kwargs or {}), *decided)
+        if func in READS and is_collecting() and args and isinstance(args[0], torch.Tensor):
             return self._gone_on(func, args[0])
-        if numbers := self._known_numbers((*args, *(kwargs or {}).values())):
+        if numbers := self._known_numbers(func, (*args, *(kwargs or {}).values())):
             return self._of_numbers(numbers, func, args, dict(kwargs or {}))
         if guesses():
             return self._guessed(func, args, dict(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
-    def _known_numbers(self, operands: tuple[object, ...]) -> list[torch.fx.Node]:
-        """Return the integers among operands that are tensors and that the example determines.
+    def _decided(self, func: Function, args: Arguments, kwargs: Named) -> tuple[object] | None:
+        """Return what the example run gave for a call that depends on values, as a tuple; None without such a run.
+
+        Writing one number to the places of a mask is the same program for all values.
+        """
+        if self.example is None or not depends_on_values(func, args, kwargs):
+            return None
+        found = self.example.next(func, args[0])
+        is_one = func is torch.Tensor.__setitem__ and not (isinstance(args[2], torch.Tensor) and args[2].dim())
+        return None if is_one else found
+
+    def _known_numbers(
+        self, func: Function, operands: tuple[object, ...]
+    ) -> list[tuple[torch.fx.Node, bool]]:
+        """Return the integers among operands that are tensors and known, and whether the example run says them.
 
         Torch gets their values, so a function may read them: ``x.split([n, m])``, ``torch.arange(n)``.
         """
         mode = get_proxy_mode()
-        found: list[torch.fx.Node] = []
+        found: list[tuple[torch.fx.Node, bool]] = []
         if mode is None:
             return found
-        leaves = (x for one in operands for x in (one if isinstance(one, (tuple, list)) else (one,)))
-        for x in leaves:
-            if isinstance(x, torch.Tensor) and x.dim() == 0 and not is_inexact(x):
-                place = slot_of(x, mode.tracer)
-                if place is not None and place.constant is None and (value := self._value_of(x)) is not None:
-                    with torch._C.DisableTorchFunction(), _disable_current_modes():
-                        place.constant = value.clone()  # torch writes to it if the program writes to x
-                if place is not None and place.constant is not None:
-                    found.append(place.proxy.node)
+        for x in integers_among(operands):
+            ran = self.example.operand(func) if self.example is not None else None
+            place = slot_of(x, mode.tracer)
+            if place is None:
+                continue
+            value = self._value_of(x) if place.constant is None else None
+            if value is not None or (place.constant is None and ran is not None):
+                with torch._C.DisableTorchFunction(), _disable_current_modes():
+                    # torch writes to it if the program writes to x
+                    place.constant = torch.tensor(ran, dtype=x.dtype) if value is None else value.clone()
+            if place.constant is not None:
+                found.append((place.proxy.node, value is None and ran is not None))
         return found
 
     def _of_numbers(
-        self, numbers: list[torch.fx.Node], func: Function, args: Arguments, kwargs: dict[str, Any]
+        self,
+        numbers: list[tuple[torch.fx.Node, bool]],
+        func: Function,
+        args: Arguments,
+        kwargs: dict[str, Any],
     ) -> object:
         """Return the result of a call with known integers, and note if it reads one."""
-        uses = [len(node.users) for node in numbers]
+        uses = [len(node.users) for node, _ in numbers]
         made = self._guessed(func, args, kwargs) if guesses() else func(*args, **kwargs)
-        if isinstance(made, (torch.Tensor, tuple, list)) and uses == [len(node.users) for node in numbers]:
-            self._note_values(func)
+        is_read = func in _INDEXING or uses == [len(node.users) for node, _ in numbers]
+        if isinstance(made, (torch.Tensor, tuple, list)) and is_read:
+            if self.example is not None and any(ran for _, ran in numbers):
+                self.example.use(func, "operand")
+            else:
+                self._note_values(func)
         return made
 
     def _of_selected(self, func: Function, args: Arguments, kwargs: Named) -> tuple[object] | None:

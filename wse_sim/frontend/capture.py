@@ -30,6 +30,7 @@ from wse_sim.frontend.decompositions import decomposed
 from wse_sim.frontend.devices import modules_stay
 from wse_sim.frontend.eager_types import types_as_eager
 from wse_sim.frontend.equal_layers import Layers
+from wse_sim.frontend.example_values import recorded, replaying
 from wse_sim.frontend.faults import (
     asked_for_gradient,
     fails_alike,
@@ -356,7 +357,23 @@ def trace_module(
         copies = False
         return _traced(module, args, kwargs, training, ties, name, None)
 
-    trace = captured_with(args, kwargs)
+    def by_values(args: Sequence[object], kwargs: Mapping[str, object] | None) -> Trace:
+        """Capture the module; if values decide what it does, those of the arguments do."""
+        stopped: ModelError | None = None
+        if not is_collecting():
+            try:
+                return captured_with(args, kwargs)
+            except ModelError as fault:
+                stopped = fault
+        example = recorded(module, tuple(args), dict(kwargs or {}), training=training)
+        if example is None and stopped is not None:
+            raise stopped
+        with replaying(example):
+            trace = _traced(module, args, kwargs, training, ties, name, None)
+        trace.notes += [example.note] if example is not None and example.used else []
+        return trace
+
+    trace = by_values(args, kwargs)
     given = (tuple(args), dict(kwargs or {}))
     trace.counts = (lambda trains: torch_flops.counted_module(module, *given, trains), *trace.counts)
     more = None if is_collecting() else with_more_samples(given, FACTOR)
@@ -364,7 +381,7 @@ def trace_module(
 
         def again() -> Trace:
             with quiet():
-                return captured_with(*more)
+                return by_values(*more)
 
         trace.again = again
     return trace

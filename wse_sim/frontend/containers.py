@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch.distributions import Distribution
 from torch.utils import _pytree as pytree
 
 _PREFIX = "held_in_"
@@ -37,7 +38,9 @@ class _Size:
 
 
 def decomposed_result(made: object) -> object:
-    """Return a result with every object of a dataclass or a namespace as a dictionary of its fields.
+    """Return a result with every object of a dataclass, a namespace or a distribution as a dictionary of its fields.
+
+    Of a distribution of torch.distributions only tensors and the distributions that it is made of count.
 
     torch decomposes lists, tuples, dictionaries and classes that are registered.
 
@@ -49,6 +52,9 @@ def decomposed_result(made: object) -> object:
     def fields(leaf: object) -> object:
         if isinstance(leaf, SimpleNamespace):
             return decomposed_result(vars(leaf))
+        if isinstance(leaf, Distribution):
+            held = {key: x for key, x in vars(leaf).items() if isinstance(x, (torch.Tensor, Distribution))}
+            return decomposed_result(held)
         if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
             return decomposed_result({one.name: getattr(leaf, one.name) for one in dataclasses.fields(leaf)})
         return leaf

@@ -1,7 +1,7 @@
 """Finds all obstacles of a model in one pass: refused and slow lines with reason, remedy and fraction of
 FLOPs.
 
-The model is lowered as usual, but errors are recorded instead of raised: a value that Python reads is taken
+If the model is refused, it is lowered again, but errors are recorded instead of raised: a value that Python reads is taken
 as false or one, an operator without a kernel moves its elements, a changed attribute is ignored. If torch
 itself stops, the model is captured again with a guess instead of each result that torch rejects
 (:mod:`wse_sim.frontend.substitutes`).
@@ -16,11 +16,12 @@ itself stops, the model is captured again with a guess instead of each result th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wse_sim.errors import ModelError
-from wse_sim.frontend.obstacles import Obstacle, collecting, obstacle_of
+from wse_sim.frontend.obstacles import DECIDED, Obstacle, collecting, obstacle_of
 from wse_sim.frontend.training import FLOPS_CHECKED, FLOPS_NOTE
 from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.hardware import Wafer
@@ -66,6 +67,8 @@ class Diagnosis:
             found.append(f"{number}. {item.line or self.model}")
             found.append(f"   {item.reason}{fraction}")
             found.append(f"   remedy: {item.remedy}" if item.remedy else "   no remedy is known")
+        notes = self.graph.notes if self.graph is not None else ()
+        found += [note for note in notes if note.startswith(DECIDED)]
         return [*found, self.check] if self.check else found
 
     def as_data(self) -> dict[str, object]:
@@ -90,6 +93,8 @@ def examine(load: Callable[[], tuple[object, LoweredModel]], model: str, wafer: 
     wafer
         The wafer on which slow lines are priced.
     """
+    with suppress(ModelError):
+        return examine_graph(load()[1].graph, wafer, model)
     lowered, found = _collected(load, guess=False)
     if lowered is None:  # torch stopped: retry with a guess instead of each result that it rejects
         lowered, more = _collected(load, guess=True)
@@ -104,9 +109,12 @@ def examine(load: Callable[[], tuple[object, LoweredModel]], model: str, wafer: 
     return Diagnosis(model, (*found, *slow), graph.forward_flops, graph, "" if found else _check(graph))
 
 
-def examine_graph(graph: KernelGraph, wafer: Wafer) -> Diagnosis:
-    """Return the diagnosis of a kernel graph, which can only have slow lines."""
-    return Diagnosis(graph.name, tuple(_slow(graph, wafer)), graph.forward_flops, graph, _check(graph))
+def examine_graph(graph: KernelGraph, wafer: Wafer, model: str = "") -> Diagnosis:
+    """Return the diagnosis of a kernel graph, which can only have slow lines.
+
+    `model` is the name of the model in the text; default: that of the graph.
+    """
+    return Diagnosis(model or graph.name, tuple(_slow(graph, wafer)), graph.forward_flops, graph, _check(graph))
 
 
 def _check(graph: KernelGraph) -> str:

@@ -38,6 +38,9 @@ class Obstacle:
         return self.kind != "slow"
 
 
+DECIDED = "values: one run with the example arguments"
+"""How the note begins of a model whose work depends on values (:mod:`wse_sim.frontend.example_values`)."""
+
 _found: ContextVar[list[Obstacle] | None] = ContextVar("obstacles", default=None)
 
 

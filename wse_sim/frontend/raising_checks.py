@@ -43,9 +43,20 @@ class PassedChecks(TorchFunctionMode):
 
 def passed() -> bool | None:
     """Return the truth value with which a check in the user's line does not raise; None if it is no such check."""
-    frames = (frame for frame, _ in traceback.walk_stack(None))
-    frame = next((frame for frame in frames if _is_users(frame.f_code.co_filename)), None)
+    frame = _users_frame()
     return None if frame is None else passing(frame)
+
+
+def current_place() -> tuple[str, int]:
+    """Return the file and the number of the current line of the user; ("", 0) if there is none."""
+    frame = _users_frame()
+    return ("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+
+
+def _users_frame() -> FrameType | None:
+    """Return the innermost frame outside torch and the frontend."""
+    frames = (frame for frame, _ in traceback.walk_stack(None))
+    return next((frame for frame in frames if _is_users(frame.f_code.co_filename)), None)
 
 
 def current_line() -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from wse_sim.worker_processes import COPIES, Copies
+from wse_sim.worker_processes import COPIES, Copies, may_start
 
 T = TypeVar("T")
 _TASKS: list[Callable[[int], Any]] = []
@@ -20,7 +20,7 @@ def in_processes(task: Callable[[int], T], count: int, workers: int) -> Iterator
     WseError
         If a worker is ended by the system, or waits forever.
     """
-    if workers < 2 or count < 2 or not COPIES:
+    if workers < 2 or count < 2 or not COPIES or not may_start():
         yield from map(task, range(count))
         return
     _TASKS.append(task)

@@ -20,7 +20,7 @@ from wse_sim.compiler.placement.curves import build_curves
 from wse_sim.compiler.placement.peel import Peeler, Seed
 from wse_sim.compiler.placement.problem import Block, ListedShapes, PlacementProblem, wire_length
 from wse_sim.compiler.placement.windows import solve_window
-from wse_sim.worker_processes import Copies
+from wse_sim.worker_processes import Copies, may_start
 
 COMPACT_LIMIT = 1500  # most blocks that are compacted; 1000 take 0.3 s per round
 
@@ -200,12 +200,13 @@ def warm_up() -> None:
 
 
 class Crew:
-    """A group of `processes` worker processes for tasks; with one process, tasks run in the caller's."""
+    """A group of `processes` worker processes for tasks; with one process, or in a process that may
+    have none, tasks run in the caller's."""
 
     def __init__(self, problem: PlacementProblem, processes: int) -> None:
         self.bench = Worker(problem)
         self.processes = processes
-        self.copies = Copies(processes, _start, problem) if processes > 1 else None
+        self.copies = Copies(processes, _start, problem) if processes > 1 and may_start() else None
 
     def run(self, tasks: Sequence[Task], done: Callable[[TaskOutcome], None]) -> list[TaskOutcome]:
         """Return the outcomes in the order of `tasks`; `done` is called with each one as soon as it is

@@ -1,0 +1,339 @@
+"""Lets the example arguments decide what values decide: routes of experts, lengths, matches, NMS.
+
+A model whose Python code reads values (``loss / max(mask.sum().item(), 1)``, ``for e in range(E): rows = (choice ==
+e).nonzero()``) has no static program. If a capture fails for this reason, the model runs once with the
+values of its arguments (:func:`recorded`), and the capture is repeated: each read returns the recorded value, and each
+result whose shape depends on values has the recorded shape. A read is found again by its function, the user's
+line and its number in that line. The graph is that of the example, which a note states.
+
+The elements of such a result are unknown to the program; they are made from as many elements of the operand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from math import prod, sqrt
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
+
+from wse_sim.frontend.known_values import is_inexact
+from wse_sim.frontend.obstacles import DECIDED
+from wse_sim.frontend.raising_checks import current_place
+
+Function = Callable[..., Any]
+Place = tuple[str, str, int]
+"""The name of a function, and the file and the line of the user that calls it."""
+
+_NUMBERS = (
+    *(Tensor.__bool__, Tensor.item, Tensor.__int__, Tensor.__float__, Tensor.__index__),
+    *(torch.is_nonzero, Tensor.is_nonzero),
+)
+_LISTS = (Tensor.tolist, Tensor.numpy, Tensor.__array__)
+READS = (
+    *(*_NUMBERS, *_LISTS, Tensor.__contains__, Tensor.__format__),
+    *(torch.equal, Tensor.equal, torch.allclose, Tensor.allclose),
+)
+"""Functions that give Python a value of a tensor."""
+_PLACES = (torch.nonzero, Tensor.nonzero, torch.argwhere, Tensor.argwhere)
+_DISTINCT = (torch.unique, Tensor.unique, torch.unique_consecutive, Tensor.unique_consecutive)
+_COUNTS = (torch.bincount, Tensor.bincount)
+_CHOSEN = (torch.masked_select, Tensor.masked_select)
+_REPEATED = (torch.repeat_interleave, Tensor.repeat_interleave)
+_INDEXED = (Tensor.__getitem__, Tensor.__setitem__)
+_MOST_WEIGHTS = 10**9
+"""Most weights of a model on "meta" that runs once, with one matrix of a stack counted."""
+
+_replayed: ContextVar[Recording | None] = ContextVar("replayed", default=None)
+
+
+def depends_on_values(func: Function, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether the result of a call, or its shape, depends on the values of a tensor."""
+    if func in READS:
+        return any(isinstance(x, Tensor) for x in args[:2])
+    if func in _INDEXED:
+        return any(_is_mask(x) for x in _parts(args[1]))
+    if func is torch.where:
+        return len(args) + len(kwargs) == 1
+    if func in _REPEATED:
+        counts = args[1] if len(args) > 1 else kwargs.get("repeats", args[0])
+        return isinstance(counts, Tensor) and kwargs.get("output_size") is None
+    if func is functional.one_hot:
+        return (args[1] if len(args) > 1 else kwargs.get("num_classes", -1)) == -1
+    return func in (*_PLACES, *_DISTINCT, *_COUNTS, *_CHOSEN)
+
+
+class Recording(TorchFunctionMode):
+    """Records what values decide while a model runs, and returns it in the same order afterwards."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[Place, list[Any]] = defaultdict(list)
+        self.read: dict[Place, int] = {}
+        self.used: dict[Place, int] = {}
+        self.is_random = False
+
+    def __torch_function__(
+        self, func: Function, types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> object:
+        named = kwargs or {}
+        if not depends_on_values(func, args, named):
+            for x in integers_among((*args, *named.values())):
+                self.found[_place(func, "operand")].append(x.item())
+            return func(*args, **named)
+        place = _place(func)
+        if func in _INDEXED:
+            self.found[place].append([int(x.sum()) for x in _parts(args[1]) if _is_mask(x)])
+            return func(*args, **named)
+        made = func(*args, **named)
+        if func in (*_NUMBERS, *_LISTS):
+            self.found[place] += args[0].detach().reshape(-1).tolist()
+        elif func in READS:
+            self.found[place].append(made)
+        else:
+            self.found[place].append(pytree.tree_map_only(Tensor, lambda x: tuple(x.shape), made))
+        return made
+
+    def enter(self) -> None:
+        """Begin with the first read of every line, because forward() runs again."""
+        self.read.clear()
+        self.used.clear()
+
+    def next(self, func: Function, x: object) -> tuple[Any] | None:
+        """Return what the example run gave for the next call of a function on `x` in the user's line; None if no call is left."""
+        place, first = _place(func), self.read.get(_place(func), 0)
+        is_list = func in _LISTS and isinstance(x, Tensor)
+        self.read[place] = first + (x.numel() if is_list else 1)
+        found = self.found[place][first : self.read[place]]
+        if len(found) < self.read[place] - first:
+            return None
+        return (np.array(found).reshape(x.shape) if is_list else found[0],)
+
+    def operand(self, func: Function) -> int | bool | None:
+        """Return the value of the next integer among the operands of a call, which torch may read (``x.tile(n)``).
+
+        Return None if the example run had none.
+        """
+        place = _place(func, "operand")
+        first = self.read.get(place, 0)
+        self.read[place] = first + 1
+        found = self.found[place]
+        return found[first] if first < len(found) else None
+
+    def use(self, func: Function, kind: str = "") -> None:
+        """Count a result that the example run decides."""
+        place = _place(func, kind)
+        self.used[place] = self.used.get(place, 0) + 1
+
+    def made(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any], found: Any) -> object:
+        """Return the result of a call that depends on values, which gave `found` in the example run."""
+        self.use(func)
+        return _value(func, args[0], found) if func in READS else _of_shape(func, args, kwargs, found)
+
+    @property
+    def note(self) -> str:
+        """One sentence for the notes of the graph."""
+        _, file, line = next(iter(self.used), ("", "", 0))
+        weights = " and random weights" if self.is_random else ""
+        count = sum(self.used.values())
+        results = "1 result" if count == 1 else f"{count} results"
+        return f"{DECIDED}{weights} decides {results} that depend{'s' * (count == 1)} on values, first at {file}:{line}; other values give other work"
+
+
+def _value(func: Function, x: Any, found: Any) -> object:
+    """Return a recorded value in the type of a function's result."""
+    if func is Tensor.tolist:
+        return found.tolist()
+    if func in _LISTS:
+        with _disable_current_modes():
+            return found.astype(torch.empty(0, dtype=x.dtype).numpy().dtype)
+    kinds = {Tensor.__bool__: bool, Tensor.__int__: int, Tensor.__index__: int, Tensor.__float__: float}
+    is_test = func in (torch.is_nonzero, Tensor.is_nonzero)
+    return bool(found) if is_test else kinds.get(func, lambda same: same)(found)
+
+
+def _of_shape(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any], found: Any) -> object:
+    """Return a result of the recorded shape `found`.
+
+    It is made from the operands of the call, so that the program keeps its dependences.
+    """
+    x = args[0]
+    if func in _INDEXED:
+        return func(x, _without_masks(args[1], found), *args[2:])
+    if func in _PLACES or func is torch.where:
+        is_tuple = func is torch.where or isinstance(found, tuple) and bool(found) and isinstance(found[0], tuple)
+        count = found[0][0] if is_tuple and found else found[0] if found else 0
+        places = _some(x, count)
+        return (places,) * len(found) if is_tuple else places[:, None].expand(tuple(found))
+    if func in _CHOSEN:
+        mask = args[1] if len(args) > 1 else kwargs["mask"]
+        return (x.expand_as(mask) if x.dim() < mask.dim() else x)[_without_masks(mask.expand_as(x), [found[0]])]
+    if func in _DISTINCT:
+        return _distinct(x, found, kwargs.get("dim"))
+    if func in _COUNTS:
+        weights = args[1] if len(args) > 1 else kwargs.get("weights")
+        added = torch.ones_like(x) if weights is None else weights
+        return torch.zeros(found, dtype=added.dtype).scatter_add(0, x.long(), added)
+    if func is functional.one_hot:
+        return func(x, found[-1])
+    return _repeated(x, found, *args[1:], **kwargs)
+
+
+def recorded(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, training: bool) -> Recording | None:
+    """Run a copy of a model once and return what values decided; None if nothing did or the run fails.
+
+    A model on "meta" gets random weights, unless it has too many.
+    """
+    recording = Recording()
+    try:
+        with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(training):
+            torch.manual_seed(0)
+            made = _with_values(module, (args, kwargs), recording)
+            if made is None:
+                return None
+            real, (given, named) = made
+            real.train(training)
+            with recording:
+                real(*given, **named)
+    except Exception:  # of any type: the model's own
+        return None
+    return recording if recording.found else None
+
+
+@contextlib.contextmanager
+def replaying(recording: Recording | None) -> Iterator[None]:
+    """Use what an example run recorded in the captures within the block."""
+    token = _replayed.set(recording)
+    try:
+        yield
+    finally:
+        _replayed.reset(token)
+
+
+def replayed() -> Recording | None:
+    """Return the example run that the present capture repeats; None if it repeats none."""
+    return _replayed.get()
+
+
+def integers_among(operands: Sequence[object]) -> Iterator[Tensor]:
+    """Yield the integers among operands that are tensors, also in lists and slices."""
+    for one in operands:
+        for x in one if isinstance(one, (tuple, list)) else (one,):
+            parts = (x.start, x.stop, x.step) if isinstance(x, slice) else (x,)
+            yield from (
+                part
+                for part in parts
+                if isinstance(part, Tensor) and part.dim() == 0 and not is_inexact(part)
+            )
+
+
+def _place(func: Function, kind: str = "") -> Place:
+    """Return where a function is called; torch reads a list number by number, so all such reads of a line are one."""
+    name = "number" if func in (*_NUMBERS, *_LISTS) else str(getattr(func, "__name__", func))
+    return (f"{name} {kind}", *current_place())
+
+
+def _parts(index: object) -> tuple[Any, ...]:
+    return index if isinstance(index, tuple) else (index,)
+
+
+def _is_mask(x: object) -> bool:
+    return isinstance(x, Tensor) and x.dtype in (torch.bool, torch.uint8) and x.dim() > 0
+
+
+def _some(x: Tensor, count: int) -> Tensor:
+    """Return a list of `count` integers that depends on a tensor."""
+    flat = x.reshape(-1)
+    return (flat[:count] if count <= flat.numel() else flat[:1].expand(count)).long()
+
+
+def _without_masks(index: object, counts: list[int]) -> tuple[object, ...]:
+    """Return an index with a list of places for each dimension of a mask; `counts` are their lengths."""
+    left = iter(counts)
+    parts: list[object] = []
+    for part in _parts(index):
+        parts += [_some(part, next(left))] * part.dim() if _is_mask(part) else [part]
+    return tuple(parts)
+
+
+def _distinct(x: Tensor, found: Any, dim: int | None) -> object:
+    """Return the distinct elements of a tensor, with their places and counts if these were asked for."""
+    first = found[0] if found and isinstance(found[0], tuple) else found
+    made = x.narrow(dim, 0, first[dim]) if dim is not None else x.reshape(-1).sort().values[: first[0]]
+    if first is found:
+        return made
+    return (made, *(_some(x, prod(shape)).reshape(shape) for shape in found[1:]))
+
+
+def _repeated(x: Tensor, found: Any, repeats: Tensor | None = None, dim: int | None = None, **_: object) -> Tensor:
+    if repeats is None:
+        return _some(x, found[0])
+    x, dim = (x.reshape(-1), 0) if dim is None else (x, dim)
+    return x.index_select(dim, _some(repeats.reshape(-1)[:1].expand(found[dim]), found[dim]))
+
+
+def _with_values(module: torch.nn.Module, given: Any, recording: Recording) -> tuple[torch.nn.Module, Any] | None:
+    """Return a copy of a module and its arguments, with random values for tensors on "meta"; None if they are too many.
+
+    Rows of a table on "meta" differ by token, because example arguments often repeat one token, which would
+    take one route.
+    """
+    held = [x for x in (*module.parameters(), *module.buffers()) if x.device.type == "meta"]
+    sizes = [_stored(x) for x in held]
+    if sum(sizes) > _MOST_WEIGHTS:
+        return None
+    recording.is_random = bool(held)
+    pool = torch.randn(max(sizes, default=0))
+    made: dict[int, Tensor] = {}
+
+    def real(name: str, x: Tensor) -> Tensor:
+        if x.device.type != "meta":
+            return x
+        if id(x) not in made:
+            made[id(x)] = _weights(x, pool, 0.0 if name.endswith("bias") else 1.0)
+        return made[id(x)]
+
+    copied = copy.deepcopy(module)
+    for path, part in copied.named_modules():
+        if isinstance(part, torch.nn.Embedding) and part.weight.device.type == "meta":
+            part.register_forward_hook(lambda _, __, rows: rows + torch.randn_like(rows))
+        for kept in (part._parameters, part._buffers):
+            for key, value in kept.items():
+                if value is not None:
+                    new = real(f"{path}.{key}", value)
+                    kept[key] = torch.nn.Parameter(new, value.requires_grad) if isinstance(value, torch.nn.Parameter) else new  # type: ignore[assignment]
+
+    def with_values(x: Tensor) -> Tensor:
+        return torch.randn(x.shape).to(x.dtype) if x.device.type == "meta" else x.clone()
+
+    with torch.no_grad():
+        return copied, pytree.tree_map_only(Tensor, with_values, given)
+
+
+def _stored(x: Tensor) -> int:
+    """Return how many numbers hold the weights of a tensor: matrices in a stack (experts) are equal."""
+    return x.numel() if x.dim() < 3 else x[0].numel()
+
+
+def _weights(x: Tensor, pool: Tensor, of_vectors: float) -> Tensor:
+    """Return weights for a tensor on "meta": matrices with a normal distribution of their width out of a pool.
+
+    Matrices share memory. Vectors have the number `of_vectors`; integers are 0.
+    """
+    if not x.is_floating_point():
+        return torch.zeros(x.shape, dtype=x.dtype)
+    if x.dim() < 2:
+        return torch.full(x.shape, of_vectors, dtype=x.dtype)
+    rest = x.shape[1:] if x.dim() > 2 else x.shape
+    matrix = (pool[: prod(rest)] / sqrt(max(1, x.shape[-1]))).to(x.dtype).reshape(rest)
+    return matrix.expand(x.shape)
