@@ -89,7 +89,7 @@ def _from_file(
         with torch.device("meta"):
             module = kind(config).eval()
         examples = examples_of(module, config, seq)
-        first = next(examples)
+        main = next(examples)
     except ModelError:
         raise
     except Exception as fault:  # of any type: every architecture builds itself from its own keys
@@ -98,9 +98,9 @@ def _from_file(
             f"{file}: {names[0]} cannot be built from it ({type(fault).__name__}: {first[:200]}); correct the sizes"
         ) from fault
     facts = _facts(config) | {"family": str(config.model_type)}
-    if "input_ids" in first:
-        facts["seq"] = first["input_ids"].shape[1]
-    return module, itertools.chain([first], examples), facts
+    if "input_ids" in main:
+        facts["seq"] = main["input_ids"].shape[1]
+    return module, itertools.chain([main], examples), facts
 
 
 def _read(file: Path, transformers: ModuleType) -> PretrainedConfig:
