@@ -8,6 +8,7 @@ One file, because it is a list: a table of arguments per zoo and a few lines tha
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -190,7 +191,8 @@ def transformers(name: str, *, whole: bool = False, door: int | None = None, eac
         from wse_sim.frontend.examples import examples_of
 
         reads = "input_ids" in module.main_input_name
-        return module, (), examples_of(module, config, TOKENS if reads else None)[door]
+        sets = examples_of(module, config, TOKENS if reads else None)
+        return module, (), next(itertools.islice(sets, door, None))
     return module, (), _transformers_inputs(module, config)
 
 
@@ -247,6 +249,14 @@ _TRANSFORMERS: dict[str, Row] = {
         "vision_config.vision_output_dim": 4096,
         "vision_config.image_size": 336,
     },
+    "Qwen3OmniMoeThinkerForConditionalGeneration": {
+        "text_config.num_attention_heads": 32,
+        "text_config.head_dim": 128,
+        "audio_config.output_dim": 2048,
+        "vision_start_token_id": 151652,
+    },
+    "Step3p7ForConditionalGeneration": {"text_config.sliding_window": 512},
+    "Zamba2": {"hybrid_layer_ids": [2]},  # of the layers that are left
     "Qwen2VLForConditionalGeneration": {"vision_config.hidden_size": 8192},
     "Xmod": {"default_language": "en_XX"},
     "Dots1ForCausalLM": {
@@ -355,12 +365,14 @@ def _with_pictures(
     """Return the ids in which each picture has as many places as it has features; patches of one picture per sample by
     a grid.
     """
+    from wse_sim.frontend.examples import frames_of_patch
+
     found: Row = {}
     vision = getattr(config, "vision_config", config)
     if "image_grid_thw" in takes:
         merge = getattr(vision, "spatial_merge_size", 2)
         side = 4 * merge
-        frames = getattr(vision, "temporal_patch_size", 1)
+        frames = frames_of_patch(vision)
         channels = getattr(vision, "in_channels", None) or getattr(vision, "in_chans", None) or 3
         wide = channels * frames * vision.patch_size**2
         found["image_grid_thw"] = torch.tensor([[1, side, side]] * SAMPLES)

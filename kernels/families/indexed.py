@@ -253,7 +253,7 @@ class Indexed(Family):
         for table in tables:
             if op == "set":
                 tape.emit(kernel, "dt", DATA, (gradient,), (tape.give(table),), parameters=())
-            elif tape.tensors[table].shape == tape.tensors[gradient].shape:
+            elif tape.tensors[table].elements == tape.tensors[gradient].elements:  # in any view
                 tape.add(table, gradient)
         if moved:
             back = frozen(op="add" if op == "gather" else "gather")

@@ -252,7 +252,7 @@ def test_transformers_configurations(tmp_path: Path, kind: str) -> None:
     from wse_sim.frontend.huggingface import from_config
 
     module, examples, _ = from_config(str(file), length)
-    flops = oracle.flops_of(oracle.forward(module, (), examples[0]))
+    flops = oracle.flops_of(oracle.forward(module, (), next(examples)))
     if kind == "mixtral":  # torch's registry does not know grouped products
         flops += sum(k.flops for k in graph if k.family == "grouped_gemm")
     assert graph.forward_flops == flops
@@ -310,8 +310,7 @@ def test_configurations_choose_their_own_inputs(tmp_path: Path, kind: str) -> No
     file = tmp_path / "config.json"
     file.write_text(json.dumps({"model_type": kind, "architectures": [architecture], **sizes}))
     module, examples, _ = from_config(str(file), 12)
-    given = [set(one) - {"use_cache", "attention_mask"} for one in examples]
-    chosen = examples[given.index(inputs)]
+    chosen = next(one for one in examples if set(one) - {"use_cache", "attention_mask"} == inputs)
     assert not tokens or chosen["input_ids"].shape == (1, tokens)
     graph = load_model(f"hf:{file}", seq=12)
     check_wired(graph)

@@ -327,14 +327,15 @@ def _from_configuration(path: str, seq: int | None, options: Lowering) -> tuple[
         The fault of the first example inputs, if none can be captured.
     """
     module, examples, facts = _torch_part("huggingface").from_config(path, seq)
-    name, faults = Path(path).parent.name or "hf", list[ModelError]()
+    name, faults, inputs = Path(path).parent.name or "hf", list[ModelError](), set[str]()
     for kwargs in examples:
+        inputs = inputs or {*kwargs}
         try:
             graph, lowered = _lower(module, (), kwargs, options, samples=1, name=name, facts=facts)
         except ModelError as fault:
             faults.append(fault)
             continue
-        if faults and (left := ", ".join(sorted({*examples[0]} - {*kwargs}))):
+        if faults and (left := ", ".join(sorted(inputs - {*kwargs}))):
             note = f"inputs: the model is read without {left}, with which it is refused: {faults[0]}"
             graph = lowered.graph = dataclasses.replace(graph, notes=(*graph.notes, note))
         return graph, lowered

@@ -22,15 +22,16 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, get_proxy_mode
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from wse_sim.errors import ModelError, WseError
+from wse_sim.frontend.choices import Choices
 from wse_sim.frontend.classify import PRODUCTS
 from wse_sim.frontend.devices import is_move, on_one_device
 from wse_sim.frontend.example_values import READS, depends_on_values, integers_among, replayed
@@ -43,7 +44,16 @@ from wse_sim.frontend.faults import (
     unwanted_operator,
 )
 from wse_sim.frontend.forward_gradients import gradient, own_detach
-from wse_sim.frontend.known_values import is_inexact, tests_for_equality, worked_out
+from wse_sim.frontend.known_values import (
+    constant,
+    has_counted_values,
+    has_values,
+    is_inexact,
+    joined,
+    stacked,
+    tests_for_equality,
+    worked_out,
+)
 from wse_sim.frontend.obstacles import guesses, is_collecting, met
 from wse_sim.frontend.raising_checks import TESTS, current_line, passed
 from wse_sim.frontend.scalar_indices import ScalarRows
@@ -87,10 +97,11 @@ class FoldedTests(TorchFunctionMode):
         self.has_gradients = has_gradients  # the capture contains the operators that autograd runs
         self.trains = module.training
         self.given = pytree.tree_leaves((args, kwargs))
-        self.buffers = {name: x for name, x in module.named_buffers() if _has_counted_values(x)}
+        self.buffers = {name: x for name, x in module.named_buffers() if has_counted_values(x)}
         self.values: dict[torch.fx.Node, torch.Tensor] = {}
         self.measured: dict[torch.fx.Node, torch.Tensor] = {}  # floating-point arguments with values
         self.notes: list[str] = []
+        self.choices = Choices(module)
         self.selections, self.rows = Selections(current_line), ScalarRows(current_line)
         tensors = (
             x for x in (*module.parameters(), *module.buffers(), *self.given) if isinstance(x, torch.Tensor)
@@ -112,7 +123,7 @@ class FoldedTests(TorchFunctionMode):
         held = [(x, self.buffers[name]) for name, x in module.named_buffers() if name in self.buffers]
         for inner, real in [*zip(leaves, self.given, strict=True), *held]:
             node = made_by(inner, mode.tracer)
-            if node is not None and _has_values(real):
+            if node is not None and has_values(real):
                 (self.measured if is_inexact(real) else self.values)[node] = real
 
     def __torch_function__(
@@ -166,7 +177,7 @@ class FoldedTests(TorchFunctionMode):
         ):
             return self._assembled(args[0], *args[1:], **(kwargs or {}))
         if func in _INDEXING:
-            args = (args[0], *self._numbers(func, (_joined(args[1]),)), *args[2:])
+            args = (args[0], *self._numbers(func, (joined(args[1]),)), *args[2:])
             if (regular := self._as_slices(args[1])) is not None:
                 made = func(args[0], regular, *args[2:])  # a copy, as of a list of places
                 return made.clone() if func is torch.Tensor.__getitem__ else made
@@ -308,7 +319,7 @@ class FoldedTests(TorchFunctionMode):
             if isinstance(part, torch.Tensor) and part.dtype is torch.bool:
                 with torch._C.DisableTorchFunction(), _disable_current_modes():
                     places = torch.ones(part.shape, dtype=torch.bool).nonzero(as_tuple=True)
-                parts += [_constant(p) for p in places]
+                parts += [constant(p) for p in places]
             else:
                 parts.append(part)
         return tuple(parts)
@@ -359,7 +370,7 @@ class FoldedTests(TorchFunctionMode):
         if all(x is not None for x in known):
             numbers = [x.tolist() if isinstance(x, torch.Tensor) else x for x in known]
             return torch.tensor(pytree.tree_unflatten(numbers, spec), dtype=dtype, device=device, **how)
-        made = _stacked(data)
+        made = stacked(data)
         return made.detach().to(device, dtype=dtype)
 
     def _shaped(
@@ -382,7 +393,7 @@ class FoldedTests(TorchFunctionMode):
                 given, named = pytree.tree_unflatten(known, spec)
                 made = func(*given, **named)
             self._note_values(func)
-            return args, pytree.tree_map_only(torch.Tensor, _constant, made)
+            return args, pytree.tree_map_only(torch.Tensor, constant, made)
         if func is torch.Tensor.__getitem__:
             places = self._places(args[1])
             if all(isinstance(x, slice) for x in places):  # a copy, as of a list of places
@@ -403,7 +414,7 @@ class FoldedTests(TorchFunctionMode):
         with torch._C.DisableTorchFunction(), _disable_current_modes():
             places = torch.arange(x.shape[dim]).repeat_interleave(counts.expand(x.shape[dim]))
         self._note_values(torch.repeat_interleave)
-        return x.index_select(dim, _constant(places))
+        return x.index_select(dim, constant(places))
 
     def _places(self, index: object) -> tuple[object, ...]:
         """Return an index in which known masks are replaced by the lists of positions where they are true.
@@ -422,7 +433,7 @@ class FoldedTests(TorchFunctionMode):
                 continue
             with torch._C.DisableTorchFunction(), _disable_current_modes():
                 found = value.nonzero(as_tuple=True)
-            parts += [_constant(places) for places in found]
+            parts += [constant(places) for places in found]
             self._note_values(torch.Tensor.__getitem__)
         return tuple(parts)
 
@@ -447,8 +458,10 @@ class FoldedTests(TorchFunctionMode):
     def _as_slices(self, index: object) -> tuple[object, ...] | None:
         """Return an index with a constant list of equidistant places as a slice; None if it has none.
 
-        Places from arguments or buffers count as irregular, because other values may follow.
+        Places from arguments, buffers or assumed choices count as irregular, because other values may follow.
         """
+        if self.choices.values:
+            return None
         parts = index if isinstance(index, tuple) else (index,)
         lists = [x for x in parts if isinstance(x, torch.Tensor)]
         if len(lists) != 1 or lists[0].dim() != 1 or lists[0].dtype is torch.bool or len(lists[0]) < 2:
@@ -473,16 +486,31 @@ class FoldedTests(TorchFunctionMode):
         mode = get_proxy_mode()
         if mode is None or is_inexact(x):
             return None
-        if _has_counted_values(x):
+        if has_counted_values(x):
             return x
         node = made_by(x, mode.tracer)
         if node is None:
             return None
         with torch._C.DisableTorchFunction(), _disable_current_modes():
-            found = worked_out(
-                node, self.values if values is None else values, getattr(mode.tracer, "root", None), []
-            )
+            found = self._worked_out(node, self.values if values is None else values, mode, [])
         return found if isinstance(found, torch.Tensor) and type(found) is torch.Tensor else None
+
+    def _worked_out(
+        self,
+        node: torch.fx.Node,
+        known: Mapping[torch.fx.Node, torch.Tensor],
+        mode: ProxyTorchDispatchMode,
+        random: list[torch.fx.Node],
+    ) -> object:
+        """Return the value of a node from known nodes, with the example's also from assumed choices of experts."""
+        root = getattr(mode.tracer, "root", None)
+        value = worked_out(node, known, root, random)
+        if value is not None or known is not self.values or not (chosen := self.choices.found(node)):
+            return value
+        value = worked_out(node, {**known, **chosen}, root, random)
+        notes = [self.choices.note(_where(one).partition(" at ")[2]) for one in chosen]
+        self.notes += [note for note in dict.fromkeys(notes) if note not in self.notes]
+        return value
 
     def _note_device(self) -> None:
         if not any(note.startswith("devices:") for note in self.notes):
@@ -548,7 +576,7 @@ class FoldedTests(TorchFunctionMode):
         # Floating-point values are known only if they depend on random numbers alone.
         known = {} if is_inexact(read) else self.values
         with torch._C.DisableTorchFunction(), _disable_current_modes():
-            value = worked_out(node, known, getattr(mode.tracer, "root", None), random)
+            value = self._worked_out(node, known, mode, random)
             if not isinstance(value, torch.Tensor) or type(value) is not torch.Tensor:
                 return None
             answer, shown = func(value), str(value.tolist())
@@ -579,41 +607,7 @@ def _shapes_by_values(func: Callable[..., Any], args: tuple[Any, ...], kwargs: M
     if func in _REPEATS:
         counts = args[1] if len(args) > 1 else kwargs.get("repeats", args[0])
         return isinstance(counts, torch.Tensor) and kwargs.get("output_size") is None
-    return func in _SHAPED
-
-
-def _joined(index: object) -> object:
-    """Return an index with lists of tensors, whose values torch would read, as stacks of them."""
-    if not isinstance(index, tuple):
-        return index
-    return tuple(
-        _stacked(part)
-        if isinstance(part, (list, tuple)) and any(isinstance(x, torch.Tensor) for x in part)
-        else part
-        for part in index
-    )
-
-
-def _stacked(data: object) -> torch.Tensor:
-    """Return nested lists of tensors and numbers as one stacked tensor."""
-    if isinstance(data, (list, tuple)):
-        return torch.stack([_stacked(item) for item in data])
-    return data if isinstance(data, torch.Tensor) else torch.tensor(data)
-
-
-def _constant(value: torch.Tensor) -> torch.Tensor:
-    """Return a constant tensor of the program with these values."""
-    return torch.tensor(value.tolist(), dtype=value.dtype).reshape(value.shape)
-
-
-def _has_values(x: object) -> TypeGuard[torch.Tensor]:
-    """Return whether an argument is a tensor that has values."""
-    return isinstance(x, torch.Tensor) and type(x) is torch.Tensor and x.device.type == "cpu"
-
-
-def _has_counted_values(x: object) -> bool:
-    """Return whether an argument is a tensor of integers or booleans that has values."""
-    return _has_values(x) and not is_inexact(x)
+    return func in _SHAPED or (func is torch.where and len(args) == 1 and not kwargs)
 
 
 def _where(node: torch.fx.Node) -> str:

@@ -4,11 +4,12 @@ The steps are, in order: broadcasts become views, arguments that only provide a 
 on empty tensors become zeros, disabled dropout and casts become views (the precision level decides types),
 operators whose result has no reader are removed, equal operators on the same values in one module are
 merged, except for products, attention and random operators, and a concatenation that begins with the tensors
-of another one takes its result.
+of another one takes its result. Products with one expert's weights represent its share of the experts.
 """
 
 from __future__ import annotations
 
+from wse_sim.frontend.expert_stacks import group_experts
 from wse_sim.frontend.trace import Node, NodeRef, Trace, renamed, shape_operand
 
 _CASTS = frozenset(["to", "_to_copy", "type_as", "float", "half", "bfloat16", "double"])
@@ -59,6 +60,7 @@ def clean(trace: Trace) -> Trace:
     dead = trace.prune()
     same = _merge_equal(trace)
     longer = _continue_concatenations(trace)
+    experts = group_experts(trace)
     folded = sum(1 for n in trace if n.kind == "call" and trace.is_constant(NodeRef(n.name)))
     for count, what in (
         (off, "dropout switched off"),
@@ -66,6 +68,7 @@ def clean(trace: Trace) -> Trace:
         (dead, "operators without readers dropped"),
         (same, "equal operators of one module merged"),
         (longer, "concatenations continue another one or are of one tensor"),
+        (experts, "products with one of equally loaded experts represent its share of them"),
         (folded, "operators on constants folded"),
     ):
         if count:

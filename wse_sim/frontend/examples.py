@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from math import inf, prod
 from types import MethodType
@@ -38,6 +38,9 @@ MARKS = {
 }
 """Keys of configurations for the token id of an image or a sound."""
 
+SOUND_MASKS = ("feature_attention_mask", "input_features_mask")
+"""Arguments that state which frames of a spectrum are sound."""
+
 PLACES = "image_embeds_position_mask"
 """The argument that states which tokens are features of an image, where no token id states it."""
 
@@ -53,10 +56,11 @@ def text_length(config: Any, seq: int | None) -> int:
     return min([DEFAULT_LENGTH, *(value for value in known if value > 0)])
 
 
-def examples_of(module: Any, config: Any, seq: int | None) -> list[Arguments]:
-    """Return sets of named arguments of one sample: all inputs, these with masks and sizes, required ones.
+def examples_of(module: Any, config: Any, seq: int | None) -> Iterator[Arguments]:
+    """Yield sets of named arguments of one sample: all inputs, these with masks and sizes, required ones.
 
-    Equal sets of inputs occur once. `seq` is the length of the text or of the sound.
+    Equal sets of inputs occur once. `seq` is the length of the text or of the sound. A set is made when it is
+    asked for, because a model may have to run for it.
 
     Raises
     ------
@@ -64,20 +68,21 @@ def examples_of(module: Any, config: Any, seq: int | None) -> list[Arguments]:
         If forward() needs an argument for which there is no rule.
     """
     rules = _Rules(module, config, seq)
-    return [_first_that_runs(module, rules.candidates(names)) for names in rules.choices()]
+    for names in rules.choices():
+        yield _first_that_runs(module, rules.candidates(names))
 
 
 def _first_that_runs(module: torch.nn.Module, candidates: Iterator[Arguments]) -> Arguments:
     """Return the first arguments that a module accepts; if it accepts none, those with which it gets furthest."""
-    tried = list(itertools.islice(candidates, MOST_TRIED))
-    if len(tried) == 1:
-        return tried[0]
-    reached = []
-    for one in tried:
-        reached.append(_reached(module, one))
-        if reached[-1] == inf:
+    best, furthest = next(candidates), -1.0
+    for one in itertools.islice(candidates, MOST_TRIED - 1):
+        if furthest < 0:
+            furthest = _reached(module, best)
+        if furthest == inf:
             break
-    return tried[reached.index(max(reached))]
+        if (reached := _reached(module, one)) > furthest:
+            best, furthest = one, reached
+    return best
 
 
 class _Calls(TorchFunctionMode):
@@ -131,6 +136,7 @@ class _Rules:
         )
         self.sound = self._part("audio_config", "audio_encoder", "encoder_config") or config
         self.length = text_length(config, seq)
+        self.counts: dict[Hashable, int] = {}  # of features, by the shapes of what they are made of
 
     def _part(self, *names: str) -> Any:
         return next((part for name in names if (part := getattr(self.config, name, None)) is not None), None)
@@ -140,6 +146,7 @@ class _Rules:
         needed = self._needed()
         wanted = [*needed, *(name for name in self._further() if name not in needed)]
         given = {"attention_mask": "input_ids", "image_sizes": "pixel_values"}
+        given |= dict.fromkeys(SOUND_MASKS, "input_features")
         more = [n for n, of in given.items() if of in wanted and n in self.takes and n not in wanted]
         return list(dict.fromkeys((tuple(wanted), (*wanted, *more), tuple(needed))))
 
@@ -230,8 +237,11 @@ class _Rules:
             return ((1, DEFAULT_LENGTH, 2 + 3 * side * side),)
         if name == "input_features":
             return self._spectra()
+        if name in SOUND_MASKS:
+            return ((1, max(self._spectra()[0][1:])),)
         if name == "input_values":
-            values = self.seq or SOUND
+            values = SOUND if self.sound is not self.config else self.seq or SOUND
+            values += -values % int(getattr(self.sound, "samples_per_token", 1))
             return ((1, values), (1, 1, values), (1, values, int(getattr(self.config, "num_mel_bins", 80))))
         if name == "input_ids" and (books := getattr(self.config, "num_codebooks", None)):
             return (
@@ -259,11 +269,9 @@ class _Rules:
         if "spatial_shapes" in self.takes and isinstance(patch, int):
             return ((1, int(getattr(self.vision, "num_patches", 256)), channels * patch * patch),)
         if "image_grid_thw" in self.takes and isinstance(patch, int):
-            keys = ("temporal_patch_size", "patch_temporal")
-            times = next((int(n) for key in keys if (n := getattr(self.vision, key, None))), 1)
             pixels = (channels, patch, patch)
             return (
-                (GRID * GRID, channels * patch * patch * times),
+                (GRID * GRID, channels * patch * patch * frames_of_patch(self.vision)),
                 (GRID * GRID, *pixels),
                 (1, GRID * GRID, *pixels),
             )
@@ -302,7 +310,8 @@ class _Rules:
         found: Arguments = {}
         for name, shape in shapes.items():
             if name.endswith("_mask"):
-                chosen = torch.bool if name == "pixel_attention_mask" else torch.long  # some select by it
+                selects = name in ("pixel_attention_mask", "input_features_mask")
+                chosen = torch.bool if selects else torch.long
                 found[name] = torch.ones(shape, dtype=chosen)
             elif name == "bbox":
                 found[name] = torch.zeros(shape, dtype=torch.long)
@@ -365,8 +374,11 @@ class _Rules:
             return text
         takes = inspect.signature(features).parameters
         named = {k: v for k, v in given.items() if k in takes and k != "input_ids"}
-        shapes = _shapes_made(_Part(self.module, features), named)
-        count = sum(prod(shape[:-1]) for shape in shapes)  # 0 if the shapes are unknown
+        key = (kind, *((k, tuple(v.shape)) for k, v in named.items() if isinstance(v, torch.Tensor)))
+        if key not in self.counts:
+            shapes = _shapes_made(_Part(self.module, features), named)
+            self.counts[key] = sum(prod(shape[:-1]) for shape in shapes)  # 0 if the shapes are unknown
+        count = self.counts[key]
         places = torch.full((1, count), max(mark, 0), dtype=torch.long)
         return torch.cat([places, torch.where(text == mark, mark + 1, text)], dim=1)
 
@@ -401,10 +413,16 @@ def _shapes_made(part: _Part, given: Arguments) -> list[tuple[int, ...]]:
             made = part(**given)
             return [tuple(x.shape) for x in pytree.tree_leaves(made) if isinstance(x, torch.Tensor)]
     with contextlib.suppress(Exception):  # likewise: a model may call its own function with what it lacks
-        program = capture.export(part, (), given, training=False)
+        program = capture.export(part, (), given, training=False, once=[])
         names = [s.arg.name for s in program.graph_signature.output_specs if s.kind.name == "USER_OUTPUT"]
         return [tuple(node.meta["val"].shape) for node in program.graph.nodes if node.name in names]
     return []
+
+
+def frames_of_patch(vision: Any) -> int:
+    """Return how many frames a patch of a picture has."""
+    keys = ("temporal_patch_size", "patch_temporal")
+    return next((int(n) for key in keys if (n := getattr(vision, key, None))), 1)
 
 
 GRID = 16  # patches per side of an image that is passed as patches

@@ -5,6 +5,8 @@ The class of the model is the first name in the key `architectures`.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -30,7 +32,7 @@ _FACTS = {
 }
 
 
-def from_config(path: str, seq: int | None = None) -> tuple[Any, list[dict[str, Any]], dict[str, Any]]:
+def from_config(path: str, seq: int | None = None) -> tuple[Any, Iterator[dict[str, Any]], dict[str, Any]]:
     """Build a model from a configuration file and return the module on "meta", example arguments, and facts.
 
     The example arguments are sets of arguments of one sample by name, as in
@@ -66,7 +68,7 @@ def from_config(path: str, seq: int | None = None) -> tuple[Any, list[dict[str, 
 
 def _from_file(
     file: Path, transformers: ModuleType, seq: int | None
-) -> tuple[torch.nn.Module, list[dict[str, object]], dict[str, object]]:
+) -> tuple[torch.nn.Module, Iterator[dict[str, object]], dict[str, object]]:
     config = _read(file, transformers)
     names = getattr(config, "architectures", None) or []
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
@@ -87,6 +89,7 @@ def _from_file(
         with torch.device("meta"):
             module = kind(config).eval()
         examples = examples_of(module, config, seq)
+        main = next(examples)
     except ModelError:
         raise
     except Exception as fault:  # of any type: every architecture builds itself from its own keys
@@ -95,9 +98,9 @@ def _from_file(
             f"{file}: {names[0]} cannot be built from it ({type(fault).__name__}: {first[:200]}); correct the sizes"
         ) from fault
     facts = _facts(config) | {"family": str(config.model_type)}
-    if "input_ids" in examples[0]:
-        facts["seq"] = examples[0]["input_ids"].shape[1]
-    return module, examples, facts
+    if "input_ids" in main:
+        facts["seq"] = main["input_ids"].shape[1]
+    return module, itertools.chain([main], examples), facts
 
 
 def _read(file: Path, transformers: ModuleType) -> PretrainedConfig:

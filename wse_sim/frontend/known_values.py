@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -160,3 +160,37 @@ def tests_for_equality(node: torch.fx.Node) -> bool:
         waiting += [n for n in operands if n not in seen]
         seen.update(operands)
     return True
+
+
+def joined(index: object) -> object:
+    """Return an index with lists of tensors, whose values torch would read, as stacks of them."""
+    if not isinstance(index, tuple):
+        return index
+    return tuple(
+        stacked(part)
+        if isinstance(part, (list, tuple)) and any(isinstance(x, torch.Tensor) for x in part)
+        else part
+        for part in index
+    )
+
+
+def stacked(data: object) -> torch.Tensor:
+    """Return nested lists of tensors and numbers as one stacked tensor."""
+    if isinstance(data, (list, tuple)):
+        return torch.stack([stacked(item) for item in data])
+    return data if isinstance(data, torch.Tensor) else torch.tensor(data)
+
+
+def constant(value: torch.Tensor) -> torch.Tensor:
+    """Return a constant tensor of the program with these values."""
+    return torch.tensor(value.tolist(), dtype=value.dtype).reshape(value.shape)
+
+
+def has_values(x: object) -> TypeGuard[torch.Tensor]:
+    """Return whether an argument is a tensor that has values."""
+    return isinstance(x, torch.Tensor) and type(x) is torch.Tensor and x.device.type == "cpu"
+
+
+def has_counted_values(x: object) -> bool:
+    """Return whether an argument is a tensor of integers or booleans that has values."""
+    return has_values(x) and not is_inexact(x)

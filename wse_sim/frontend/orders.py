@@ -244,6 +244,8 @@ def _has_usual_strides(trace: Trace, node: Node, base: Node, samples: int) -> bo
         if source is None or source.elements != node.elements:
             break
         node = source
+    if sorted(node.shape) != sorted(base.shape):  # a part of the tensor
+        return False
     whole: Elements = np.empty(base.elements, np.int8)
     seen = viewed(trace, NodeRef(node.name), whole)
     if seen is None or not np.may_share_memory(seen, whole):
