@@ -40,8 +40,16 @@ def _(x: Tensor) -> Tensor:
     return torch.empty_like(x)
 
 
+class Large(nn.Module):
+    """Has too many weights without values to run once, so that no example decides what values decide."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.empty(2 * 10**9, device="meta"))
+
+
 @bad("bad_programs.py", "if x.max() < 0", "control flow depends on the values", "torch.where")
-class IfOnAValue(nn.Module):
+class IfOnAValue(Large):
     def forward(self, x: Tensor) -> Tensor:
         if x.max() < 0:
             return x
@@ -49,7 +57,7 @@ class IfOnAValue(nn.Module):
 
 
 @bad("bad_programs.py", "while x.sum() > 1", "control flow depends on the values", "torch.where")
-class WhileOnAValue(nn.Module):
+class WhileOnAValue(Large):
     def forward(self, x: Tensor) -> Tensor:
         while x.sum() > 1:
             x = x / 2
@@ -57,31 +65,31 @@ class WhileOnAValue(nn.Module):
 
 
 @bad("bad_programs.py", "x.sum().item()", "read into Python", "keep it as a tensor")
-class Item(nn.Module):
+class Item(Large):
     def forward(self, x: Tensor) -> Tensor:
         return x * x.sum().item()
 
 
 @bad("bad_programs.py", "float(x.mean())", "read into Python", "keep it as a tensor")
-class FloatOfATensor(nn.Module):
+class FloatOfATensor(Large):
     def forward(self, x: Tensor) -> Tensor:
         return x * float(x.mean())
 
 
 @bad("bad_programs.py", "tolist", "read into Python", "keep it as a tensor")
-class ToList(nn.Module):
+class ToList(Large):
     def forward(self, x: Tensor) -> Tensor:
         return x * x[0].tolist()[0]
 
 
 @bad("bad_programs.py", "int(x.sum())", "read into Python")
-class ShapeFromAValue(nn.Module):
+class ShapeFromAValue(Large):
     def forward(self, x: Tensor) -> Tensor:
         return torch.zeros(int(x.sum())) + x.sum()
 
 
 @bad("bad_programs.py", "range(int(", "read into Python")
-class LoopFromAValue(nn.Module):
+class LoopFromAValue(Large):
     def forward(self, x: Tensor) -> Tensor:
         for _ in range(int(x.sum())):
             x = x + 1
@@ -89,31 +97,31 @@ class LoopFromAValue(nn.Module):
 
 
 @bad("bad_programs.py", "x[x > 0]", "shape of a result depends on values", "torch.where")
-class BooleanIndexing(nn.Module):
+class BooleanIndexing(Large):
     def forward(self, x: Tensor) -> Tensor:
         return x[x > 0] * 2
 
 
 @bad("bad_programs.py", "nonzero", "shape of a result depends on values")
-class Nonzero(nn.Module):
+class Nonzero(Large):
     def forward(self, x: Tensor) -> Tensor:
         return torch.nonzero(x) * 2
 
 
 @bad("bad_programs.py", "unique", "shape of a result depends on values")
-class Unique(nn.Module):
+class Unique(Large):
     def forward(self, x: Tensor) -> Tensor:
         return torch.unique(x.long())
 
 
 @bad("bad_programs.py", "masked_select", "shape of a result depends on values")
-class MaskedSelect(nn.Module):
+class MaskedSelect(Large):
     def forward(self, x: Tensor) -> Tensor:
         return torch.masked_select(x, x > 0)
 
 
 @bad("bad_programs.py", "if torch.nonzero(x).shape[0] > 3", "control flow depends on the values")
-class IfOnACount(nn.Module):
+class IfOnACount(Large):
     def forward(self, x: Tensor) -> Tensor:
         if torch.nonzero(x).shape[0] > 3:
             return x
@@ -155,7 +163,7 @@ class AssignedAttribute(nn.Module):
 
 
 @bad("bad_programs.py", "numpy", "stay with torch")
-class Numpy(nn.Module):
+class Numpy(Large):
     def forward(self, x: Tensor) -> Tensor:
         return torch.from_numpy(x.numpy()) * 2
 

@@ -213,7 +213,7 @@ class Masked(nn.Module):
 
 
 def test_a_test_of_a_mask_is_folded():
-    """The example decides the branch, and a note states this; without values of the mask the test stays a fault."""
+    """The example decides the branch, and a note states this; without values of the mask the test is a fault."""
     x, ones = torch.zeros(4, 8), torch.ones(4, dtype=torch.long)
     graph = lower(Masked(), (x, ones))
     assert [k.family for k in graph] == ["gemm"]

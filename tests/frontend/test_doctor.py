@@ -20,6 +20,7 @@ class Troubled(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.a, self.b, self.c = (nn.Linear(64, 64, bias=False) for _ in range(3))
+        self.unread = nn.Parameter(torch.empty(2 * 10**9, device="meta"))  # so that no run decides the test
         self.calls = 0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -15,8 +15,8 @@ from torch.nn import functional as F  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from tests.frontend.test_forward import check_wired  # noqa: E402
-from wse_sim.errors import ModelError  # noqa: E402
 from wse_sim.frontend import lower  # noqa: E402
+from wse_sim.frontend.obstacles import DECIDED  # noqa: E402
 
 WIDE, INNER, EXPERTS, TOP = 16, 24, 8, 2
 SAMPLES, TOKENS = 2, 32
@@ -155,7 +155,7 @@ def test_experts_without_weights_get_their_share() -> None:
     assert [(d["m"], d["groups"]) for d in found] == [(SAMPLES * TOKENS, 4)] * 2
 
 
-def test_a_choice_that_is_not_one_of_experts_stays_unknown() -> None:
+def test_a_choice_that_is_not_one_of_experts_is_that_of_the_example() -> None:
     class Stops(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -165,8 +165,9 @@ def test_a_choice_that_is_not_one_of_experts_stays_unknown() -> None:
             y = self.head(x)
             return y if (y.argmax(-1) == 0).any() else y * 2
 
-    with pytest.raises(ModelError, match="depends on the values"):
-        lower(Stops(), (torch.randn(SAMPLES, TOKENS, WIDE),))
+    graph = lower(Stops(), (torch.randn(SAMPLES, TOKENS, WIDE),))
+    assert not any(note.startswith("experts:") for note in graph.notes)
+    assert any(note.startswith(DECIDED) for note in graph.notes)
 
 
 def test_gradients_reach_what_rows_were_added_to_through_a_view() -> None:

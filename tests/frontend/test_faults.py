@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.frontend.bad_programs import PROGRAMS  # noqa: E402
+from tests.frontend.bad_programs import PROGRAMS, Large  # noqa: E402
 from wse_sim.errors import ConfigError, ModelError, UnsupportedOpError  # noqa: E402
 from wse_sim.frontend import add_training, load_model, lower  # noqa: E402
 from wse_sim.frontend.faults import sentence_of  # noqa: E402
@@ -181,7 +181,7 @@ def inverse(y: Any) -> Any:
     return torch.linalg.inv(shifted)  # here
 
 
-class Helped(torch.nn.Module):
+class Helped(Large):
     """Computes in a function that is not called forward()."""
 
     def __init__(self, helper: Callable[[Any], Any]) -> None:

@@ -13,9 +13,9 @@ import torch.nn.functional as F  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 from tests.frontend.test_training_flops import by_torch  # noqa: E402
-from wse_sim.errors import ModelError  # noqa: E402
 from wse_sim.frontend import lower  # noqa: E402
 from wse_sim.frontend.capture import export  # noqa: E402
+from wse_sim.frontend.obstacles import DECIDED  # noqa: E402
 
 READS: dict[str, Callable[[Tensor, Any], Tensor]] = {
     "split": lambda y, n: y.split([n, 8 - n], -1)[0],
@@ -54,9 +54,11 @@ def test_torch_reads_known_integers_in_tensors(name: str) -> None:
     assert any(note.startswith("values:") for note in notes) == (name != "operand")
 
 
-def test_an_integer_that_only_activations_determine_is_refused() -> None:
-    with pytest.raises(ModelError, match=r"value|shape"):
-        lower(Reads(lambda y, n: y.tile(cast("int", y.argmax()), 1)), (torch.randn(4, 8), torch.tensor([4])))
+def test_an_integer_that_activations_determine_is_that_of_the_example() -> None:
+    module, x = Reads(lambda y, n: y.tile(cast("int", (y > -1e9).all(0).sum() - 5), 1)), torch.randn(4, 8)
+    graph = lower(module, (x, torch.tensor([4])))
+    assert graph.tensors[graph.kernels[-1].outputs[0]].elements == module(x, torch.tensor([4])).numel()
+    assert any(note.startswith(DECIDED) for note in graph.notes)
 
 
 class Images(nn.Module):
@@ -81,18 +83,20 @@ def test_images_that_are_no_padding_are_all_captured() -> None:
     assert any("leaves out nothing of the example" in note for note in graph.notes)
 
 
-def test_an_image_that_is_padding_is_refused() -> None:
-    """Which images are padding differs between samples, so the number of one example says nothing."""
+def test_an_image_that_is_padding_is_left_out_with_a_note() -> None:
+    """Five of six images are not padding; a note states that this is so in the example only."""
     images = torch.randn(2, 3, 8)
     images[0, 1] = 0
-    with pytest.raises(ModelError, match="shape of a result depends on values"):
-        lower(Images(), (images,))
+    graph = lower(Images(), (images,))
+    assert graph.forward_flops * 6 == lower(Images(), (torch.randn(2, 3, 8),)).forward_flops * 5
+    assert any(note.startswith(DECIDED) for note in graph.notes)
 
 
 def test_a_threshold_is_no_padding_even_if_all_pass() -> None:
-    """Other data would not all pass a test for size."""
-    with pytest.raises(ModelError, match="shape of a result depends on values"):
-        lower(Images(lambda x: x.sum(-1) > 1e9), (torch.randn(2, 3, 8),))
+    """Other data would not all pass a test for size, so the example decides."""
+    graph = lower(Images(lambda x: x.sum(-1) > 1e9), (torch.randn(2, 3, 8),))
+    assert any(note.startswith(DECIDED) for note in graph.notes)
+    assert not any(note.startswith("masks:") for note in graph.notes)
 
 
 class Sum(nn.Module):

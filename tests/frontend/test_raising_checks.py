@@ -1,4 +1,4 @@
-"""Checks of values in forward() that only raise are left out; other tests of values are refused."""
+"""Checks of values in forward() that only raise are left out; of other tests of values the example decides."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn  # noqa: E402
 
-from wse_sim.errors import ModelError  # noqa: E402
 from wse_sim.frontend import lower  # noqa: E402
+from wse_sim.frontend.obstacles import DECIDED  # noqa: E402
 
 from .checked import WIDTH, Checked, Linear  # noqa: E402
 
@@ -54,10 +54,11 @@ class Chosen(Linear):
         return self.layer(x)
 
 
-@pytest.mark.parametrize(
-    ("kind", "line"), [(Caught, "x.sum() > 0"), (Counted, "item() > 3"), (Chosen, "x.sum() > 0")]
-)
-def test_a_test_that_chooses_the_work_is_refused(kind: type[nn.Module], line: str) -> None:
-    with pytest.raises(ModelError) as fault:
-        lower(kind(), X)
-    assert line in str(fault.value)
+@pytest.mark.parametrize(("kind", "line"), [(Caught, 36), (Counted, 45), (Chosen, 52)])
+def test_a_test_that_chooses_the_work_takes_the_branch_of_the_example(
+    kind: type[nn.Module], line: int
+) -> None:
+    """The sum is negative, so that no branch is taken; a note names the line."""
+    graph = lower(kind(), (-torch.ones(SAMPLES, WIDTH),))
+    assert graph.total_flops == FLOPS
+    assert any(note.startswith(DECIDED) and f"test_raising_checks.py:{line}" in note for note in graph.notes)

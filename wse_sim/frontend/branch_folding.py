@@ -32,9 +32,18 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from wse_sim.errors import ModelError, WseError
 from wse_sim.frontend.choices import Choices
-from wse_sim.frontend.classify import PRODUCTS
 from wse_sim.frontend.devices import is_move, on_one_device
-from wse_sim.frontend.example_values import READS, depends_on_values, integers_among, replayed
+from wse_sim.frontend.example_values import (
+    LISTS,
+    NUMBERS,
+    PLACES,
+    READS,
+    REPEATED,
+    depends_on_values,
+    integers_among,
+    replayed,
+    shaped_by_values,
+)
 from wse_sim.frontend.expansions import SPELLED
 from wse_sim.frontend.faults import (
     LINEARIZED,
@@ -58,22 +67,13 @@ from wse_sim.frontend.obstacles import guesses, is_collecting, met
 from wse_sim.frontend.raising_checks import TESTS, current_line, passed
 from wse_sim.frontend.scalar_indices import ScalarRows
 from wse_sim.frontend.selections import FACTS, NOTE, Arguments, Function, Named, Selections
-from wse_sim.frontend.source_lines import user_line
-from wse_sim.frontend.substitutes import forget_after, last_operator, substitute
+from wse_sim.frontend.source_lines import place_of, user_line
+from wse_sim.frontend.substitutes import forget_after, last_operator, products_seen, substitute
 from wse_sim.frontend.watch import is_known, made_by, slot_of
 
-# Functions whose result has a shape that depends on values.
-_SHAPED = frozenset(
-    [
-        *(torch.nonzero, torch.Tensor.nonzero, torch.argwhere, torch.Tensor.argwhere, torch.masked_select),
-        *(torch.Tensor.masked_select, torch.unique, torch.Tensor.unique, torch.unique_consecutive),
-        *(torch.Tensor.unique_consecutive, torch.bincount, torch.Tensor.bincount),
-    ]
-)
 _DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 _ASKS = (torch.Tensor.requires_grad.__set__, torch.Tensor.requires_grad_)  # type: ignore[attr-defined]
 _INDEXING = (torch.Tensor.__getitem__, torch.Tensor.__setitem__)
-_REPEATS = (torch.repeat_interleave, torch.Tensor.repeat_interleave)
 MOST_SHOWN = 8  # most numbers that a note prints
 
 
@@ -158,7 +158,7 @@ class FoldedTests(TorchFunctionMode):
         if func == _DATA and _is_captured(args[0]):
             return args[0].detach()
         decided = self._decided(func, args, kwargs or {})
-        if func in READS and args and isinstance(args[0], torch.Tensor):
+        if func in (*NUMBERS, *LISTS) and args and isinstance(args[0], torch.Tensor):
             answer = self._answer(func, args[0])
             if answer is not None:
                 return answer
@@ -167,7 +167,7 @@ class FoldedTests(TorchFunctionMode):
         if self.example and decided is not None and func in READS:
             return self.example.made(func, args, dict(kwargs or {}), *decided)
         if func in TESTS and args and isinstance(args[0], torch.Tensor):
-            is_test = func not in READS or func is torch.Tensor.__bool__ or args[0].dtype is torch.bool
+            is_test = func is not torch.Tensor.item or args[0].dtype is torch.bool
             if is_test and (answer := self._assumed()) is not None:
                 return answer
         if (
@@ -183,15 +183,20 @@ class FoldedTests(TorchFunctionMode):
                 return made.clone() if func is torch.Tensor.__getitem__ else made
             if (row := self.rows.call(func, args)) is not None:
                 return row[0]
-        if _shapes_by_values(func, args, kwargs or {}):
+        if shaped_by_values(func, args, kwargs or {}):
             args, answer = self._shaped(func, args, dict(kwargs or {}))
-            if answer is None and decided is None and not guesses() and _shapes_by_values(func, args, kwargs or {}):
+            if (
+                answer is None
+                and decided is None
+                and not guesses()
+                and shaped_by_values(func, args, kwargs or {})
+            ):
                 answer = self.selections.select(func, args)
             if answer is not None:
                 return answer
         if self.example and decided is not None and depends_on_values(func, args, kwargs or {}):
             return self.example.made(func, args, dict(kwargs or {}), *decided)
-        if func in READS and is_collecting() and args and isinstance(args[0], torch.Tensor):
+        if func in (*NUMBERS, *LISTS) and is_collecting() and args and isinstance(args[0], torch.Tensor):
             return self._gone_on(func, args[0])
         if numbers := self._known_numbers(func, (*args, *(kwargs or {}).values())):
             return self._of_numbers(numbers, func, args, dict(kwargs or {}))
@@ -207,7 +212,9 @@ class FoldedTests(TorchFunctionMode):
         if self.example is None or not depends_on_values(func, args, kwargs):
             return None
         found = self.example.next(func, args[0])
-        is_one = func is torch.Tensor.__setitem__ and not (isinstance(args[2], torch.Tensor) and args[2].dim())
+        is_one = func is torch.Tensor.__setitem__ and not (
+            isinstance(args[2], torch.Tensor) and args[2].dim()
+        )
         return None if is_one else found
 
     def _known_numbers(
@@ -245,7 +252,7 @@ class FoldedTests(TorchFunctionMode):
         """Return the result of a call with known integers, and note if it reads one."""
         uses = [len(node.users) for node, _ in numbers]
         made = self._guessed(func, args, kwargs) if guesses() else func(*args, **kwargs)
-        is_read = func in _INDEXING or uses == [len(node.users) for node, _ in numbers]
+        is_read = uses == [len(node.users) for node, _ in numbers]
         if isinstance(made, (torch.Tensor, tuple, list)) and is_read:
             if self.example is not None and any(ran for _, ran in numbers):
                 self.example.use(func, "operand")
@@ -285,7 +292,7 @@ class FoldedTests(TorchFunctionMode):
 
     def _guessed(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         """Return the result of a call, or a guess if torch rejects the call, and record the obstacle."""
-        if _shapes_by_values(func, args, kwargs):
+        if shaped_by_values(func, args, kwargs):
             met(
                 ModelError(unwanted_operator("dynamic", "", current_line())),
                 "capture",
@@ -293,9 +300,9 @@ class FoldedTests(TorchFunctionMode):
             )
             if func is torch.Tensor.__getitem__:
                 return args[0][self._all_places(args[1])]
-            if func in (torch.nonzero, torch.Tensor.nonzero, torch.argwhere, torch.Tensor.argwhere):
+            if func in PLACES:
                 return torch.zeros(args[0].numel(), args[0].dim(), dtype=torch.long)
-            return args[0].flatten() if func not in _REPEATS else args[0]
+            return args[0].flatten() if func not in REPEATED else args[0]
         last = last_operator()
         try:
             made = func(*args, **kwargs)
@@ -399,7 +406,7 @@ class FoldedTests(TorchFunctionMode):
             if all(isinstance(x, slice) for x in places):  # a copy, as of a list of places
                 return args, args[0][places].clone()
             return (args[0], places), None
-        if func in _REPEATS and len(args) + ("repeats" in kwargs) > 1:
+        if func in REPEATED and len(args) + ("repeats" in kwargs) > 1:
             return args, self._repeated(args[0], *args[1:], **kwargs)
         return args, None
 
@@ -452,7 +459,7 @@ class FoldedTests(TorchFunctionMode):
             if random or type(found) is not torch.Tensor or not bool(found.all()):
                 return None
         self.values[node] = found
-        self.notes.append(f"masks: {_where(node)} leaves out nothing of the example; all is captured")
+        self.notes.append(f"masks: {place_of(node)} leaves out nothing of the example; all is captured")
         return found
 
     def _as_slices(self, index: object) -> tuple[object, ...] | None:
@@ -508,7 +515,7 @@ class FoldedTests(TorchFunctionMode):
         if value is not None or known is not self.values or not (chosen := self.choices.found(node)):
             return value
         value = worked_out(node, {**known, **chosen}, root, random)
-        notes = [self.choices.note(_where(one).partition(" at ")[2]) for one in chosen]
+        notes = [self.choices.note(place_of(one).partition(" at ")[2]) for one in chosen]
         self.notes += [note for note in dict.fromkeys(notes) if note not in self.notes]
         return value
 
@@ -584,34 +591,9 @@ class FoldedTests(TorchFunctionMode):
             return None
         kind = "a test" if read.dtype is torch.bool else "a value"
         shown = shown if value.numel() <= MOST_SHOWN else f"{value.numel()} numbers"
-        note = f"masks: {kind} of {_where(node)} is {shown} for the example arguments; only that branch is captured"
+        note = f"masks: {kind} of {place_of(node)} is {shown} for the example arguments; only that branch is captured"
         if random:
-            note = f"chance: {kind} of {_where(node)} is {shown} for the mean of {_where(random[0])}; only that branch is captured"
+            note = f"chance: {kind} of {place_of(node)} is {shown} for the mean of {place_of(random[0])}; only that branch is captured"
         if note not in self.notes:
             self.notes.append(note)
         return answer
-
-
-def products_seen() -> int:
-    """Return the number of matrix products in the program under capture so far."""
-    mode = get_proxy_mode()
-    nodes = mode.tracer.graph.nodes if mode is not None else ()
-    return sum(str(node.target).split(".")[1] in PRODUCTS for node in nodes if "." in str(node.target))
-
-
-def _shapes_by_values(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Return whether the shape of a call's result depends on values."""
-    if func is torch.Tensor.__getitem__:
-        parts = args[1] if isinstance(args[1], tuple) else (args[1],)
-        return any(isinstance(x, torch.Tensor) and x.dtype is torch.bool for x in parts)
-    if func in _REPEATS:
-        counts = args[1] if len(args) > 1 else kwargs.get("repeats", args[0])
-        return isinstance(counts, torch.Tensor) and kwargs.get("output_size") is None
-    return func in _SHAPED or (func is torch.where and len(args) == 1 and not kwargs)
-
-
-def _where(node: torch.fx.Node) -> str:
-    line = user_line(node.meta.get("stack_trace") or node.stack_trace or "")
-    target = str(node.target)
-    name = target.removeprefix("aten.").partition(".")[0] + "()" if target.startswith("aten.") else "a tensor"
-    return f"{name} at {line}" if line else str(node.name)

@@ -23,7 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from wse_sim.errors import ModelError, WseError
 from wse_sim.frontend import torch_flops
 from wse_sim.frontend.archive import inert
-from wse_sim.frontend.branch_folding import FoldedTests, products_seen
+from wse_sim.frontend.branch_folding import FoldedTests
 from wse_sim.frontend.capture_inputs import as_fake, run_without_values, told_apart, with_more_samples
 from wse_sim.frontend.containers import Containers, decomposed_result, root_of, unread
 from wse_sim.frontend.decompositions import decomposed
@@ -49,7 +49,7 @@ from wse_sim.frontend.regions import frozen_marked, without_regions
 from wse_sim.frontend.samples import FACTOR
 from wse_sim.frontend.scalar_indices import scalars_stay
 from wse_sim.frontend.source_lines import helpers_recorded
-from wse_sim.frontend.substitutes import modules_go_on
+from wse_sim.frontend.substitutes import modules_go_on, products_seen
 from wse_sim.frontend.trace import Trace
 from wse_sim.frontend.watch import (
     Caches,

@@ -114,7 +114,9 @@ def examine_graph(graph: KernelGraph, wafer: Wafer, model: str = "") -> Diagnosi
 
     `model` is the name of the model in the text; default: that of the graph.
     """
-    return Diagnosis(model or graph.name, tuple(_slow(graph, wafer)), graph.forward_flops, graph, _check(graph))
+    return Diagnosis(
+        model or graph.name, tuple(_slow(graph, wafer)), graph.forward_flops, graph, _check(graph)
+    )
 
 
 def _check(graph: KernelGraph) -> str:

@@ -35,21 +35,21 @@ Function = Callable[..., Any]
 Place = tuple[str, str, int]
 """The name of a function, and the file and the line of the user that calls it."""
 
-_NUMBERS = (
+NUMBERS = (
     *(Tensor.__bool__, Tensor.item, Tensor.__int__, Tensor.__float__, Tensor.__index__),
     *(torch.is_nonzero, Tensor.is_nonzero),
 )
-_LISTS = (Tensor.tolist, Tensor.numpy, Tensor.__array__)
+LISTS = (Tensor.tolist, Tensor.numpy, Tensor.__array__)
 READS = (
-    *(*_NUMBERS, *_LISTS, Tensor.__contains__, Tensor.__format__),
+    *(*NUMBERS, *LISTS, Tensor.__contains__, Tensor.__format__),
     *(torch.equal, Tensor.equal, torch.allclose, Tensor.allclose),
 )
 """Functions that give Python a value of a tensor."""
-_PLACES = (torch.nonzero, Tensor.nonzero, torch.argwhere, Tensor.argwhere)
+PLACES = (torch.nonzero, Tensor.nonzero, torch.argwhere, Tensor.argwhere)
 _DISTINCT = (torch.unique, Tensor.unique, torch.unique_consecutive, Tensor.unique_consecutive)
 _COUNTS = (torch.bincount, Tensor.bincount)
 _CHOSEN = (torch.masked_select, Tensor.masked_select)
-_REPEATED = (torch.repeat_interleave, Tensor.repeat_interleave)
+REPEATED = (torch.repeat_interleave, Tensor.repeat_interleave)
 _INDEXED = (Tensor.__getitem__, Tensor.__setitem__)
 _MOST_WEIGHTS = 10**9
 """Most weights of a model on "meta" that runs once, with one matrix of a stack counted."""
@@ -57,20 +57,26 @@ _MOST_WEIGHTS = 10**9
 _replayed: ContextVar[Recording | None] = ContextVar("replayed", default=None)
 
 
-def depends_on_values(func: Function, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Return whether the result of a call, or its shape, depends on the values of a tensor."""
-    if func in READS:
-        return any(isinstance(x, Tensor) for x in args[:2])
-    if func in _INDEXED:
+def shaped_by_values(func: Function, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether the shape of a call's result depends on the values of a tensor."""
+    if func is Tensor.__getitem__:
         return any(_is_mask(x) for x in _parts(args[1]))
     if func is torch.where:
         return len(args) + len(kwargs) == 1
-    if func in _REPEATED:
+    if func in REPEATED:
         counts = args[1] if len(args) > 1 else kwargs.get("repeats", args[0])
         return isinstance(counts, Tensor) and kwargs.get("output_size") is None
     if func is functional.one_hot:
         return (args[1] if len(args) > 1 else kwargs.get("num_classes", -1)) == -1
-    return func in (*_PLACES, *_DISTINCT, *_COUNTS, *_CHOSEN)
+    return func in (*PLACES, *_DISTINCT, *_COUNTS, *_CHOSEN)
+
+
+def depends_on_values(func: Function, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether a call reads values of a tensor, for its result, its shape or the places that it writes."""
+    if func in READS:
+        return any(isinstance(x, Tensor) for x in args[:2])
+    is_written = func is Tensor.__setitem__ and any(_is_mask(x) for x in _parts(args[1]))
+    return is_written or shaped_by_values(func, args, kwargs)
 
 
 class Recording(TorchFunctionMode):
@@ -84,19 +90,28 @@ class Recording(TorchFunctionMode):
         self.is_random = False
 
     def __torch_function__(
-        self, func: Function, types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Function,
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> object:
         named = kwargs or {}
         if not depends_on_values(func, args, named):
             for x in integers_among((*args, *named.values())):
                 self.found[_place(func, "operand")].append(x.item())
+            for part in _parts(args[1]) if func in _INDEXED else ():
+                if isinstance(part, slice):  # torch reads its ends one by one, by item()
+                    self.found[_place(Tensor.item)] += [
+                        x.item() for x in (part.start, part.stop, part.step) if isinstance(x, Tensor)
+                    ]
             return func(*args, **named)
         place = _place(func)
         if func in _INDEXED:
             self.found[place].append([int(x.sum()) for x in _parts(args[1]) if _is_mask(x)])
             return func(*args, **named)
         made = func(*args, **named)
-        if func in (*_NUMBERS, *_LISTS):
+        if func in (*NUMBERS, *LISTS):
             self.found[place] += args[0].detach().reshape(-1).tolist()
         elif func in READS:
             self.found[place].append(made)
@@ -109,10 +124,10 @@ class Recording(TorchFunctionMode):
         self.read.clear()
         self.used.clear()
 
-    def next(self, func: Function, x: object) -> tuple[Any] | None:
+    def next(self, func: Function, x: Any) -> tuple[Any] | None:
         """Return what the example run gave for the next call of a function on `x` in the user's line; None if no call is left."""
         place, first = _place(func), self.read.get(_place(func), 0)
-        is_list = func in _LISTS and isinstance(x, Tensor)
+        is_list = func in LISTS and isinstance(x, Tensor)
         self.read[place] = first + (x.numel() if is_list else 1)
         found = self.found[place][first : self.read[place]]
         if len(found) < self.read[place] - first:
@@ -144,17 +159,17 @@ class Recording(TorchFunctionMode):
     def note(self) -> str:
         """One sentence for the notes of the graph."""
         _, file, line = next(iter(self.used), ("", "", 0))
-        weights = " and random weights" if self.is_random else ""
+        weights = " and random numbers for values that are not given" if self.is_random else ""
         count = sum(self.used.values())
         results = "1 result" if count == 1 else f"{count} results"
-        return f"{DECIDED}{weights} decides {results} that depend{'s' * (count == 1)} on values, first at {file}:{line}; other values give other work"
+        return f"{DECIDED}{weights} decides {results} that depend{'s' * (count == 1)} on values, first at {file}:{line}; other values give other work, and work of Python on them does not count"
 
 
 def _value(func: Function, x: Any, found: Any) -> object:
     """Return a recorded value in the type of a function's result."""
     if func is Tensor.tolist:
         return found.tolist()
-    if func in _LISTS:
+    if func in LISTS:
         with _disable_current_modes():
             return found.astype(torch.empty(0, dtype=x.dtype).numpy().dtype)
     kinds = {Tensor.__bool__: bool, Tensor.__int__: int, Tensor.__index__: int, Tensor.__float__: float}
@@ -170,14 +185,18 @@ def _of_shape(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any], fou
     x = args[0]
     if func in _INDEXED:
         return func(x, _without_masks(args[1], found), *args[2:])
-    if func in _PLACES or func is torch.where:
-        is_tuple = func is torch.where or isinstance(found, tuple) and bool(found) and isinstance(found[0], tuple)
+    if func in PLACES or func is torch.where:
+        is_tuple = func is torch.where or (
+            isinstance(found, tuple) and bool(found) and isinstance(found[0], tuple)
+        )
         count = found[0][0] if is_tuple and found else found[0] if found else 0
         places = _some(x, count)
         return (places,) * len(found) if is_tuple else places[:, None].expand(tuple(found))
     if func in _CHOSEN:
         mask = args[1] if len(args) > 1 else kwargs["mask"]
-        return (x.expand_as(mask) if x.dim() < mask.dim() else x)[_without_masks(mask.expand_as(x), [found[0]])]
+        return (x.expand_as(mask) if x.dim() < mask.dim() else x)[
+            _without_masks(mask.expand_as(x), [found[0]])
+        ]
     if func in _DISTINCT:
         return _distinct(x, found, kwargs.get("dim"))
     if func in _COUNTS:
@@ -189,7 +208,9 @@ def _of_shape(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any], fou
     return _repeated(x, found, *args[1:], **kwargs)
 
 
-def recorded(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, training: bool) -> Recording | None:
+def recorded(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, training: bool
+) -> Recording | None:
     """Run a copy of a model once and return what values decided; None if nothing did or the run fails.
 
     A model on "meta" gets random weights, unless it has too many.
@@ -226,20 +247,14 @@ def replayed() -> Recording | None:
 
 
 def integers_among(operands: Sequence[object]) -> Iterator[Tensor]:
-    """Yield the integers among operands that are tensors, also in lists and slices."""
-    for one in operands:
-        for x in one if isinstance(one, (tuple, list)) else (one,):
-            parts = (x.start, x.stop, x.step) if isinstance(x, slice) else (x,)
-            yield from (
-                part
-                for part in parts
-                if isinstance(part, Tensor) and part.dim() == 0 and not is_inexact(part)
-            )
+    """Yield the integers among operands that are tensors, also in lists."""
+    leaves = (x for one in operands for x in (one if isinstance(one, (tuple, list)) else (one,)))
+    yield from (x for x in leaves if isinstance(x, Tensor) and x.dim() == 0 and not is_inexact(x))
 
 
 def _place(func: Function, kind: str = "") -> Place:
     """Return where a function is called; torch reads a list number by number, so all such reads of a line are one."""
-    name = "number" if func in (*_NUMBERS, *_LISTS) else str(getattr(func, "__name__", func))
+    name = "number" if func in (*NUMBERS, *LISTS) else str(getattr(func, "__name__", func))
     return (f"{name} {kind}", *current_place())
 
 
@@ -275,24 +290,30 @@ def _distinct(x: Tensor, found: Any, dim: int | None) -> object:
     return (made, *(_some(x, prod(shape)).reshape(shape) for shape in found[1:]))
 
 
-def _repeated(x: Tensor, found: Any, repeats: Tensor | None = None, dim: int | None = None, **_: object) -> Tensor:
+def _repeated(
+    x: Tensor, found: Any, repeats: Tensor | None = None, dim: int | None = None, **_: object
+) -> Tensor:
     if repeats is None:
         return _some(x, found[0])
     x, dim = (x.reshape(-1), 0) if dim is None else (x, dim)
     return x.index_select(dim, _some(repeats.reshape(-1)[:1].expand(found[dim]), found[dim]))
 
 
-def _with_values(module: torch.nn.Module, given: Any, recording: Recording) -> tuple[torch.nn.Module, Any] | None:
-    """Return a copy of a module and its arguments, with random values for tensors on "meta"; None if they are too many.
+def _with_values(
+    module: torch.nn.Module, given: Any, recording: Recording
+) -> tuple[torch.nn.Module, Any] | None:
+    """Return a copy of a module and its arguments, with random values for tensors on "meta"; None if they are too many,
+    or integers (masks, ids) are among the arguments without values.
 
     Rows of a table on "meta" differ by token, because example arguments often repeat one token, which would
     take one route.
     """
     held = [x for x in (*module.parameters(), *module.buffers()) if x.device.type == "meta"]
     sizes = [_stored(x) for x in held]
-    if sum(sizes) > _MOST_WEIGHTS:
+    unknown = [x for x in pytree.tree_leaves(given) if isinstance(x, Tensor) and x.device.type == "meta"]
+    if sum(sizes) > _MOST_WEIGHTS or not all(map(is_inexact, unknown)):
         return None
-    recording.is_random = bool(held)
+    recording.is_random = bool(held or unknown)
     pool = torch.randn(max(sizes, default=0))
     made: dict[int, Tensor] = {}
 
@@ -311,10 +332,14 @@ def _with_values(module: torch.nn.Module, given: Any, recording: Recording) -> t
             for key, value in kept.items():
                 if value is not None:
                     new = real(f"{path}.{key}", value)
-                    kept[key] = torch.nn.Parameter(new, value.requires_grad) if isinstance(value, torch.nn.Parameter) else new  # type: ignore[assignment]
+                    kept[key] = (
+                        torch.nn.Parameter(new, value.requires_grad)
+                        if isinstance(value, torch.nn.Parameter)
+                        else new
+                    )  # type: ignore[assignment]
 
     def with_values(x: Tensor) -> Tensor:
-        return torch.randn(x.shape).to(x.dtype) if x.device.type == "meta" else x.clone()
+        return torch.randn(x.shape, dtype=x.dtype) if x.device.type == "meta" else x.clone()
 
     with torch.no_grad():
         return copied, pytree.tree_map_only(Tensor, with_values, given)

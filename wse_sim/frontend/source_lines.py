@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
+from torch.fx import Node
 from torch.fx.proxy import TracerBase
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
@@ -77,3 +78,11 @@ def user_line(stack: str) -> str:
             code = lines[i + 1].strip() if i + 1 < len(lines) and not _FRAME.search(lines[i + 1]) else ""
             return f"{match[1]}:{match[2]}" + (f": {code}" if code else "")
     return ""
+
+
+def place_of(node: Node) -> str:
+    """Return the operator of a node and the line of the user that calls it."""
+    line = user_line(node.meta.get("stack_trace") or node.stack_trace or "")
+    target = str(node.target)
+    name = target.removeprefix("aten.").partition(".")[0] + "()" if target.startswith("aten.") else "a tensor"
+    return f"{name} at {line}" if line else str(node.name)

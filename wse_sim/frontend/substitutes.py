@@ -22,6 +22,7 @@ from torch.nn import functional
 from torch.utils import _pytree as pytree
 
 from wse_sim.errors import ModelError, WseError
+from wse_sim.frontend.classify import PRODUCTS
 from wse_sim.frontend.faults import sentence_of
 from wse_sim.frontend.obstacles import met
 from wse_sim.frontend.watch import forward_again, stand_in
@@ -34,6 +35,13 @@ _CONVOLUTIONS = (torch.conv1d, torch.conv2d, torch.conv3d)
 _PRODUCTS = (torch.matmul, torch.bmm, torch.mm, Tensor.matmul, Tensor.__matmul__, Tensor.bmm, Tensor.mm)
 _SHAPES = (Tensor.view, Tensor.reshape, torch.reshape)
 _ARRAYS = (Tensor.numpy, Tensor.__array__)
+
+
+def products_seen() -> int:
+    """Return the number of matrix products in the program under capture so far."""
+    mode = get_proxy_mode()
+    nodes = mode.tracer.graph.nodes if mode is not None else ()
+    return sum(str(node.target).split(".")[1] in PRODUCTS for node in nodes if "." in str(node.target))
 
 
 def substitute(func: Function, args: Sequence[Any], kwargs: Named) -> object:
