@@ -16,6 +16,7 @@ from torch import Tensor, nn  # noqa: E402
 from tests.frontend.test_training_flops import Uses, by_torch, linear  # noqa: E402
 from wse_sim.errors import ModelError  # noqa: E402
 from wse_sim.frontend import lower  # noqa: E402
+from wse_sim.frontend.obstacles import DECIDED  # noqa: E402
 from wse_sim.frontend.capture import export  # noqa: E402
 from wse_sim.frontend.decompositions import decomposed  # noqa: E402
 from wse_sim.frontend.program_reader import operator_of  # noqa: E402
@@ -195,8 +196,18 @@ def test_elements_that_a_mask_selects_are_computed_at_their_places(function: Cal
     assert any("elements that a mask selects" in note for note in graph.notes)
 
 
-@pytest.mark.parametrize("function", [rows, returned, counted, outdated])
-def test_a_number_of_elements_that_values_decide_is_refused(function: Callable[..., Tensor]) -> None:
-    """Rows of a product, a result, a size, and a mask that is computed again from what was written."""
+@pytest.mark.parametrize("function", [rows, returned, counted])
+def test_a_number_of_elements_that_values_decide_is_that_of_the_example(
+    function: Callable[..., Tensor],
+) -> None:
+    """Rows of a product, a result and a size, with the FLOPs of one run; a note states this."""
+    torch.manual_seed(1)
+    module, x = Uses(function, *linear(4, 4)), torch.randn(2, 4, 4)
+    graph = lower(module, (x,), training=True)
+    assert graph.total_flops == by_torch(module, (x,))
+    assert any(note.startswith(DECIDED) for note in graph.notes)
+
+
+def test_a_mask_that_is_computed_again_from_what_was_written_is_refused() -> None:
     with pytest.raises(ModelError, match="the shape of a result depends on values"):
-        lower(Uses(function, *linear(4, 4)), (torch.randn(2, 4, 4),))
+        lower(Uses(outdated, *linear(4, 4)), (torch.randn(2, 4, 4),))
