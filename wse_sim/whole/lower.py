@@ -42,13 +42,12 @@ from wse_sim.whole.residual_sums import summed_apart
 from wse_sim.whole.rotations import with_rotations
 from wse_sim.whole.slow_functions import finished_apart
 from wse_sim.whole.split_products import transposed, unpacked
-from wse_sim.whole.tokens import with_first_tokens, with_pooled_tokens
+from wse_sim.whole.tokens import with_pooled_tokens
 
 Pass = Callable[[KernelGraph], KernelGraph]
 REWRITES: tuple[Pass, ...] = (
     with_patches,
     with_pooled_tokens,
-    with_first_tokens,
     with_affine,
     with_scales,
     with_steps,
@@ -59,7 +58,7 @@ REWRITES: tuple[Pass, ...] = (
     finished_apart,
 )
 """Passes that keep all work on the wafer, in order; a pass that changes nothing returns the same graph."""
-OF_INFERENCE = (with_patches, with_first_tokens, with_affine, finished_apart)
+OF_INFERENCE = (with_affine, finished_apart)
 """Those of an inference graph alone."""
 TRAINING_REWRITES = tuple(one for one in REWRITES if one not in OF_INFERENCE)
 """The same for the forward part of a training graph."""

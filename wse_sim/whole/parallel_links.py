@@ -41,7 +41,7 @@ WITHOUT_PROGRAM = ("embedding", ANY_LINKS, "cross_entropy")
 PLAIN_PRICED = "kernels with plain prices"
 """Fact of a graph: the forward kernels that the programs of their families do not support, one name per line."""
 PACKED = 3  # queries, keys and values
-TRAINED_AS_ONE = (*POINTWISE, "norm", "attention")
+TRAINED_AS_ONE = (*POINTWISE, "norm", "attention", "layout")
 """Families whose operands and result have the same number of bundles in training."""
 MOST_BANDS = 16  # bands of attention; each has four streams
 
@@ -176,7 +176,7 @@ def trained_attributes(graph: KernelGraph) -> dict[str, dict[str, object]]:
             readers = max(1, readers_of(graph, result))
             links = "bands" if kernel.family == "attention" else "most_bundles"
             out[kernel.name] = {links: most[result], "readers": readers}
-            if kernel.family in POINTWISE:
+            if kernel.family in (*POINTWISE, "layout"):
                 out[kernel.name]["token_words"] = token_words(graph, result)
     return out
 

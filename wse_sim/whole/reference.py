@@ -246,8 +246,7 @@ class Reference:
         taps = (int(kernel.dims["r"]), int(kernel.dims["s"]))
         stride = int(kernel.dims["stride"])
         if tokens := tokens_pooled(self.graph, kernel):
-            rows = x.reshape(len(x), tokens, -1)
-            return rows[:, 0] if taps == (1, 1) else rows.mean(1)
+            return x.reshape(len(x), tokens, -1).mean(1)
         if said.kind == "avg":
             return functional.avg_pool2d(x, taps, stride, said.around)
         found, where = functional.max_pool2d(x, taps, stride, said.around, return_indices=True)

@@ -9,6 +9,7 @@ from wse_sim.whole.trained.contract import TrainedKind
 from wse_sim.whole.trained.convolution import TrainedConvolution
 from wse_sim.whole.trained.dense import TrainedDense
 from wse_sim.whole.trained.element_work import TrainedWork
+from wse_sim.whole.trained.leading_rows import TrainedLeadingRows
 from wse_sim.whole.trained.norm import TrainedNorm
 from wse_sim.whole.trained.pointwise import TrainedPointwise
 from wse_sim.whole.trained.pooling import TrainedPooling
@@ -16,7 +17,14 @@ from wse_sim.whole.trained.pooling import TrainedPooling
 TRAINED: Kinds[TrainedKind] = Kinds(
     {
         kind.family: kind
-        for kind in (TrainedBandedAttention, TrainedConvolution, TrainedDense, TrainedNorm, TrainedPooling)
+        for kind in (
+            TrainedBandedAttention,
+            TrainedConvolution,
+            TrainedDense,
+            TrainedNorm,
+            TrainedPooling,
+            TrainedLeadingRows,
+        )
     }
     | dict.fromkeys(POINTWISE, TrainedPointwise),
     TrainedWork,
