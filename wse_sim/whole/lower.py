@@ -9,7 +9,7 @@ from functools import partial, reduce
 from wse_sim.frontend.training import add_training
 from wse_sim.graph import Kernel, KernelGraph, Phase, TensorKind
 from wse_sim.graph.kernel_graph import frozen
-from wse_sim.whole.elementwise_steps import with_steps
+from wse_sim.whole.elementwise_steps import in_one_family, with_steps
 from wse_sim.whole.factors import with_affine, with_scales
 from wse_sim.whole.host_part import (
     behind_host,
@@ -38,6 +38,7 @@ from wse_sim.whole.regions.depthwise import Depthwise
 from wse_sim.whole.regions.element_work import work_of
 from wse_sim.whole.regions.fused_work import items_of
 from wse_sim.whole.regions.norm import affine_parts
+from wse_sim.whole.regions.pointwise_place import numbers_in
 from wse_sim.whole.residual_sums import summed_apart
 from wse_sim.whole.rotations import with_rotations
 from wse_sim.whole.slow_functions import finished_apart
@@ -58,9 +59,13 @@ REWRITES: tuple[Pass, ...] = (
     finished_apart,
 )
 """Passes that keep all work on the wafer, in order; a pass that changes nothing returns the same graph."""
-OF_INFERENCE = (with_affine, finished_apart)
+OF_INFERENCE = (with_affine, summed_apart, finished_apart)
 """Those of an inference graph alone."""
-TRAINING_REWRITES = tuple(one for one in REWRITES if one not in OF_INFERENCE)
+TRAINING_REWRITES: tuple[Pass, ...] = (
+    *(one for one in REWRITES if one not in OF_INFERENCE),
+    partial(summed_apart, twice=True),
+    in_one_family,
+)
 """The same for the forward part of a training graph."""
 PASSES: tuple[Pass, ...] = (with_tokens_first, behind_host, with_rows_of_host, *REWRITES)
 """Passes over an inference graph that is simulated, in order."""
@@ -181,6 +186,12 @@ def laid_graph(graph: KernelGraph, *, streamed: bool = False) -> KernelGraph:
             lays = lays | {"inputs": max(1, len(kernel.inputs))}  # parameters rest on the cores
         if is_network and has_work(kernel.family):
             lays = lays | {"unit_words": work_of(kernel).unit // PAIR, "trains": graph.training}
+        if (
+            graph.training
+            and (numbers := numbers_in(passed))
+            and kernel.family == passed.family == "generated"
+        ):
+            lays = lays | {"numbers": ",".join(map(str, numbers))}
         owner = forward.get(kernel.forward) if kernel.family == "activation" else None
         if is_network and owner is not None and owner.family in MEETS:
             lays = lays | {"met": True}

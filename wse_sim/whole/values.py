@@ -29,11 +29,13 @@ from wse_sim.errors import ModelError
 from wse_sim.graph import KernelGraph
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
+from wse_sim.whole.coverage import check_plan, check_streamed
 from wse_sim.whole.host_part import LOGARITHM, constants_of, patches_of
 from wse_sim.whole.reference import Reference
 from wse_sim.whole.run import WholeRun, run_whole
 from wse_sim.whole.split_products import with_derived, without_derived
 from wse_sim.whole.streaming import StreamedRun, run_streamed, train_streamed
+from wse_sim.whole.trained.coverage import check_any
 from wse_sim.whole.trained.loss_row import check_loss
 from wse_sim.whole.training_run import TrainedRun, train_whole
 
@@ -162,6 +164,10 @@ def check_values(
             f"streamed weights train by squared error, not by '{loss}'; give loss='squared error'"
         )
     _check_whole(plan.graph)
+    if isinstance(plan, WeightStreamingPlan):
+        check_streamed(plan)
+    else:
+        check_plan(plan, plan.graph.training, check_any)
     if steps < 1:
         raise ModelError(f"{steps} steps are out of range; give at least one")
     truth = copy.deepcopy(model).float().cpu()
