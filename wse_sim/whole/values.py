@@ -30,6 +30,7 @@ from wse_sim.graph import KernelGraph
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
 from wse_sim.whole.coverage import check_plan, check_streamed
+from wse_sim.whole.frozen_layers import frozen_parameters
 from wse_sim.whole.host_part import LOGARITHM, constants_of, patches_of
 from wse_sim.whole.reference import Reference
 from wse_sim.whole.run import WholeRun, run_whole
@@ -171,6 +172,8 @@ def check_values(
     if steps < 1:
         raise ModelError(f"{steps} steps are out of range; give at least one")
     truth = copy.deepcopy(model).float().cpu()
+    for name, parameter in truth.named_parameters():
+        parameter.requires_grad_(name not in frozen_parameters(plan.graph))
     truth.eval()  # the whole fabric trains without dropout, and covers nothing else that differs in training
     start = {name: value.detach().clone().numpy() for name, value in truth.state_dict().items()}
     x = torch.tensor(np.asarray(values, np.float32))
@@ -237,6 +240,7 @@ class _Taught:
             with torch.no_grad():
                 return _Step(_rows(reference(held, x), 0).numpy(), 0.0, {}, {})
         names = [name for kernel in reference.kernels for name in kernel.parameters]
+        names = [name for name in names if reference.graph.tensors[name].trains]
         for name in names:
             held[name].requires_grad_()
         outputs = _rows(reference(held, x), len(self.labels))
