@@ -9,15 +9,19 @@ Symbols: z the sum with bias and residual, y the output, s = dy / dz the slope; 
     silu        y = z g                             s = g + y - y g,   g = 1 / (1 + exp(-z))
     tanh        y = tanh z                          s = 1 - y^2
     sigmoid     y = 1 / (1 + exp(-z))               s = y - y^2
+    square      y = z^2                             s = 2 z
+    exp         y = exp z                           s = y
+    abs         y = z s                             s = 1 where z > 0, else -1
+    neg         y = -z                              s = -1
 
-with q = sqrt(2 / pi) and r = 0.044715.  Intermediate values are in fp32. A step takes an instruction start
+and of a maximum or minimum with a number c:  s = 1 where y > c, or where y < c;  with q = sqrt(2 / pi) and r = 0.044715.  Intermediate values are in fp32. A step takes an instruction start
 plus n elements at the wafer's rate; elements take twice as long if both vectors that it reads are in the same
 banks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import ceil, pi, sqrt
 
@@ -75,8 +79,16 @@ STEPS: dict[str, tuple[Step, ...]] = {
     ),
     "tanh": (("tanh", "z", "z"), ("mul", "a", "z", "z"), ("sub", "s", "1.0", "a")),
     "sigmoid": (("sigmoid", "z", "z"), ("mul", "a", "z", "z"), ("sub", "s", "z", "a")),
+    "square": (("mul", "s", "z", "2.0"), ("mul", "z", "z", "z")),
+    "exp": (("exp", "z", "z"), ("mov", "s", "z")),
+    "abs": (("step", "s", "z"), ("mul", "s", "s", "2.0"), ("add", "s", "s", "-1.0"), ("mul", "z", "z", "s")),
+    "neg": (("mul", "z", "z", "-1.0"), ("mov", "s", "-1.0")),
 }
 ACTIVATIONS = ("relu", *STEPS)
+BOUNDS = ("max", "min")
+"""Operators with a number that pass the gradient where the number does not take the place of the value."""
+KEPT = ("add", "sub", "mul", *BOUNDS, *ACTIVATIONS)
+"""Operators whose cycles in training :func:`cycles_of_kept` gives."""
 BETWEEN = "abc"
 BANKS = {"z": 0, "s": 2, "a": 2, "b": 0, "c": 0}
 
@@ -138,21 +150,43 @@ class Slopes:
         return sum(o + np.ceil(size * _milli(step, config) / 1000) for step in self.steps)
 
 
-def cycles_of_kept(ops: Sequence[str], phase: Phase, size: Size, wafer: Wafer) -> Size:
+def emit_bound(
+    core: CoreClass, op: str, vectors: tuple[Operand, Operand, Operand], number: float, wafer: Wafer
+) -> None:
+    """Write the maximum or minimum (`op`) of a number and a value, and its slope: `vectors` are the result, the value and the
+    slope in fp16. The number is rounded like the result, so that a value on the bound has no slope."""
+    number = float(np.float16(number))
+    to, value, slope = vectors
+    getattr(core, op)(to, value, scalar(number), dtype="fp16")
+    beyond = (to, scalar(number)) if op == "max" else (scalar(number), to)
+    core.sub(slope, *beyond, dtype="fp16")
+    core.map(Fn.STEP, slope, slope, dtype="fp16", period=round(1000 / wafer.max_fp16_per_cycle))
+
+
+def cycles_of_kept(
+    ops: Sequence[str], phase: Phase, size: Size, wafer: Wafer, numbers: Collection[int] = ()
+) -> Size:
     """Return the cycles of a chain of sums, products and activations on `size` fp16 elements of a core, in
     training.
 
-    In the forward pass an activation also computes its slope. In the backward pass its gradient is a product
+    In the forward pass an activation, or a maximum or minimum with a number, also computes its slope. In the backward pass its
+    gradient is a product
     with the slope, a product of two operands takes one product for each operand's gradient, and the gradient
-    of a sum is copied to the places of the value and of the operand (negated for a difference).
+    of a sum is copied to the places of the value and of the operand (negated for a difference). A number (`numbers` has the
+    positions of the operators that take one) has no gradient, and that of a sum with one stays where it is.
     """
     o = ceil(wafer.vector_start_cycles)
     copy, product = (
         o + np.ceil(size / rate) for rate in (wafer.mov_fp16_per_cycle, wafer.fma_fp16_per_cycle)
     )
     total = 0.0 * product
-    for op in ops:
-        if op in ACTIVATIONS:
+    bound = 3 * o + 2 * np.ceil(size / wafer.max_fp16_per_cycle) + np.ceil(size / wafer.add_fp16_per_cycle)
+    for place, op in enumerate(ops):
+        if place in numbers and op not in BOUNDS and phase is not Phase.FORWARD:
+            total = total + product * (op == "mul")
+        elif op in BOUNDS:
+            total = total + (bound if phase is Phase.FORWARD else product)
+        elif op in ACTIVATIONS:
             is_forward = phase is Phase.FORWARD
             total = total + (Slopes(op, wafer).cycles(size, is_done=False) if is_forward else product)
         elif op == "mul":

@@ -170,6 +170,7 @@ READ_BY_PLANS = {
     "apart",
     "collected",
     "trains",
+    "numbers",
     "has_bias",
     "met",
     "finished",

@@ -124,7 +124,7 @@ NOT_COMPILED = [
     ("odd", INFERENCE, "tensor '0.out' has 7 features, but each word contains 2; use an even number of features"),
     ("dense", f"{INFERENCE} --precision bf16", "computes in bf16, but a whole model on the fabric computes in fp16"),
     ("tied", TRAINING, "parameter 'a.weight' belongs to 'a' and 'a_2', limit one layer in training"),
-    ("dense", f"{TRAINING} --train '0.*'", "parameter '2.weight' does not train, but the whole fabric updates all"),
+    ("dense", f"{TRAINING} --train '0.*'", "parameter '2.weight' of '2' does not train, and the whole fabric updates all"),
 ]  # fmt: skip
 
 

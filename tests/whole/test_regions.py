@@ -24,18 +24,20 @@ from wse_sim.whole.regions.dense import Dense
 
 
 class Heads(nn.Module):
-    """Attention of `heads` heads on its own layers, before the sum with a skip around it."""
+    """Attention of `heads` heads on its own layers, before the sum with a skip around it; a `group` of queries' heads shares
+    one of keys."""
 
-    def __init__(self, features: int, heads: int, is_causal: bool = False) -> None:
+    def __init__(self, features: int, heads: int, is_causal: bool = False, group: int = 1) -> None:
         super().__init__()
-        self.q, self.k, self.v, self.o = (nn.Linear(features, features) for _ in range(4))
-        self.heads, self.is_causal = heads, is_causal
+        self.q, self.o = (nn.Linear(features, features) for _ in range(2))
+        self.k, self.v = (nn.Linear(features, features // group) for _ in range(2))
+        self.heads, self.is_causal, self.group = heads, is_causal, group
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(batch, tokens, features)."""
-        split = (*x.shape[:2], self.heads, -1)
+        split = (*x.shape[:2], -1, x.shape[2] // self.heads)
         q, k, v = (layer(x).view(*split).transpose(1, 2) for layer in (self.q, self.k, self.v))
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=self.is_causal)
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=self.is_causal, enable_gqa=self.group > 1)
         return self.o(out.transpose(1, 2).reshape(x.shape))
 
 

@@ -203,7 +203,7 @@ def test_tables_of_an_input_are_refused() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "shared heads"])
+@pytest.mark.parametrize("name", MODELS)
 def test_turned_queries_and_keys_train(name: str) -> None:
     """Two steps: every gradient and weight within some roundings of PyTorch's; the busiest cores take what the plan says."""
     torch.manual_seed(0)
@@ -224,12 +224,12 @@ def test_turned_queries_and_keys_train(name: str) -> None:
 
 
 class Layer(nn.Module):
-    """A layer of LLaMA between products: norms, rotary positions, a gated network."""
+    """A layer of LLaMA between products: norms, rotary positions, heads that share keys, a gated network."""
 
     def __init__(self) -> None:
         super().__init__()
         n = 2 * D
-        self.first, self.turned = nn.Linear(n, n, bias=False), Turned(halves)
+        self.first, self.turned = nn.Linear(n, n, bias=False), Turned(halves, shared=1)
         self.gate, self.up, self.down = (
             nn.Linear(*size, bias=False) for size in ((n, 2 * n), (n, 2 * n), (2 * n, n))
         )

@@ -17,6 +17,7 @@ from wse_sim.graph import KernelGraph, frozen
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole import (
     check_graph,
+    compare_training,
     compare_with_engine,
     host_rows,
     inputs_over_rows,
@@ -92,11 +93,11 @@ def test_one_row_of_tokens_trains(tail: str) -> None:
         train_whole(plan, weights, x, np.zeros(4 * T, int), rate=0.1)
 
 
-def test_notes_say_what_pooling_does() -> None:
+def test_notes_say_how_tokens_become_one_row() -> None:
     """A sentence each."""
     assert laid(Headed("mean")).notes == (f"'mean' pools the {T} tokens of a sample",)
     assert laid(Headed("first")).notes == (
-        f"'head' reads the first token alone, which pooling takes out of {T}",
+        f"'head' reads the first token alone, which a core takes out of {T} as they pass by",
     )
 
 
@@ -227,6 +228,22 @@ def test_a_convolution_of_patches_is_a_dense_layer() -> None:
         nn.functional.unfold(torch.tensor(images), 4, stride=4).transpose(1, 2).numpy(),
     )
     assert abs(compare_with_engine(plan).difference) < 0.05
+
+
+def test_patches_and_rows_before_them_train() -> None:
+    """Two steps; gradients of filters, of two rows and of positions as PyTorch gives them, in their shapes."""
+    torch.manual_seed(0)
+    model = Convolved().eval()
+    graph = api.lower(model, (torch.zeros(1, 2, 8, 8),), training=True, optimizer="sgd")
+    plan = plan_of(inputs_over_rows(graph), 48, phase="training", batch=6, optimizer="sgd")
+    images = np.random.default_rng(0).standard_normal((6, 2, 8, 8)).astype(np.float16).astype(np.float32)
+    checked = check_values(model, plan, images, np.arange(6), steps=2)
+    names = {one.name for one in checked.values if one.kind == "gradient"}
+    assert {"patch.weight", "patch.bias", "first", "second", "places"} <= names
+    for kind in ("outputs", "gradient", "update"):
+        assert checked.largest(kind)[0] <= 6 * ROUNDING, kind
+        assert checked.largest(kind)[1] <= 3 * ROUNDING, kind
+    assert abs(compare_training(plan).difference) < 0.05
 
 
 @pytest.mark.slow

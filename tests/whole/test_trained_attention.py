@@ -29,7 +29,8 @@ NAME = "attention"
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """T tokens, heads, features of a head; rows and columns of the region; samples, those in flight."""
+    """T tokens, heads, features of a head; rows and columns of the region; samples, those in flight; heads of queries that
+    share one of keys."""
 
     tokens: int
     heads: int
@@ -40,16 +41,24 @@ class Case:
     in_flight: int
     is_causal: bool = False
     moving: int = 2
+    group: int = 1
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Return the shape of all samples of an operand."""
+        """Return the shape of all samples of the queries."""
         return self.samples, self.tokens, self.heads * self.width
+
+    def draw(self, region: TrainedKind) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Return random operands, and a random gradient of the result."""
+        normal = np.random.default_rng(0).normal
+        keys = (*self.shape[:2], self.shape[2] // self.group)
+        shapes = dict(zip(region.operands, (self.shape, keys, keys), strict=True))
+        return {name: normal(size=shape) for name, shape in shapes.items()}, normal(size=self.shape)
 
 
 def region_of(case: Case, needs: tuple[int, ...] = (0, 1, 2), bands: int = 1) -> TrainedKind:
     """Return the region on that many rows and columns; operands `needs` have gradients."""
-    model = Heads(case.shape[2], case.heads, case.is_causal)
+    model = Heads(case.shape[2], case.heads, case.is_causal, case.group)
     plan = training_plan(model, case.shape[1:], 40)
     place = Region(3, 3, case.rows, case.cols + case.moving, case.rows * case.cols)
     stages = [dataclasses.replace(one, region=place) if one.name == NAME else one for one in plan.stages]
@@ -65,9 +74,9 @@ def attention(case: Case) -> Op:
     """Return the same in PyTorch."""
 
     def op(*operands: torch.Tensor) -> torch.Tensor:
-        split = (*operands[0].shape[:2], case.heads, -1)
+        split = (*operands[0].shape[:2], -1, case.width)
         q, k, v = (x.view(split).transpose(1, 2) for x in operands)
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=case.is_causal)
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=case.is_causal, enable_gqa=case.group > 1)
         return out.transpose(1, 2).reshape(operands[0].shape)
 
     return op
@@ -75,9 +84,8 @@ def attention(case: Case) -> Op:
 
 def run(case: Case, needs: tuple[int, ...] = (0, 1, 2), *, compare: bool = True) -> Alone:
     """Run a batch with random operands and gradient."""
-    region, draw = region_of(case, needs), np.random.default_rng(0).normal
-    operands = {tensor: draw(size=case.shape) for tensor in region.operands}
-    gradient = draw(size=case.shape)
+    region = region_of(case, needs)
+    operands, gradient = case.draw(region)
     if compare:
         return check_alone(region, attention(case), operands, gradient, {}, in_flight=case.in_flight)
     return run_alone(region, operands, gradient, {}, in_flight=case.in_flight)
@@ -95,6 +103,8 @@ CASES = {
     "parts of three and two tokens": Case(7, 2, 8, 4, 3, 4, 2, is_causal=True),
     "13 tokens on 4 x 4 of 5 rows": Case(13, 2, 4, 5, 4, 4, 4),
     "streams as long as queues": Case(16, 2, 16, 17, 16, 4, 4),
+    "pairs of heads share keys": Case(7, 4, 4, 4, 3, 4, 2, group=2),
+    "all heads share keys, causal": Case(6, 3, 4, 4, 4, 4, 4, is_causal=True, group=3),
 }
 
 
@@ -118,28 +128,36 @@ def test_values_and_cycles(name: str) -> None:
 
 @pytest.mark.thinned(1)
 @pytest.mark.parametrize("is_causal", [False, True])
-@pytest.mark.parametrize(("heads", "count"), [(2, 1), (2, 2), (6, 3)])
-def test_bands_have_the_heads_of_a_bundle(heads: int, count: int, is_causal: bool) -> None:
+@pytest.mark.parametrize(("heads", "count", "group"), [(2, 1, 1), (2, 2, 1), (6, 3, 1), (4, 2, 2)])
+def test_bands_have_the_heads_of_a_bundle(heads: int, count: int, group: int, is_causal: bool) -> None:
     """Result and gradients of queries, keys and values in bundles equal autograd's."""
-    case = Case(7, heads, 4, 12, 3, 4, 2, is_causal)
+    case = Case(7, heads, 4, 12, 3, 4, 2, is_causal, group=group)
     banded = region_of(case, bands=count)
     assert len(banded.gradient_inlets) == count
-    draw = np.random.default_rng(0).normal
-    operands = {tensor: draw(size=case.shape) for tensor in banded.operands}
-    check_alone(banded, attention(case), operands, draw(size=case.shape), {}, in_flight=case.in_flight)
+    operands, gradient = case.draw(banded)
+    check_alone(banded, attention(case), operands, gradient, {}, in_flight=case.in_flight)
 
 
 @pytest.mark.slow
 @examples(8)
 @given(
     tokens=st.integers(4, 8), heads=st.integers(1, 3), half=st.integers(2, 5), rows=st.integers(2, 9), cols=st.integers(1, 8),
-    in_flight=st.integers(1, 4), rounds=st.integers(1, 2), is_causal=st.booleans(),
+    in_flight=st.integers(1, 4), rounds=st.integers(1, 2), is_causal=st.booleans(), group=st.integers(1, 3),
 )  # fmt: skip
 def test_any_region_gives_all_streams(
-    tokens: int, heads: int, half: int, rows: int, cols: int, in_flight: int, rounds: int, is_causal: bool
+    tokens: int,
+    heads: int,
+    half: int,
+    rows: int,
+    cols: int,
+    in_flight: int,
+    rounds: int,
+    is_causal: bool,
+    group: int,
 ) -> None:
     """With random sizes on odd rectangles no run stops, and all values are those of autograd."""
-    run(Case(tokens, heads, 2 * half, rows, cols, in_flight * rounds, in_flight, is_causal))
+    samples = in_flight * rounds
+    run(Case(tokens, heads * group, 2 * half, rows, cols, samples, in_flight, is_causal, group=group))
 
 
 @pytest.mark.thinned(1)
@@ -186,18 +204,20 @@ def test_samples_in_flight_are_bounded_by_the_fullest_core() -> None:
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
-@pytest.mark.parametrize("in_flight", [1, 3])
-def test_the_footprint_of_the_kernel_is_that_of_the_built_program(in_flight: int, *, is_causal: bool) -> None:
+@pytest.mark.parametrize(("in_flight", "group"), [(1, 1), (3, 1), (3, 2)])
+def test_the_footprint_of_the_kernel_is_that_of_the_built_program(
+    in_flight: int, group: int, *, is_causal: bool
+) -> None:
     """A compute core's last buffer ends within the gaps of 9 buffers, at most 18 bytes each, below the footprint for as many
     samples in flight; by the sizes of the blocks of the region, as the planner asks for them."""
-    model = nn.Sequential(nn.Linear(12, 12), Heads(12, 2, is_causal), nn.Linear(12, 4))
+    model = nn.Sequential(nn.Linear(12, 12), Heads(12, 2, is_causal, group), nn.Linear(12, 4))
     made = trained_network(training_plan(model, (7, 12), 40, in_flight), in_flight)
     region = next(one for one in made.regions if isinstance(one, TrainedBandedAttention))
     band = region.bands[0]
     held = [
         one
         for one in made.program.buffers.values()
-        if one.row == band.top and one.col == band.left and one.name.startswith(f"{band.name}.")
+        if one.row == band.top and one.col == band.left and one.name.startswith(region.name)
     ]
     assert len(held) == 9
     end = max(one.address + one.length * (2 if one.dtype == "fp16" else 4) for one in held)

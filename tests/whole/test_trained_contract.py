@@ -13,6 +13,7 @@ from benchmarks.drawn_models import Gated
 from tests.whole.alone import first_sample_alone, region_alone, run_alone
 from tests.whole.test_regions import Block, Heads
 from tests.whole.test_trained import Positions, training_plan
+from tests.whole.test_trained_rows import Fronted
 from wse_sim.whole.coverage import forward_kernel
 from wse_sim.whole.trained import TRAINED
 
@@ -38,6 +39,8 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
     "positions": (lambda: Positions(4, 8), (4, 8), 40),
     "ReLU behind a skip": (lambda: AfterSkip(8, nn.ReLU()), (4, 8), 32),
     "GELU behind a skip": (lambda: AfterSkip(8, nn.GELU()), (4, 8), 32),
+    "rows before tokens": (lambda: Fronted("rows"), (5, 6), 24),
+    "the first token": (lambda: Fronted("first"), (5, 6), 24),
     "images": (
         lambda: nn.Sequential(
             nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 4)
@@ -53,6 +56,8 @@ FAMILIES = {
     "positions": {"gemm", "norm"},
     "ReLU behind a skip": {"gemm"},
     "GELU behind a skip": {"gemm"},
+    "rows before tokens": {"gemm", "layout"},
+    "the first token": {"gemm", "layout"},
     "images": {"conv2d", "gemm", "pool2d"},
 }
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.whole.alone import EPS, Alone, check_alone, issued, region_alone
+from tests.whole.alone import EPS, Alone, check_alone, issued, region_alone, run_alone
 from tests.whole.test_trained import training_plan
 from wse_sim.errors import ModelError
 from wse_sim.whole import train_whole
@@ -135,6 +135,22 @@ def test_the_plan_prices_what_cores_issue(name: str) -> None:
         assert stage.cycles_per_sample >= priced
         assert stage.barrier
     assert all(stream.width == 1 for stream in plan.streams)
+
+
+def test_gradients_of_a_pixel_are_dealt_with_a_control_word() -> None:
+    """36 pixels of 8 filters on four columns: four words, and one that turns the routers back.  Rows of two inputs are done before
+    the next pixel arrives, so the plan has these cycles backward."""
+    model = nn.Sequential(
+        nn.Conv2d(4, 8, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10)
+    )
+    plan = training_plan(model, (4, 12, 12), 48)
+    region = region_alone(TrainedConvolution, plan, "0", ())
+    rng, samples = np.random.default_rng(0), 2
+    weights = {name: rng.normal(size=region.graph.tensors[name].shape) for name in region.kernel.parameters}
+    images = {region.operands[0]: rng.normal(size=(samples, 4, 12, 12))}
+    run = run_alone(region, images, rng.normal(size=(samples, 8, 6, 6)), weights, in_flight=2)
+    assert region.cols == 4
+    assert run.fabric.busy[region.gradient_inlet] / samples == plan.stages[0].backward_cycles == 36 * (4 + 1)
 
 
 NETWORKS: dict[str, tuple[list[nn.Module], tuple[int, int, int], int, int, str]] = {

@@ -64,12 +64,31 @@ def residual_images() -> nn.Module:
     return nn.Sequential(Around(2, 2), Around(2, 4), nn.Flatten(), nn.Linear(36, 6))
 
 
+class AddsItself(nn.Module):
+    """Layers whose input is added to their result, before and behind a function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, tokens, features)."""
+        x = self.layers[0](x)
+        x = x + self.layers[1](x)
+        x = x + torch.relu(self.layers[2](x))
+        return self.layers[3](x * x)
+
+
 TRAINED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int, int, dict[str, Any]]] = {
     # model, a sample, columns of the wafer, samples of a batch, choices
     "two blocks, ReLU and GELU, two rounds": (
         lambda: nn.Sequential(Block(8, 2, nn.ReLU()), Block(8, 2)), (4, 8), 48, 2, {"in_flight": 1},
     ),
     "convolutions and maxima": (small_images, (2, 8, 8), 32, 4, {}),
+    "a convolution, bounds in a region of their own": (
+        lambda: nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.ReLU6(), nn.Flatten(), nn.Linear(144, 6)), (2, 6, 6), 32, 4, {},
+    ),
+    "layers that add their own input": (AddsItself, (3, 8), 32, 4, {}),
     "residual blocks of convolutions": (residual_images, (2, 6, 6), 32, 4, {}),
     "FC-MNIST, scaled": (lambda: network((36, 16, 16, 10)), (36,), 24, 8, {}),
 }  # fmt: skip

@@ -96,7 +96,7 @@ PLAIN = Access()
 class Derived:
     """How a parameter follows from parameters of the module.
 
-    `rule` is "rows" (rows `first` to `end` of one parameter), "transposed", "flat" (filters as rows of a matrix), or "scale" or
+    `rule` is "rows" (rows `first` to `end` of one parameter), "transposed", "flat" (filters of `shape` as rows of a matrix), or "scale" or
     "shift" of a batch norm with running statistics: ``a x + b`` with ``a = weight / sqrt(running_var + epsilon)`` and ``b = bias -
     a running_mean``.  `source` is the parameter, itself derived or the name of one of the module; of a batch norm it is the name
     of the module.
@@ -107,6 +107,7 @@ class Derived:
     first: int = 0
     end: int = 0
     epsilon: float = 0.0
+    shape: tuple[int, ...] = ()
 
     def value(self, weights: Mapping[str, NDArray[np.float32]]) -> NDArray[np.float32] | None:
         """The parameter, from the weights of the module by name; None if one of them is missing."""

@@ -22,6 +22,7 @@ from wse_sim.hardware import Wafer
 from wse_sim.modes.pipelined.loss import LOSS
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
+from wse_sim.whole.frozen_layers import frozen_layers
 from wse_sim.whole.regions import KINDS
 from wse_sim.whole.regions.contract import PAIR, PlacedKernel
 from wse_sim.whole.regions.fused_work import FUNCTIONS
@@ -166,6 +167,7 @@ def _check_kernel(graph: KernelGraph, kernel: Kernel, kinds: Mapping[str, type[P
     ModelError
         If it is not.
     """
+    kinds = _kinds_of(graph, kernel, kinds)
     if kernel.family not in kinds:
         covered = ", ".join(dict.fromkeys(kind.title for kind in kinds.values()))
         does = "trains" if graph.training else "has"
@@ -175,6 +177,13 @@ def _check_kernel(graph: KernelGraph, kernel: Kernel, kinds: Mapping[str, type[P
     _check_precision(kernel)
     kinds[kernel.family].check(graph, kernel)
     _check_order(graph, kernel)
+
+
+def _kinds_of(
+    graph: KernelGraph, kernel: Kernel, kinds: Mapping[str, type[PlacedKernel]]
+) -> Mapping[str, type[PlacedKernel]]:
+    """Return the `kinds`, or those of inference for a frozen layer."""
+    return KINDS if kernel.name in frozen_layers(graph) else kinds
 
 
 def unsupported(graph: KernelGraph, kinds: Mapping[str, type[PlacedKernel]]) -> dict[str, str]:
@@ -204,7 +213,7 @@ def _faults_of_rows(
     found: dict[str, str] = {}
     rows: dict[str, tuple[int, str]] = {}  # of a tensor, and a kernel that has that many
     for kernel in kernels:
-        own = kinds[kernel.family].tokens_of(graph, kernel)
+        own = _kinds_of(graph, kernel, kinds)[kernel.family].tokens_of(graph, kernel)
         reads = rows_read(graph, kernel) or own
         for name in kernel.inputs:
             given, other = rows.setdefault(name, (reads, kernel.name))
@@ -299,7 +308,7 @@ def _check_dense(graph: KernelGraph, kernel: Kernel, functions: tuple[str, ...])
 
 
 def check_updates(graph: KernelGraph, kernels: list[Kernel]) -> None:
-    """Check that sgd updates every weight and that no two layers share a weight.
+    """Check that sgd updates every weight of `kernels`, and that no two of them share a weight.
 
     Raises
     ------
@@ -320,7 +329,8 @@ def check_updates(graph: KernelGraph, kernels: list[Kernel]) -> None:
                 continue
             if name not in trained:
                 raise ModelError(
-                    f"parameter '{name}' does not train, but the whole fabric updates all; train every parameter"
+                    f"parameter '{name}' of '{kernel.name}' does not train, and the whole fabric updates all parameters that a gradient "
+                    "reaches; train it, or in a pipeline no parameter before it"
                 )
             if name in seen:
                 raise ModelError(

@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import dataclasses
 
-from wse_sim.graph import Access, Kernel, KernelGraph, Tensor, TensorKind
+from wse_sim.graph import PLAIN, Access, Kernel, KernelGraph, Tensor, TensorKind
 from wse_sim.graph.kernel_graph import frozen
+from wse_sim.kernels.blocks.activation_slopes import KEPT
 from wse_sim.whole.host_part import with_kernels
+from wse_sim.whole.parallel_links import plain_priced
 from wse_sim.whole.regions.contract import POINTWISE
 from wse_sim.whole.regions.fused_work import items_of
+from wse_sim.whole.regions.pointwise_place import operators_of
 
 PRODUCTS = ("gemm", "conv2d")
+OF_ITSELF: dict[str, tuple[str, str | float]] = {"mul": ("square", ""), "add": ("mul", 2.0)}
+"""Operators on a tensor and itself, as a step."""
 OF_PRODUCT = ("bias",)
 """Fused operations that stay with a product if operators with constants follow."""
 
@@ -24,7 +29,7 @@ def with_steps(graph: KernelGraph) -> KernelGraph:
     """Return the forward graph with operators expanded by their `steps`; a note names each product that is
     split."""
     tensors, kernels, notes = dict(graph.tensors), list[Kernel](), list[str]()
-    for kernel in graph.kernels:
+    for kernel in map(_of_one_tensor, graph.kernels):
         if kernel.access.steps and kernel.family in POINTWISE:
             kernels.append(_spelled(kernel))
         elif kernel.access.steps and kernel.family in PRODUCTS:
@@ -35,6 +40,32 @@ def with_steps(graph: KernelGraph) -> KernelGraph:
         else:
             kernels.append(kernel)
     return graph if kernels == list(graph.kernels) else with_kernels(graph, kernels, tensors, *notes)
+
+
+def in_one_family(graph: KernelGraph) -> KernelGraph:
+    """Return the forward part of a training graph with elementwise work and activations as generated kernels, whose price in
+    training is that of the program: words both ways, and slopes; kernels with plain prices stay."""
+    plain = plain_priced(graph)
+
+    def changed(kernel: Kernel) -> Kernel:
+        ops = operators_of(kernel) if kernel.family in ("elementwise", "activation") else ()
+        if not ops or kernel.name in plain or not set(ops) <= set(KEPT):
+            return kernel
+        attrs = frozen({"ops": ",".join(ops), "inputs": max(1, len(kernel.inputs))})
+        return dataclasses.replace(kernel, family="generated", attrs=attrs)
+
+    kernels = [changed(kernel) for kernel in graph.kernels]
+    return graph if kernels == list(graph.kernels) else with_kernels(graph, kernels, dict(graph.tensors))
+
+
+def _of_one_tensor(kernel: Kernel) -> Kernel:
+    """Return a product of a tensor with itself as a square, and a sum as twice the tensor, as steps."""
+    step = OF_ITSELF.get(str(kernel.attrs.get("ops", "")))
+    is_one = kernel.family == "elementwise" and kernel.attrs.get("inputs", 2) == 2 and len(kernel.inputs) == 1
+    if step is None or not is_one or kernel.parameters or kernel.access != PLAIN:
+        return kernel
+    steps = (("", kernel.inputs[0]), step)
+    return dataclasses.replace(kernel, access=dataclasses.replace(kernel.access, steps=steps))
 
 
 def _spelled(kernel: Kernel) -> Kernel:

@@ -143,7 +143,7 @@ def with_patches(graph: KernelGraph) -> KernelGraph:
             tensors[image], name=name, shape=(graph.samples, rows, features), per_sample=True
         )
         tensors[out] = dataclasses.replace(tensors[out], shape=(graph.samples, rows, int(d["k"])))
-        shape, derived = (int(d["k"]), features), Derived("flat", weight)
+        shape, derived = (int(d["k"]), features), Derived("flat", weight, shape=tensors[weight].shape)
         tensors[flat] = dataclasses.replace(tensors[weight], name=flat, shape=shape, derived=derived)
         kernels[place] = dataclasses.replace(
             kernel,

@@ -9,8 +9,9 @@ from functools import partial, reduce
 from wse_sim.frontend.training import add_training
 from wse_sim.graph import Kernel, KernelGraph, Phase, TensorKind
 from wse_sim.graph.kernel_graph import frozen
-from wse_sim.whole.elementwise_steps import with_steps
+from wse_sim.whole.elementwise_steps import in_one_family, with_steps
 from wse_sim.whole.factors import with_affine, with_scales
+from wse_sim.whole.frozen_layers import frozen_layers
 from wse_sim.whole.host_part import (
     behind_host,
     forward_graph,
@@ -38,17 +39,17 @@ from wse_sim.whole.regions.depthwise import Depthwise
 from wse_sim.whole.regions.element_work import work_of
 from wse_sim.whole.regions.fused_work import items_of
 from wse_sim.whole.regions.norm import affine_parts
+from wse_sim.whole.regions.pointwise_place import numbers_in
 from wse_sim.whole.residual_sums import summed_apart
 from wse_sim.whole.rotations import with_rotations
 from wse_sim.whole.slow_functions import finished_apart
 from wse_sim.whole.split_products import transposed, unpacked
-from wse_sim.whole.tokens import with_first_tokens, with_pooled_tokens
+from wse_sim.whole.tokens import with_pooled_tokens
 
 Pass = Callable[[KernelGraph], KernelGraph]
 REWRITES: tuple[Pass, ...] = (
     with_patches,
     with_pooled_tokens,
-    with_first_tokens,
     with_affine,
     with_scales,
     with_steps,
@@ -59,9 +60,13 @@ REWRITES: tuple[Pass, ...] = (
     finished_apart,
 )
 """Passes that keep all work on the wafer, in order; a pass that changes nothing returns the same graph."""
-OF_INFERENCE = (with_patches, with_first_tokens, with_affine, finished_apart)
+OF_INFERENCE = (with_affine, summed_apart, finished_apart)
 """Those of an inference graph alone."""
-TRAINING_REWRITES = tuple(one for one in REWRITES if one not in OF_INFERENCE)
+TRAINING_REWRITES: tuple[Pass, ...] = (
+    *(one for one in REWRITES if one not in OF_INFERENCE),
+    partial(summed_apart, twice=True),
+    in_one_family,
+)
 """The same for the forward part of a training graph."""
 PASSES: tuple[Pass, ...] = (with_tokens_first, behind_host, with_rows_of_host, *REWRITES)
 """Passes over an inference graph that is simulated, in order."""
@@ -145,19 +150,21 @@ def laid_graph(graph: KernelGraph, *, streamed: bool = False) -> KernelGraph:
     """Return `graph` with the layout attributes of :func:`inputs_over_rows`; kernels are neither split nor
     removed."""
     forward = {kernel.name: kernel for kernel in graph.kernels if kernel.phase is Phase.FORWARD}
-    is_network = not streamed
-    in_regions = not graph.training and is_network
+    is_network, rest = not streamed, frozen_layers(graph)
     dense = _trained_rows(graph) if graph.training and is_network else {}
     seen = as_links_see(graph)
-    links = link_attributes(seen) if in_regions else {}
-    if graph.training and is_network:
-        links = trained_attributes(seen)
+    links = dict[str, dict[str, object]]()
+    if is_network:
+        links = trained_attributes(seen) if graph.training else link_attributes(seen)
+    if rest and is_network:
+        one_link = link_attributes(graph, dict.fromkeys(graph.tensors, 1))
+        links |= {name: one_link[name] for name in rest if name in one_link}
     packed = packed_tensors(seen) if is_network else set()
     plain = without_program(graph)
     makers = {kernel.name for kernel in forward.values() if packed.intersection(kernel.outputs)}
 
     def trained(kernel: Kernel) -> dict[str, object]:
-        if not graph.training or kernel.family != "conv2d":
+        if kernel.family != "conv2d":
             return dense.get(kernel.name, {})
         owner = forward.get(kernel.forward, kernel)
         return {"trains": True, "has_bias": "bias" in items_of(owner)}
@@ -165,6 +172,8 @@ def laid_graph(graph: KernelGraph, *, streamed: bool = False) -> KernelGraph:
     def laid(kernel: Kernel) -> dict[str, object]:
         if {kernel.name, kernel.forward} & plain:
             return {}
+        trains = graph.training and kernel.name not in rest
+        in_regions = is_network and not trains
         if kernel.family in PRODUCTS:
             orientation = "nk" if kernel.phase is Phase.INPUT_GRADIENT else "kn"
             held = LAYS.get(kernel.family, {}) if in_regions else {}
@@ -172,7 +181,11 @@ def laid_graph(graph: KernelGraph, *, streamed: bool = False) -> KernelGraph:
                 held = {"apart": True}
             if {kernel.name, kernel.forward} & makers and kernel.family == "gemm":
                 held = {**held, "layers": PACKED}
-            return {"orientation": orientation, **held, **(trained(kernel) if is_network else {})}
+            return {
+                "orientation": orientation,
+                **held,
+                **({} if in_regions or not is_network else trained(kernel)),
+            }
         # A backward kernel has no parameters of its own: use those of the forward kernel whose name it
         # extends.
         passed = kernel if kernel.name in forward else forward.get(kernel.name.rpartition(".")[0], kernel)
@@ -181,13 +194,15 @@ def laid_graph(graph: KernelGraph, *, streamed: bool = False) -> KernelGraph:
         if in_regions and "inputs" in kernel.attrs and is_pointwise(kernel.family):
             lays = lays | {"inputs": max(1, len(kernel.inputs))}  # parameters rest on the cores
         if is_network and has_work(kernel.family):
-            lays = lays | {"unit_words": work_of(kernel).unit // PAIR, "trains": graph.training}
+            lays = lays | {"unit_words": work_of(kernel).unit // PAIR, "trains": trains}
+        if trains and (numbers := numbers_in(passed)) and kernel.family == passed.family == "generated":
+            lays = lays | {"numbers": ",".join(map(str, numbers))}
         owner = forward.get(kernel.forward) if kernel.family == "activation" else None
         if is_network and owner is not None and owner.family in MEETS:
             lays = lays | {"met": True}
         if is_network and kernel.name.startswith(f"{kernel.forward}.{SUMS}"):
             lays = lays | {"between": True}
-        return lays | (TRAINED_LAYS.get(kernel.family, {}) if graph.training else {})
+        return lays | (TRAINED_LAYS.get(kernel.family, {}) if trains else {})
 
     kernels = tuple(
         dataclasses.replace(

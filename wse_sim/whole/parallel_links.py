@@ -18,6 +18,7 @@ from types import MappingProxyType
 from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.kernels.blocks.word_rows import is_light
 from wse_sim.kernels.contract.equations import ceil_div
+from wse_sim.whole.frozen_layers import frozen_layers
 from wse_sim.whole.host_part import looked_up
 from wse_sim.whole.regions.contract import (
     IMAGES,
@@ -36,12 +37,14 @@ OF_ROWS = ("norm", "softmax")
 """Families whose cores share a token in equal parts, so that the number of links divides its words."""
 ANY_LINKS = "dropout"
 """Family that takes and gives a tensor in any number of bundles, as kernels with plain prices do."""
+ONE_LINK = "reduce"
+"""Family that replaces that of a frozen layer, which takes and gives every tensor on one link."""
 WITHOUT_PROGRAM = ("embedding", ANY_LINKS, "cross_entropy")
 """Families without a fabric program: the host does their work, or the loss that a training run adds."""
 PLAIN_PRICED = "kernels with plain prices"
 """Fact of a graph: the forward kernels that the programs of their families do not support, one name per line."""
 PACKED = 3  # queries, keys and values
-TRAINED_AS_ONE = (*POINTWISE, "norm", "attention")
+TRAINED_AS_ONE = (*POINTWISE, "norm", "attention", "layout")
 """Families whose operands and result have the same number of bundles in training."""
 MOST_BANDS = 16  # bands of attention; each has four streams
 
@@ -52,12 +55,18 @@ def plain_priced(graph: KernelGraph) -> frozenset[str]:
 
 
 def as_links_see(graph: KernelGraph) -> KernelGraph:
-    """Return the graph in which kernels with plain prices, and in training those of the host, limit no links."""
+    """Return the graph in which kernels with plain prices, and in training those of the host, limit no links, and tensors of
+    frozen layers have one."""
+    rest = frozen_layers(graph)
     plain = plain_priced(graph).union(kernel.name for kernel in looked_up(graph) if graph.training)
-    if not plain:
+    if not plain | rest:
         return graph
     kernels = (
-        dataclasses.replace(one, family=ANY_LINKS) if {one.name, one.forward} & plain else one
+        dataclasses.replace(one, family=ANY_LINKS)
+        if {one.name, one.forward} & plain
+        else dataclasses.replace(one, family=ONE_LINK)
+        if one.name in rest
+        else one
         for one in graph.kernels
     )
     return dataclasses.replace(graph, kernels=tuple(kernels))
@@ -176,7 +185,7 @@ def trained_attributes(graph: KernelGraph) -> dict[str, dict[str, object]]:
             readers = max(1, readers_of(graph, result))
             links = "bands" if kernel.family == "attention" else "most_bundles"
             out[kernel.name] = {links: most[result], "readers": readers}
-            if kernel.family in POINTWISE:
+            if kernel.family in (*POINTWISE, "layout"):
                 out[kernel.name]["token_words"] = token_words(graph, result)
     return out
 

@@ -26,6 +26,7 @@ import torch
 from torch.nn import functional
 
 from wse_sim.graph import Kernel, KernelGraph, Phase, TensorKind
+from wse_sim.kernels.blocks.activation_slopes import BOUNDS
 from wse_sim.kernels.blocks.windows import surround
 from wse_sim.kernels.contract.element_work import Floats, Rounded
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
@@ -65,8 +66,8 @@ COMBINED: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "sub": torch.sub,
     "mul": torch.mul,
     "div": torch.div,
-    "max": torch.maximum,
-    "min": torch.minimum,
+    "max": lambda a, b: torch.where(a > b, a, b),  # of equal values the second has the gradient
+    "min": lambda a, b: torch.where(a < b, a, b),
 }
 
 
@@ -246,8 +247,7 @@ class Reference:
         taps = (int(kernel.dims["r"]), int(kernel.dims["s"]))
         stride = int(kernel.dims["stride"])
         if tokens := tokens_pooled(self.graph, kernel):
-            rows = x.reshape(len(x), tokens, -1)
-            return rows[:, 0] if taps == (1, 1) else rows.mean(1)
+            return x.reshape(len(x), tokens, -1).mean(1)
         if said.kind == "avg":
             return functional.avg_pool2d(x, taps, stride, said.around)
         found, where = functional.max_pool2d(x, taps, stride, said.around, return_indices=True)
@@ -260,12 +260,11 @@ class Reference:
         held = dict(zip(kernel.inputs, operands, strict=True))
         held |= {name: self._copy(weights[name]) for name in kernel.parameters}
         value = held[taken_by(kernel)[0]]
-        rest = iter(
-            torch.tensor(taken) if isinstance(taken, float) else held[taken] for taken in met_by(kernel)
-        )
+        numbers = {taken: torch.tensor(taken) for taken in met_by(kernel) if isinstance(taken, float)}
+        rest = iter(numbers[taken] if isinstance(taken, float) else held[taken] for taken in met_by(kernel))
         for op in operators_of(kernel):
             if op in COMBINED:
-                other = next(rest)
+                other = self._copy(next(rest)) if op in BOUNDS else next(rest)
                 # Operands of regions of different kinds have the same word order: (samples, elements).
                 shape = value.shape if other.numel() == value.numel() else other.shape
                 value = self._words(COMBINED[op](value, other.reshape(shape)))

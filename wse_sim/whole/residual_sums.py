@@ -1,7 +1,8 @@
-"""Split a residual sum from the convolution before it: a separate region adds the two images.
+"""Split a residual sum from the product before it: a separate region adds the two tensors.
 
 ``relu(convolution(y) + x)`` is one kernel in the graph. On the fabric the convolution sends its image with
-the bias, and an elementwise region adds x, which it buffers (:mod:`wse_sim.whole.regions.pointwise`).
+the bias, and an elementwise region adds x, which it buffers (:mod:`wse_sim.whole.regions.pointwise`). A dense layer adds a
+residual itself, unless it trains and the residual is its input: a region sends one gradient of a tensor.
 """
 
 from __future__ import annotations
@@ -19,14 +20,17 @@ SUM = ".sum"
 """Name suffix of the kernel that adds the residual of a convolution."""
 
 
-def summed_apart(graph: KernelGraph) -> KernelGraph:
-    """Return the forward graph with each residual sum of a convolution as a separate elementwise kernel; a
-    note names them. A convolution with a plain price, or whose sum would have one, stays one kernel."""
+def summed_apart(graph: KernelGraph, *, twice: bool = False) -> KernelGraph:
+    """Return the forward graph with each residual sum of a convolution as a separate elementwise kernel, and with `twice` that
+    of a dense layer that adds its own input; a note names them. A product with a plain price, or whose sum would have one,
+    stays one kernel."""
     tensors, kernels, notes = dict(graph.tensors), list[Kernel](), list(graph.notes)
     plain = plain_priced(graph)
     for kernel in graph.kernels:
         items, is_plain = items_of(kernel), plain.intersection((kernel.name, f"{kernel.name}{SUM}"))
-        if kernel.family != "conv2d" or RESIDUAL not in items or len(kernel.inputs) != 2 or is_plain:
+        is_twice = twice and kernel.family == "gemm" and len(set(kernel.inputs)) == 1
+        is_split = (kernel.family == "conv2d" or is_twice) and RESIDUAL in items and len(kernel.inputs) == 2
+        if not is_split or is_plain:
             kernels.append(kernel)
             continue
         kernels += _two(kernel, items, tensors)
@@ -43,7 +47,7 @@ def summed_apart(graph: KernelGraph) -> KernelGraph:
 
 
 def _two(kernel: Kernel, items: tuple[str, ...], tensors: dict[str, Tensor]) -> tuple[Kernel, Kernel]:
-    """Split a convolution with a residual sum: the convolution alone, and a kernel with the sum and the operations after it."""
+    """Split a product with a residual sum: the product alone, and a kernel with the sum and the operations after it."""
     place, whole = items.index(RESIDUAL), tensors[kernel.outputs[0]]
     between = f"{kernel.name}.image"
     tensors[between] = dataclasses.replace(whole, name=between, kind=TensorKind.ACTIVATION)
@@ -54,7 +58,7 @@ def _two(kernel: Kernel, items: tuple[str, ...], tensors: dict[str, Tensor]) -> 
         outputs=(between,),
         attrs=frozen({**kernel.attrs, "fused": ",".join(items[:place])}),
     )
-    cols = int(kernel.dims["k"])
+    cols = int(kernel.dims["n" if kernel.family == "gemm" else "k"])
     dims = {"elements": whole.elements, "rows": whole.elements // cols, "cols": cols}
     second = dataclasses.replace(
         kernel,

@@ -19,6 +19,7 @@ from wse_sim.errors import ModelError
 from wse_sim.graph import Kernel, KernelGraph, Phase, TensorKind
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.hardware import Wafer
+from wse_sim.whole.frozen_layers import frozen_layers
 from wse_sim.whole.parallel_links import (
     TRAINED_AS_ONE,
     as_links_see,
@@ -59,7 +60,8 @@ def holders_of(graph: KernelGraph) -> dict[str, Holder]:
         if holder.samples > (found[holder.tensor].samples if holder.tensor in found else 0):
             found[holder.tensor] = holder
 
-    for kernel in forward:
+    rest = frozen_layers(graph)
+    for kernel in (kernel for kernel in forward if kernel.name not in rest):
         for name in kernel.outputs:
             if readers_of(graph, name) > 1:
                 hold(Holder(name, 2, SUM))
@@ -115,9 +117,11 @@ def with_room(graph: KernelGraph, wafer: Wafer, samples: int = 0) -> KernelGraph
     least = fewest_bundles(graph, wafer)
     forward = {kernel.name: kernel for kernel in graph.kernels if kernel.phase is Phase.FORWARD}
 
+    rest = frozen_layers(graph)
+
     def changed(kernel: Kernel) -> Kernel:
         owner = forward.get(kernel.forward, kernel)
-        if owner.family != kernel.family or owner.name not in forward:
+        if kernel.name in rest or owner.family != kernel.family or owner.name not in forward:
             return kernel
         result = least.get(owner.outputs[0], 0)
         if kernel.attrs.get("trained_rows", False):

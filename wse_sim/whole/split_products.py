@@ -176,7 +176,7 @@ def with_derived(
 def without_derived(
     graph: KernelGraph, values: Mapping[str, NDArray[np.float32]]
 ) -> dict[str, NDArray[np.float32]]:
-    """Return values by parameter of the module: parts joined, and transposed parameters transposed back."""
+    """Return values by parameter of the module: parts joined, transposed parameters transposed back, rows as filters."""
     out: dict[str, NDArray[np.float32]] = {}
     parts: dict[str | Derived, dict[int, NDArray[np.float32]]] = {}
     for name, value in values.items():
@@ -191,7 +191,8 @@ def without_derived(
 
 
 def _put(out: dict[str, NDArray[np.float32]], source: str | Derived, value: NDArray[np.float32]) -> None:
-    """Add the value of a parameter to `out` under the module's name for it, transposed back if needed."""
+    """Add the value of a parameter to `out` under the module's name for it, transposed back or as filters if needed."""
     while isinstance(source, Derived):
-        source, value = source.source, value.T
+        value = value.reshape(source.shape) if source.rule == "flat" else value.T
+        source = source.source
     out[source] = value

@@ -21,11 +21,10 @@ POOLED = "first token"
 
 
 def with_pooled_tokens(graph: KernelGraph) -> KernelGraph:
-    """Return the forward graph with explicit pooling wherever the tokens of a sample become one row; a note
-    names each.
+    """Return the forward graph with a kernel wherever the tokens of a sample become one row; a note names each.
 
-    Pooling becomes explicit for means over tokens, and before products, norms and elementwise work that read
-    only the first token.
+    A mean over tokens becomes a pooling.  Products, norms and elementwise work that read only the first token get a kernel
+    before them that takes it as the words of all tokens pass by.
     """
     graph = _without_nothing(graph)
     tensors = dict(graph.tensors)
@@ -35,7 +34,7 @@ def with_pooled_tokens(graph: KernelGraph) -> KernelGraph:
     for kernel in graph.kernels:
         if _is_mean(graph, kernel):
             tokens, features = tensors[kernel.inputs[0]].shape[1:]
-            kernels.append(_pooling(graph, kernel, (tokens, features), mean=True))
+            kernels.append(_mean(graph, kernel, (tokens, features)))
             notes.append(f"'{kernel.name}' pools the {tokens} tokens of a sample")
             continue
         whole = _first_of(graph, kernel)
@@ -51,30 +50,14 @@ def with_pooled_tokens(graph: KernelGraph) -> KernelGraph:
             taken = dataclasses.replace(
                 kernel, name=name, inputs=(whole,), outputs=(name,), parameters=(), flops=0
             )
-            kernels.append(_pooling(graph, taken, (tokens, features), mean=False))
-            notes.append(f"'{kernel.name}' reads the first token alone, which pooling takes out of {tokens}")
+            kernels.append(_first(graph, taken))
+            notes.append(
+                f"'{kernel.name}' reads the first token alone, which a core takes out of {tokens} as they pass by"
+            )
         inputs = tuple(pooled[whole] if one == whole else one for one in kernel.inputs)
         access = kernel.access.without_views().renamed({whole: pooled[whole]}.get)
         kernels.append(dataclasses.replace(kernel, inputs=inputs, access=access))
     return with_kernels(graph, kernels, tensors, *notes) if notes else graph
-
-
-def with_first_tokens(graph: KernelGraph) -> KernelGraph:
-    """Return the inference graph in which the first token of a sample is taken as its words pass by, instead of by
-    pooling, which would store all of them."""
-    kernels = []
-    for kernel in graph.kernels:
-        tokens = tokens_pooled(graph, kernel)
-        if tokens < 2 or kernel.dims["r"] * kernel.dims["s"] > 1:
-            kernels.append(kernel)
-            continue
-        moved = frozen({"elements": graph.tensors[kernel.inputs[0]].elements})
-        kernels.append(
-            dataclasses.replace(
-                kernel, family="layout", dims=moved, sample_dim="elements", attrs=frozen({"op": FIRST})
-            )
-        )
-    return graph if kernels == list(graph.kernels) else with_kernels(graph, kernels, dict(graph.tensors))
 
 
 def tokens_pooled(graph: KernelGraph, kernel: Kernel) -> int:
@@ -145,14 +128,19 @@ def _first_of(graph: KernelGraph, kernel: Kernel) -> str:
     return whole if _of_tokens(graph, graph.tensors[whole]) and graph.tensors[whole].shape[1] > 1 else ""
 
 
-def _pooling(graph: KernelGraph, kernel: Kernel, size: tuple[int, int], *, mean: bool) -> Kernel:
-    """Return the pooling that replaces a kernel with one input and one output."""
-    tokens, features = size
-    sizes = (
-        {"h": tokens, "w": 1, "r": tokens, "stride": 1}
-        if mean
-        else {"h": 1, "w": tokens, "r": 1, "stride": tokens}
+def _first(graph: KernelGraph, kernel: Kernel) -> Kernel:
+    """Return the movement of the first token that replaces a kernel with one input and one output."""
+    moved = frozen({"elements": graph.tensors[kernel.inputs[0]].elements})
+    attrs = frozen({"op": FIRST})
+    return dataclasses.replace(
+        kernel, family="layout", dims=moved, sample_dim="elements", attrs=attrs, access=PLAIN
     )
+
+
+def _mean(graph: KernelGraph, kernel: Kernel, size: tuple[int, int]) -> Kernel:
+    """Return the pooling that replaces a mean over the tokens."""
+    tokens, features = size
+    sizes = {"h": tokens, "w": 1, "r": tokens, "stride": 1}
     dims = {"b": graph.samples, "c": features, "s": 1, "out_h": 1, "out_w": 1, **sizes}
     return dataclasses.replace(
         kernel,

@@ -29,11 +29,14 @@ from wse_sim.errors import ModelError
 from wse_sim.graph import KernelGraph
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
+from wse_sim.whole.coverage import check_plan, check_streamed
+from wse_sim.whole.frozen_layers import frozen_parameters
 from wse_sim.whole.host_part import LOGARITHM, constants_of, patches_of
 from wse_sim.whole.reference import Reference
 from wse_sim.whole.run import WholeRun, run_whole
 from wse_sim.whole.split_products import with_derived, without_derived
 from wse_sim.whole.streaming import StreamedRun, run_streamed, train_streamed
+from wse_sim.whole.trained.coverage import check_any
 from wse_sim.whole.trained.loss_row import check_loss
 from wse_sim.whole.training_run import TrainedRun, train_whole
 
@@ -162,9 +165,15 @@ def check_values(
             f"streamed weights train by squared error, not by '{loss}'; give loss='squared error'"
         )
     _check_whole(plan.graph)
+    if isinstance(plan, WeightStreamingPlan):
+        check_streamed(plan)
+    else:
+        check_plan(plan, plan.graph.training, check_any)
     if steps < 1:
         raise ModelError(f"{steps} steps are out of range; give at least one")
     truth = copy.deepcopy(model).float().cpu()
+    for name, parameter in truth.named_parameters():
+        parameter.requires_grad_(name not in frozen_parameters(plan.graph))
     truth.eval()  # the whole fabric trains without dropout, and covers nothing else that differs in training
     start = {name: value.detach().clone().numpy() for name, value in truth.state_dict().items()}
     x = torch.tensor(np.asarray(values, np.float32))
@@ -231,6 +240,7 @@ class _Taught:
             with torch.no_grad():
                 return _Step(_rows(reference(held, x), 0).numpy(), 0.0, {}, {})
         names = [name for kernel in reference.kernels for name in kernel.parameters]
+        names = [name for name in names if reference.graph.tensors[name].trains]
         for name in names:
             held[name].requires_grad_()
         outputs = _rows(reference(held, x), len(self.labels))

@@ -20,13 +20,13 @@ it.
 
 In training (`collected`) one row of the region and cores next to its columns collect sums and send them. So R
 - 1 rows have pairs; a core sends N words along the row, even with a single column, and no results. Backward,
-with K = n H d sums of keys::
+with K = n H' d sums of keys::
 
     products  4 o + S d + S / mov + 3 S ceil(d / w) + o + S / w       dp; dv, dq and dk; ds in fp16
     softmax   e S / 4, or its instructions if these take longer; a sum: 2 (o + H t) and one collective, as above
     sums      o + N words along the row, 2 K down the column
     words     N / 2 gradients received
-    link      T H d of keys and values forward, and of their gradients backward
+    link      T H' d of keys and values forward, and of their gradients backward
 
 Of the numbers of bands in training, the one with which both passes together are fastest is counted.
 
@@ -115,7 +115,11 @@ def collected_bytes(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Attrs) ->
     fp16 gradients of scores and of results. In flight are fp16 queries, keys, values and weights; gradients of results take the
     slots of queries that are done with, and :data:`AHEAD` more.
     """
-    heads, per_query, per_key = dims["heads"], dims["heads"] * dims["d"] * t, dims["heads"] * dims["d"] * n
+    heads, per_query, per_key = (
+        dims["heads"],
+        dims["heads"] * dims["d"] * t,
+        heads_of_keys(dims) * dims["d"] * n,
+    )
     scores = heads * t * n
     wide = scores * (1 + AttentionAttributes.of(attrs).causal) + heads * t + per_query + 2 * per_key
     held = [slot_elements(size) for size in (per_query, 2 * per_key, scores)]
@@ -206,7 +210,7 @@ def pair_busy(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Attrs) -> Cost:
 def pair_backward(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Attrs) -> Cost:
     """Return the issue cost of a core with `t` queries and `n` keys per sample, backward: all three gradients."""
     heads, d, o = dims["heads"], dims["d"], wafer.vector_start_cycles
-    scores, results, per_key = heads * t * n, heads * t * d, heads * n * d
+    scores, results, per_key = heads * t * n, heads * t * d, heads_of_keys(dims) * n * d
     compute, functions, starts = issued(
         GRADIENT, GRADIENT_SHAPES, RowLayout(heads * t, n, by_row=True), wafer
     )

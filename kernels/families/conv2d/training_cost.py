@@ -10,9 +10,10 @@ descriptors advance), c cycles of a word on a link::
     row          T (k ceil(v / w) + v)                T (v / 2 + k ceil(v / w))  T (v ceil(k / w) + k)
     last row     T (v + v / 2) + T / p (l + p v / x)  T v + o + T v / w          T v / 2
     its inlet    H W C / 2 + T m                      T m                        (below)
-    a link       c max(H W C, T N) / 2                c T N / 2                  c max(0, H W C - T N) / 2
+    a link       c max(H W C, T N) / 2                c T (u v / 2 + 1)          c max(0, H W C / 2 - T (u v / 2 + 1))
 
-m = ceil(r s / e) words of a row if the e rows of each pair of channels are at most R - 1 in all, else those
+u = ceil(N / v) columns in use. Each gets a part of the gradients of every pixel, and a control word follows where there are
+several. m = ceil(r s / e) words of a row if the e rows of each pair of channels are at most R - 1 in all, else those
 of an even partition; P pairs of channels of a row. p is the number of result pixels with at least 16 outputs
 of a column.
 
@@ -177,7 +178,9 @@ class _Region:
         if has_bias:
             last = last + np.ceil(wafer.vector_start_cycles) + np.ceil(pixels * v / w)
         inlet = pixels * m
-        link = wafer.wavelet_cycles * self.result_words
+        # The gradients of a pixel are dealt to the columns one after the other, with zeros beyond the filters and a control word.
+        columns = ceil_div(self.dims["k"], v)
+        link = wafer.wavelet_cycles * pixels * (columns * v / PAIR + (columns > 1))
         if has_dx:
             inlet = self._line_by_line(
                 pixels * (v / PAIR + k * ceil_div(v, w)), pixels * (v * ceil_div(k, w) + k)

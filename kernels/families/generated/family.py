@@ -87,6 +87,9 @@ class GeneratedAttributes(WordAttributes):
         False,
         "stored, in training: slopes are made on the way forward, and gradients replace values in memory",
     )
+    numbers: str = attribute(
+        "", "in training, positions of the operators that take a number, comma-separated"
+    )
 
 
 class Generated(OnElements):
@@ -228,11 +231,12 @@ def _trained_cost(
     core next to the region sums the gradients of the readers.
     """
     pair, bundles = BYTES_PER_WAVELET // bytes_of(dtype), stated.bundles
+    numbers = {int(place) for place in stated.numbers.split(",") if place}
     found: Cost | None = None
     for count in spaced(range(1, (bundles.most if bundles is not None else 1) + 1)):
         size, rows = largest_of(elements, count, bundles), np.maximum(1, tiling.rows // count)
         n = pair * ceil_div(ceil_div(size, rows * tiling.cols), pair)
-        work, ramp = cycles_of_kept(ops, phase, n, wafer), (stated.inputs + 1) * words(n, dtype)
+        work, ramp = cycles_of_kept(ops, phase, n, wafer, numbers), (stated.inputs + 1) * words(n, dtype)
         streams = stated.inputs if phase is Phase.FORWARD else max(stated.inputs, stated.readers)
         entry = wafer.wavelet_cycles * streams * (words(size, dtype) + 1)
         is_possible = (count == 1) | (tiling.rows >= count * stated.inputs)

@@ -110,16 +110,10 @@ class AttentionByPairs(PlacedKernel):
             )
         heads, tokens = int(dims["heads"]), int(dims["q"])
         shared = int(dims.get("kv_heads", heads))
-        is_grouped = shared != heads
-        if is_grouped and (graph.training or not kernel.access.heads):
+        if shared != heads and not kernel.access.heads:
             raise refused(
                 kernel,
-                f"shares {shared} heads of keys among {heads} of queries"
-                + (
-                    ", and the whole fabric trains equal numbers"
-                    if graph.training
-                    else " in an order that is not known"
-                ),
+                f"shares {shared} heads of keys among {heads} of queries in an order that is not known",
                 "give queries, keys and values equal numbers of heads",
             )
         features = int(heads * dims["d"])

@@ -5,16 +5,19 @@ Symbols: n rows of parameters, T tokens of D features; the first t are kept (T, 
 to d = ceil(D / 2 / S) words of every row::
 
     inlet > T d words; it forwards the first t d >  core: n d stored words, then the received ones  > (n + t) d words
+
+In training gradients go the same way back (:mod:`wse_sim.whole.trained.leading_rows`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
 import numpy as np
 
 from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out
+from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.kernels.contract.parameters import Attributes
@@ -23,6 +26,7 @@ from wse_sim.whole.regions.contract import (
     PAIR,
     Floats,
     Inlet,
+    PlacedKernel,
     Ports,
     RegionKind,
     part_of,
@@ -32,11 +36,13 @@ from wse_sim.whole.regions.contract import (
 from wse_sim.whole.regions.shared_color import route_senders
 
 TOKEN_AXES = 3  # samples, tokens, features
+Ways = Sequence[tuple[int, str]]
+"""Colors of streams, and the ports by which their outlets send."""
 FIRST = "first"  # the movement that keeps the first token of a sample
 
 
-class JoinedRows(RegionKind):
-    """Rows of parameters in front of the tokens, or the first token alone, in inference."""
+class RowsPlace(PlacedKernel):
+    """Rows of parameters in front of the tokens, or the first token alone: where they lie, and the forward pass."""
 
     family = "layout"
     title = "rows before the tokens"
@@ -106,8 +112,13 @@ class JoinedRows(RegionKind):
         own = sum(self.graph.tensors[name].shape[-2] for name in self.kernel.parameters)
         return own, rows_of(self.graph, self.kernel.inputs[0])
 
-    def _elements(self, bundle: int) -> int:
-        """Return the elements of a row in a bundle."""
+    def features_of(self, bundle: int) -> slice:
+        """Return the elements of a row that a bundle has."""
+        part = part_of(self.row_words, bundle, self.streams)
+        return slice(PAIR * part.start, PAIR * part.stop)
+
+    def elements(self, bundle: int) -> int:
+        """Return the number of elements of a row in a bundle."""
         return PAIR * len(part_of(self.row_words, bundle, self.streams))
 
     @property
@@ -123,35 +134,49 @@ class JoinedRows(RegionKind):
 
     # ---- program -----------------------------------------------------------------------------------------------------
 
-    def build(self, b: Builder, ports: Ports, samples: int) -> None:
-        """Write the inlets, which forward the words of tokens that are kept, and the cores, which send their stored rows
-        first."""
+    @property
+    def widest(self) -> int:
+        """Elements of a row in the largest bundle."""
+        return max(map(self.elements, range(self.streams)))
+
+    def write(
+        self, b: Builder, ways: Ways, feed: int, passes: Callable[[int, CoreClass, CoreClass], None]
+    ) -> None:
+        """Write the inlet and the core of every bundle with its color and ports in `ways`; `passes` writes their work."""
         self.height, self.cols = self.extent()
-        (own, coming), feed = self.sizes, ports.own[0]
-        kept, widest = self.tokens - own, max(map(self._elements, range(self.streams)))
-        rest = b.buffer(f"{self.name}.rows", max(1, own * widest), "fp16", (self.rows, self.columns), bank=0)
-        others = b.buffer(f"{self.name}.others", widest, "fp16", (self.rows, self.left - 1))
-        ways = [(ports.outward, ports.towards), *ports.others]
-        for bundle, (outward, towards) in enumerate(ways):
-            (inlet_cell, cell), each = (
-                (self.inlets[bundle].cell, self.senders[bundle]),
-                self._elements(bundle),
-            )
+        self.rest = b.buffer(
+            f"{self.name}.rows",
+            max(1, self.sizes[0] * self.widest),
+            "fp16",
+            (self.rows, self.columns),
+            bank=0,
+        )
+        self._others = b.buffer(f"{self.name}.others", self.widest, "fp16", (self.rows, self.left - 1))
+        for bundle, (color, towards) in enumerate(ways):
+            inlet_cell, cell = self.inlets[bundle].cell, self.senders[bundle]
             b.route(feed, inlet_cell, rx="R", tx="E")
             b.route(feed, cell, rx="W", tx="R")
-            inlet, source = b.core_class(f"{self.name} inlet {bundle}"), fabric_in(ports.inward[bundle])
-            with inlet.loop(samples):
-                inlet.mov(fabric_out(feed), source, length=kept * each, dtype="fp16", start="none")
-                with inlet.loop(coming - kept):
-                    inlet.mov(others.dsd(0, each), source, dtype="fp16", start="none")
+            route_senders(b, color, (cell,), towards)
+            inlet, core = (b.core_class(f"{self.name} {what}{bundle}") for what in ("inlet ", ""))
+            passes(bundle, inlet, core)
             b.place(inlet, inlet_cell)
-            route_senders(b, outward, (cell,), towards)
-            core = b.core_class(f"{self.name} {bundle}")
-            with core.loop(samples):
-                if own:
-                    core.mov(fabric_out(outward), rest.dsd(0, own * each), dtype="fp16", start="none")
-                core.mov(fabric_out(outward), fabric_in(feed), length=kept * each, dtype="fp16", start="none")
             b.place(core, cell)
+
+    def forward(self, bundle: int, inlet: CoreClass, core: CoreClass, colors: tuple[int, int, int]) -> None:
+        """Write a sample: the inlet forwards the words of tokens that are kept, the core sends its stored rows first; the
+        `colors` bring words to the inlet, to the core and away."""
+        (own, coming), each, (inward, feed, outward) = self.sizes, self.elements(bundle), colors
+        kept = self.tokens - own
+        pass_on(inlet, inward, feed, kept * each)
+        self.leave_out(inlet, inward, (coming - kept, each))
+        if own:
+            core.mov(fabric_out(outward), self.rest.dsd(0, own * each), dtype="fp16", start="none")
+        pass_on(core, feed, outward, kept * each)
+
+    def leave_out(self, inlet: CoreClass, inward: int, rows: tuple[int, int]) -> None:
+        """Write that an inlet takes a number of rows, of that many elements, which no region needs."""
+        with inlet.loop(rows[0]):
+            inlet.mov(self._others.dsd(0, rows[1]), fabric_in(inward), dtype="fp16", start="none")
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
         """Return every core's part of the parameters; a first token has none."""
@@ -159,12 +184,30 @@ class JoinedRows(RegionKind):
             return {}
         held = [np.asarray(weights[name], np.float32) for name in self.kernel.parameters]
         rows = np.concatenate([one.reshape(-1, one.shape[-1]) for one in held])
-        parts = [part_of(self.row_words, bundle, self.streams) for bundle in range(self.streams)]
-        found = np.zeros((self.streams, 1, self.sizes[0] * PAIR * max(map(len, parts))), np.float32)
-        for bundle, part in enumerate(parts):
-            own = rows[:, PAIR * part.start : PAIR * part.stop].reshape(-1)
+        found = np.zeros((self.streams, 1, len(rows) * self.widest), np.float32)
+        for bundle in range(self.streams):
+            own = rows[:, self.features_of(bundle)].reshape(-1)
             found[bundle, 0, : own.size] = own
         return {f"{self.name}.rows": found}
+
+
+class JoinedRows(RowsPlace, RegionKind):
+    """The same in inference."""
+
+    def build(self, b: Builder, ports: Ports, samples: int) -> None:
+        """Write the inlet and the core of every bundle."""
+        ways, feed = [(ports.outward, ports.towards), *ports.others], ports.own[0]
+
+        def passes(bundle: int, inlet: CoreClass, core: CoreClass) -> None:
+            with inlet.loop(samples), core.loop(samples):
+                self.forward(bundle, inlet, core, (ports.inward[bundle], feed, ways[bundle][0]))
+
+        self.write(b, ways, feed, passes)
+
+
+def pass_on(core: CoreClass, inward: int, outward: int, elements: int) -> None:
+    """Write that a core forwards words from a color to another."""
+    core.mov(fabric_out(outward), fabric_in(inward), length=elements, dtype="fp16", start="none")
 
 
 def rows_of(graph: KernelGraph, tensor: str) -> int:

@@ -463,6 +463,11 @@ def met_by(kernel: Kernel) -> tuple[str | float, ...]:
     return taken_by(kernel)[1:]
 
 
+def numbers_in(kernel: Kernel) -> tuple[int, ...]:
+    """Return the positions of the operators that take a number."""
+    return tuple(i for i, (_, taken) in enumerate(kernel.access.steps[1:]) if isinstance(taken, float))
+
+
 def depth_of(graph: KernelGraph, tensor: str) -> int:
     """Return the number of kernels on the longest path from an input of the model to a tensor."""
     depths: dict[str, int] = {}

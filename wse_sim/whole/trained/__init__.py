@@ -12,6 +12,7 @@ norm.py          layer and RMS norm
 pointwise.py     elementwise work and activations
 attention.py     softmax attention
 attention_bands.py   the same in bands of rows, each with some of the heads
+leading_rows.py  rows of parameters before the tokens, and the first token alone
 slots.py         what a core stores of samples in flight
 collectors.py    cores that collect sums and send them in sequence
 order.py         the order in which gradients leave, and why it is free of deadlocks

@@ -8,7 +8,8 @@ tokens unlike in inference; p softmax of the scores, m a number per query::
                m  = sum of p dp                                          along the row and back
                ds = scale p (dp - m)
                dq = sum of ds k                                          along the row, to a core next to it
-               dk = sum of ds q,  dv = sum of p do                       down the column, to a core below it
+               dk = sum of ds q,  dv = sum of p do                       down the column, to a core below it; over all heads
+                                                                         of queries that share a head of keys
 
 Collectors next to the rows send results and dq, those below the columns dk and dv, token by token, in
 sequence. They do nothing else: a core has one output queue, in which waiting words block the words behind
@@ -145,7 +146,7 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
     @property
     def key_elements(self) -> int:
         """Key elements of the fullest core per sample."""
-        return self.keys * self.features
+        return self.keys * self.key_features
 
     @property
     def pairs(self) -> int:
@@ -225,7 +226,7 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
         streams = [ports.outward, *self._leaving(QUERY, ports)]
         passes = [
             tuple(Collected(color, ((stream, size),)) for stream in streams)
-            for size in self.elements(self.height)
+            for size in self.elements(self.height, self.features)
         ]
         write_collectors(b, f"{self.name}.results", self.senders, where, batch, passes)
 
@@ -240,7 +241,7 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
             b.route(color, (self.top + i + 1, self.columns), rx="N", tx="R")
         passes = [
             (Collected(color, tuple((stream, size) for stream in streams)),)
-            for size in self.elements(self.cols)
+            for size in self.elements(self.cols, self.key_features)
         ]
         cells = self.gradient_senders(self.kernel.inputs[KEY])
         write_collectors(b, f"{self.name}.gradients", cells, (self.last + 1, self.columns), batch, passes)
@@ -250,14 +251,14 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
         core = b.core_class(f"{self.name} queries and gradients")
         with core.loop(batch.rounds):
             for color in (ports.inward[0], ports.gradient_in):
-                shares = [[(fabric_in(color), size)] for size in self.elements(self.height)]
+                shares = [[(fabric_in(color), size)] for size in self.elements(self.height, self.features)]
                 with core.loop(batch.in_flight):
                     deal(core, ports.own[0], shares, self.height)
         b.place(core, queries.cell)
         takers = [(self.top + i, self.left) for i in range(self.height)]
         route_takers(b, ports.own[0], queries.cell, takers, self.cols - 1, "E")
         core = b.core_class(f"{self.name} keys and values")
-        token = [(fabric_in(color), self.features) for color in ports.inward[1:]]
+        token = [(fabric_in(color), self.key_features) for color in ports.inward[1:]]
         with core.loop(batch.samples):
             deal(core, ports.own[1], [token * len(part) for part in self.parts(self.cols)], self.cols)
         b.place(core, pairs.cell)
@@ -284,9 +285,9 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
         """Return contiguous blocks of tokens for every row, or for every column."""
         return np.array_split(np.arange(self.tokens), lines)
 
-    def elements(self, lines: int) -> list[int]:
-        """Return the elements in the tokens of every row, or of every column."""
-        return [len(part) * self.features for part in self.parts(lines)]
+    def elements(self, lines: int, features: int) -> list[int]:
+        """Return the elements in the tokens, of `features` each, of every row or of every column."""
+        return [len(part) * features for part in self.parts(lines)]
 
     def read(self, buffers: Mapping[str, Floats]) -> tuple[dict[str, Floats], dict[str, Floats]]:
         """Return empty results: attention has no parameters."""
@@ -335,7 +336,7 @@ class _Writer:
         pairs = at.heads * t * n
         scores, mask = part_of(at.scores, pairs), part_of(at.mask, pairs)
         q = replace(turn, first=turn.first + AHEAD).of(replace(at.q, size=t * at.features))
-        kv = turn.of(replace(at.kv, size=2 * n * at.features))
+        kv = turn.of(replace(at.kv, size=2 * n * at.key_features))
         weights, out = turn.of(replace(at.p, size=pairs)), part_of(at.out, t * at.features)
         return PairBuffers(t, n, q, kv, scores, weights, mask, out)
 
@@ -453,21 +454,22 @@ class _Writer:
         self._along_column(core, role)
 
     def _to_keys(self, core: CoreClass, role: _Role, operand: int, rows: Vectors, weights: Vectors) -> None:
-        """Sum the query rows, weighted, for every key: the gradient of keys or values."""
+        """Sum the query rows, weighted, for every key: the gradient of keys or values, over the queries of all heads that
+        share them."""
         at = self.region
         t, n, d = role.queries, role.keys, at.width
-        first = n * at.features if operand == VALUES and at.is_needed(KEY) else 0
+        first = n * at.key_features if operand == VALUES and at.is_needed(KEY) else 0
         core.busy(round(at.wafer.vector_start_cycles))
-        for key, a in np.ndindex(n, t):
-            with core.loop(at.heads):
-                out = at.dkv.dsd(first + key * at.features, d, step=d)
-                row = rows.dsd(a * at.features, d, step=d)
-                weight = weights.dsd(a * n + key, 1, 0, step=t * n)
-                weighted(core, out, row, weight, d, is_first=a == 0)
+        for key, a, one in np.ndindex(n, t, at.group):
+            with core.loop(at.heads // at.group):
+                out = at.dkv.dsd(first + key * at.key_features, d, step=d)
+                row = rows.dsd(a * at.features + one * d, d, step=at.group * d)
+                weight = weights.dsd(one * t * n + a * n + key, 1, 0, step=at.group * t * n)
+                weighted(core, out, row, weight, d, is_first=a == one == 0)
 
     def _along_column(self, core: CoreClass, role: _Role) -> None:
         """Send the sums down the column, to the collector."""
-        own = self.region.dkv.dsd(0, role.keys * self.region.features * self.region.pairs_needed)
+        own = self.region.dkv.dsd(0, role.keys * self.region.key_features * self.region.pairs_needed)
         here, behind = (self.ports.own[5 + (role.row + odd) % 2] for odd in (0, 1))
         if not own.length:
             return

@@ -32,6 +32,9 @@ from wse_sim.hardware import Wafer
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import Floats, PlacedKernel
 
+ANY = 10**6
+"""Samples in flight of regions that keep nothing of them."""
+
 
 @dataclass(frozen=True)
 class Batch:

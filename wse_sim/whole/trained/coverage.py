@@ -10,6 +10,7 @@ from wse_sim.whole.coverage import (
     check_updates,
     forward_kernels,
 )
+from wse_sim.whole.frozen_layers import frozen_layers
 from wse_sim.whole.trained.kinds import TRAINED
 
 
@@ -25,7 +26,7 @@ def check_any(graph: KernelGraph) -> None:
 
 
 def check_trained(graph: KernelGraph) -> None:
-    """Check that the graph can train: a network of trainable kinds, updated by sgd.
+    """Check that the graph can train: frozen layers, then a network of trainable kinds, updated by sgd.
 
     Raises
     ------
@@ -34,7 +35,7 @@ def check_trained(graph: KernelGraph) -> None:
     """
     kernels = forward_kernels(graph)
     check_kinds(graph, kernels, TRAINED)
-    check_updates(graph, kernels)
+    check_updates(graph, [kernel for kernel in kernels if kernel.name not in frozen_layers(graph)])
     readers: dict[str, str] = {}
     for kernel in kernels:
         for tensor in set(kernel.inputs):

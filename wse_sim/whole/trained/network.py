@@ -65,6 +65,9 @@ from wse_sim.whole.trained.rounds import most_of_all, regions_of
 from wse_sim.whole.trained.sums import MOST_STORES, write_store, write_sum
 from wse_sim.whole.trees import Tree, Way, cheapest_way, way_cost
 
+NONE = -1
+"""The color of a gradient that does not arrive."""
+
 
 @dataclass(frozen=True)
 class Waiting:
@@ -475,17 +478,18 @@ def _write_regions(
             if (tree.tensor, tree.producer) == (result, region.name)
         )
         ways = {tensor: out[tensor, region.name] for tensor in region.gradient_order}
+        arriving = into.get(result, [NONE])  # a frozen layer takes no gradient
         ports = TrainedPorts(
             inward=[
                 tree_into(trees, region.name, inlet.tensor, inlet.bundle).color for inlet in region.inlets
             ],
             outward=first[0],
             towards=first[1],
-            gradient_in=into[result][0],
+            gradient_in=arriving[0],
             gradient_out={tensor: found[0] for tensor, found in ways.items()},
             own=laid.own[region.name],
             others=others,
-            gradients_in=into[result][1:],
+            gradients_in=arriving[1:],
             gradients_out={tensor: found[1:] for tensor, found in ways.items()},
         )
         region.build_batch(b, ports, batch)

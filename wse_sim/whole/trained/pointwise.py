@@ -7,6 +7,7 @@ samples are stored::
     function   v_i = f(v_{i-1})      g = g f'(v_{i-1})              in place; the forward pass computes and stores f'
     product    v_i = v_{i-1} r       gradient of r: g v_{i-1};  g = g r
     sum        v_i = v_{i-1} + r     gradient of r: g                difference: -g
+    bound      v_i = max(v_{i-1}, number)     like a function; no gradient passes where the number is the result
     parameter  p as large as the result: its gradients are summed in fp32 on the core that has the element, and the core
                updates it; nothing is summed over cores
 
@@ -30,12 +31,18 @@ from wse_sim.fabric.format.builder import Buffer, Builder, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.activation_slopes import ACTIVATIONS, Slopes, cycles_of_kept
+from wse_sim.kernels.blocks.activation_slopes import (
+    ACTIVATIONS,
+    BOUNDS,
+    Slopes,
+    cycles_of_kept,
+    emit_bound,
+)
 from wse_sim.kernels.blocks.rounds import pitch
 from wse_sim.kernels.contract.parameters import Attributes
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Floats, bundle_elements, refused
-from wse_sim.whole.regions.pointwise_place import PointwisePlace, Taken, operators_of
+from wse_sim.whole.regions.pointwise_place import PointwisePlace, Taken, met_by, numbers_in, operators_of
 from wse_sim.whole.regions.shared_color import advance_of, receive_all, route_senders
 from wse_sim.whole.room import HELD_FRACTION
 from wse_sim.whole.trained.contract import Batch, TrainedKind, TrainedPorts
@@ -60,9 +67,15 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
         """Check the kernel as in inference; operators need derivatives, and parameters the size of a sample."""
         super().check(graph, kernel)
         known = (*BINARY, *ACTIVATIONS)
+        rest = iter(met_by(kernel))
         for op in operators_of(kernel):
-            if op not in known:
-                raise refused(kernel, f"does '{op}'", f"training on the whole fabric does {', '.join(known)}")
+            is_bound = op in BOUNDS and isinstance(next(rest), float) if op in (*BINARY, *BOUNDS) else False
+            if op not in known and not is_bound:
+                raise refused(
+                    kernel,
+                    f"does '{op}'",
+                    f"training on the whole fabric does {', '.join(known)}, and {' and '.join(BOUNDS)} with a number",
+                )
         if len(kernel.inputs) > MOST_THREADS // 2:
             raise refused(
                 kernel,
@@ -128,7 +141,9 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
         largest = max(band.elements for band in self.bands)
         readers, cycles = Attributes.of(self.kernel.attrs).readers, 0.0
         for phase, streams in ((Phase.FORWARD, count), (Phase.INPUT_GRADIENT, max(count, readers))):
-            work = (count + 1) * each / PAIR + float(cycles_of_kept(self.operators, phase, each, self.wafer))
+            work = (count + 1) * each / PAIR + float(
+                cycles_of_kept(self.operators, phase, each, self.wafer, numbers_in(self.kernel))
+            )
             cycles += max(work, streams * largest / PAIR * self.wafer.wavelet_cycles)
         return cycles
 
@@ -197,7 +212,7 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
         self.values_held = [self.operands_held[0]]
         self.slopes = {}
         for i, op in enumerate(self.operators):
-            is_function = op in ACTIVATIONS
+            is_function = op in (*ACTIVATIONS, *BOUNDS)
             in_place = is_function or self._others()[i] in self._numbers
             self.values_held.append(self.values_held[-1] if in_place else slots(f"value{i}", 0))
             if is_function:
@@ -276,7 +291,7 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
         """Return by operator its second operand: an operand or parameter with its index, or a number; None
         for a function."""
         rest = iter(self.others)
-        return [next(rest) if op in BINARY else None for op in self.operators]
+        return [next(rest) if op in (*BINARY, *BOUNDS) else None for op in self.operators]
 
     def _other(self, taken: Taken, at: int, step: int) -> Buffer | Slots:
         kind, number = taken[0], int(taken[1])
@@ -290,6 +305,9 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
                 made = Slopes(op, self.wafer)
                 scratch = [one.dsd() for one in self._scratch_of(made, n)]
                 made.emit(core, y.dsd(0, n), slope, scratch, is_done=False)
+            elif op in BOUNDS:
+                vectors = y.dsd(0, n), x.dsd(0, n), self.slopes[i].of_turn(at, step).dsd(0, n)
+                emit_bound(core, op, vectors, float(taken[1]), self.wafer)
             elif taken[0] == "number":
                 getattr(core, op)(y.dsd(0, n), x.dsd(0, n), scalar(taken[1]), dtype="fp16")
             else:
@@ -308,7 +326,7 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
             g = self.values_held[i + 1].of_turn(at, step).dsd(0, n)
             before = self.values_held[i].of_turn(at, step)
             value = before.dsd(0, n)
-            if taken is None:
+            if taken is None or op in BOUNDS:
                 core.mul(value, g, self.slopes[i].of_turn(at, step).dsd(0, n), dtype="fp16")
                 continue
             if taken[0] == "number":

@@ -41,13 +41,12 @@ from wse_sim.whole.regions.contract import PAIR, Floats, Inlet
 from wse_sim.whole.regions.pooling import LEAST, PoolingPlace
 from wse_sim.whole.regions.shared_color import advance_of, deal, receive_all, route_senders, route_takers
 from wse_sim.whole.room import HELD_FRACTION
-from wse_sim.whole.trained.contract import Batch, TrainedKind, TrainedPorts
+from wse_sim.whole.trained.contract import ANY, Batch, TrainedKind, TrainedPorts
 from wse_sim.whole.trained.rows import in_turn
 from wse_sim.whole.trained.slots import Slotted
 
 RECEIVE = 1  # microthread
 FP16, FP32 = 2, 4  # bytes
-ANY = 10**6  # samples in flight of a mean, which keeps nothing
 
 
 class TrainedPooling(PoolingPlace, TrainedKind):

@@ -21,9 +21,11 @@ from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.repricing import reprice
 from wse_sim.whole.bundles import split
 from wse_sim.whole.coverage import forward_kernel
+from wse_sim.whole.frozen_layers import frozen_layers
 from wse_sim.whole.lower import without_program
 from wse_sim.whole.network import leaving_of
 from wse_sim.whole.paths import Cell
+from wse_sim.whole.regions import KINDS
 from wse_sim.whole.regions.contract import divisor
 from wse_sim.whole.room import check_room
 from wse_sim.whole.stream_routes import Cycles, Ends, with_ways
@@ -114,10 +116,16 @@ def shortest_ways(plan: PipelinedPlan, regions: Sequence[TrainedKind]) -> tuple[
             for inlet in reader.inlets
             if inlet.tensor == stream.tensor
         )
-        sources = [reader.bundle_gradient_senders(stream.tensor, bundle)[0] for bundle in bundles]
-        back[ends] = max(
-            _travel(plan, source, cell) for source, cell in zip(sources, maker.gradient_inlets, strict=True)
+        sources = (
+            []
+            if stream.tensor not in reader.needs
+            else [reader.bundle_gradient_senders(stream.tensor, bundle)[0] for bundle in bundles]
         )
+        if stream.tensor in reader.needs:
+            back[ends] = max(
+                _travel(plan, source, cell)
+                for source, cell in zip(sources, maker.gradient_inlets, strict=True)
+            )
     return there, back
 
 
@@ -150,13 +158,14 @@ def regions_of(
     plan: PipelinedPlan, stages: Sequence[Stage], most: Mapping[str, int] = MappingProxyType({})
 ) -> tuple[TrainedKind, ...]:
     """Return the regions of the stages whose kernels have a program, with the bundles that the pace of the plan needs,
-    at most `most` by tensor; operands that another kernel makes need gradients."""
+    at most `most` by tensor; operands that another kernel makes need gradients, unless it is frozen."""
     kernels = [(stage, forward_kernel(plan, stage.name)) for stage in stages if stage.kernels]
-    made, aside = {name for _, kernel in kernels for name in kernel.outputs}, without_program(plan.graph)
+    rest, aside = frozen_layers(plan.graph), without_program(plan.graph)
+    made = {name for _, kernel in kernels if kernel.name not in rest for name in kernel.outputs}
     regions = tuple(
         trained_region_of(plan.graph, kernel, stage, plan.wafer, frozenset(made.intersection(kernel.inputs)))
         for stage, kernel in kernels
-        if kernel.family in TRAINED and kernel.name not in aside
+        if kernel.family in (KINDS if kernel.name in rest else TRAINED) and kernel.name not in aside
     )
     split(plan, regions, most)
     for region in regions:
