@@ -10,7 +10,7 @@ import numpy as np
 
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.products import product
+from wse_sim.kernels.blocks.products import chain_latency, product
 from wse_sim.kernels.blocks.word_rows import PAIR, QUEUED_WORDS, WordRows
 from wse_sim.kernels.contract.equations import (
     BYTES_PER_WAVELET,
@@ -56,7 +56,7 @@ def unfolded_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, 
     The inlet of a row receives the image, or some channels of it, two words per cycle, stores two of them, and sends the
     words of its row. A link carries one word per `wavelet_cycles`, of the image or of the result. The image comes in the
     number of streams that is fastest; every stream has its own rows, which share its words, and a stream of the result has
-    the filters of at least a column.
+    the filters of at least a column.  Two images in an inlet limit the pace too (:func:`refill_cycles`).
     """
     pixels, stated = dims["b"] * dims["out_h"] * dims["out_w"], Conv2dAttributes.of(attrs)
     words, k = dims["r"] * ceil_div(dims["s"] * dims["c"], PAIR), dims["k"]
@@ -74,12 +74,33 @@ def unfolded_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, 
         # Until the queues of its row are full, an inlet sends every cycle and receives nothing.
         link = np.maximum(wafer.wavelet_cycles * heard + QUEUED_WORDS, wafer.wavelet_cycles * leaving)
         inlet = np.maximum(heard / 2 + pixels * each, link)
+        work, dealt = (busy + extra) / dims["b"], dims["out_h"] * dims["out_w"] * each
+        refill = refill_cycles(work, dealt, image / streams, fed, wafer)
+        inlet = np.maximum(inlet, dims["b"] * refill)
         has_room = 2 * (image // streams + 2) * BYTES_PER_WAVELET <= wafer.sram_usable_bytes
         is_possible = (fed >= streams) & has_room & (streams >= stated.least_bundles)
         inlet = np.where(is_possible, inlet, np.inf)
         is_less = np.maximum(busy + extra, inlet) < np.maximum(busy + more, beside)
         more, beside = np.where(is_less, extra, more), np.where(is_less, inlet, beside)
     return found + Cost(compute=more, stalled_input=np.maximum(0.0, beside - busy - more))
+
+
+def refill_cycles(work: Size, dealt: Size, words: Size, rows: Size, wafer: Wafer) -> Size:
+    """Return the least cycles per image of `rows` rows whose inlets store two images and receive `words` words of each; an inlet
+    deals out `dealt` words per image, on which its row works for `work` cycles.
+
+    The last row finishes an image a chain of rows later than the first one, and its inlet a queue of Q words before it.  Then that inlet
+    has room for the image after the next, which arrives at all inlets at once: a maker sends all streams of an image at the same time,
+    and routers hold few words.  The first row begins it when it is complete, two periods after this image::
+
+        2 T >= work + chain of rows - Q (work / dealt - 1) + cycles of the words on the link
+
+    >>> from wse_sim.hardware import load_wafer
+    >>> float(refill_cycles(256, 64, 256, 36, load_wafer("wse2")))
+    340.0
+    """
+    queued = QUEUED_WORDS * (work / dealt - 1)
+    return (work + chain_latency(rows, wafer) - queued + wafer.wavelet_cycles * words) / 2
 
 
 def as_product(dims: Dims, phase: Phase, attrs: Mapping[str, Any]) -> tuple[Any, Any, Any]:

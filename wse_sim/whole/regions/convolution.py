@@ -28,6 +28,7 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.word_rows import QUEUED_WORDS
 from wse_sim.kernels.contract.equations import BYTES_PER_WAVELET, ceil_div
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
+from wse_sim.kernels.families.conv2d.cost import refill_cycles
 from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, Ports, refused
 from wse_sim.whole.regions.dense import Dense
 from wse_sim.whole.regions.dense_streaming import Flowing
@@ -161,7 +162,7 @@ class Convolution(Dense):
     def pace(self) -> float:
         """Return the cycles per sample; inlets receive an image at two words per cycle and send a row's part of it, and links
         bring and take a word per `wavelet_cycles`. While an inlet fills the queues of its row with the first words of a
-        sample, it receives none.
+        sample, it receives none. Rows wait for images that inlets have no room for (:func:`refill_cycles`).
 
         With an odd number of channels inlets also move runs that cross a border.
         """
@@ -171,10 +172,13 @@ class Convolution(Dense):
         )
         moved = odd * (ceil(self.wafer.vector_start_loaded_cycles) + 1)
         heard, each = windows.size / PAIR, self.features // PAIR
-        inlet = heard / 2 + self.tokens * max(self.words) + moved
+        dealt = self.tokens * max(self.words)
+        inlet = heard / 2 + dealt + moved
         given = self.tokens * ceil_div(each, self.bundles.get(self.kernel.outputs[0], 1))
         link = self.wafer.wavelet_cycles
-        return float(max(self.issued_cycles(), inlet, link * heard + QUEUED_WORDS, link * given))
+        issued = self.issued_cycles()
+        refill = float(refill_cycles(issued, dealt, heard, self.fed, self.wafer))
+        return float(max(issued, inlet, link * heard + QUEUED_WORDS, link * given, refill))
 
     def linked_cycles(self) -> float:
         """Return the cycles per sample with as many bundles as possible; infinite if an inlet has no room in any number."""
