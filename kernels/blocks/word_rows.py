@@ -15,12 +15,6 @@ and R - 1 rows share the words. Otherwise the rows wait while the last row finis
 operations and sends, minus the time of 14 / v tokens, whose sums fit in the queues between two cores. This
 sets the pace of the region; the waiting cores are stalled on input.
 
-With a slow function and no residual, rows may finish tokens in rotation: F rows take part, where F is the
-largest divisor of T up to R, and the sums of T / F tokens return to each. The fastest variant is counted, as
-:mod:`wse_sim.whole.regions` selects it::
-
-    row          T (2 m ceil(v / w) + v) + T / F (3 v / 2 + o + v / rate per operation except the bias + its wait)
-
 A residual waits in stores between the inlets and its source. The last store of each of its k bundles receives
 every word, deals it out to its columns, and ends a token with a control word. Bundles that enter over other
 rows than the last one share the links of sums down a column; l is the time of a word on a link::
@@ -42,7 +36,7 @@ import numpy as np
 
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.elements import op_rate
-from wse_sim.kernels.blocks.products import chain_latency, relay_cycles
+from wse_sim.kernels.blocks.products import chain_latency
 from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS, bytes_of, ceil_div, fill_cycles
 from wse_sim.kernels.contract.family import Cost, Size, Tiling
 from wse_sim.kernels.contract.parameters import spaced
@@ -80,11 +74,9 @@ class _Way(NamedTuple):
 
 @dataclass(frozen=True)
 class WordRows:
-    """A layer of `tokens` tokens, `words` words of inputs and `outputs`; with `shares`, rows may finish
-    tokens in rotation.
+    """A layer of `tokens` tokens, `words` words of inputs and `outputs`.
 
-    With `waits` or `shares`, the time that rows wait for the last one is included. With `most_bundles`, the
-    cores next to the rows are included: the inlet that receives the bundles with its row's words, and the
+    With `waits`, the time that rows wait for the last one is included. With `most_bundles`, the cores next to the rows are included: the inlet that receives the bundles with its row's words, and the
     stores of a residual, which may come in `residuals` bundles. With `results` bundles of results, each has the
     outputs of a column.
     """
@@ -95,7 +87,6 @@ class WordRows:
     fused: str
     tiling: Tiling
     wafer: Wafer
-    shares: bool = False
     waits: bool = False
     most_bundles: int = 0
     residuals: int = 1
@@ -151,34 +142,24 @@ class WordRows:
         issued, stalled, fullest = self._finishing()
         one, rows = np.ones_like(issued), self._rows
         stored = has_residual * self.tokens * residual_cycles(self.outputs, self.v, 1, self.wafer) + 0.0 * one
-        found = _Way(issued, stalled * (self.shares or self.waits), stored, one, rows, fullest, one < 1)
-        each = ceil_div(self.words, rows)
-        others = []
-        if is_light(self.items):
-            moving = moving_columns(self.tiling.cols, self.wafer)
-            has_room = ~np.asarray(has_residual) | (moving >= LEAST_MOVING)
-            rows_above = self._rows_above
-            others.append(
-                _Way(
-                    np.where(has_room, self._flowing(), np.inf),
-                    0.0 * one,
-                    self._handed() + 0.0 * one,
-                    np.maximum(1, self.tiling.rows * (moving - 1)) * one,
-                    rows_above,
-                    ceil_div(self.words, rows_above),
-                    one > 0,
-                )
-            )
-        if self.shares and not has_residual and not SPECIAL_FUNCTIONS.isdisjoint(self.items):
-            turns = finishing_rows(self.tokens, self._rows)
-            token = each * self._per_word + self.v
-            waits = ceil_div(self.tokens, turns) * return_wait_cycles(turns, token, self.wafer)
-            others.append(_Way(self._in_turn(turns), waits, 0.0 * one, one, rows, each, one > 0))
-        for other in others:
-            new, old = other.cycles, found.cycles
-            is_taken = (new < old) | ((new == old) & (other.paced <= found.paced))
-            found = _Way(*(np.where(is_taken, a, b) for a, b in zip(other, found, strict=True)))
-        return found
+        found = _Way(issued, stalled * self.waits, stored, one, rows, fullest, one < 1)
+        if not is_light(self.items):
+            return found
+        moving = moving_columns(self.tiling.cols, self.wafer)
+        has_room = ~np.asarray(has_residual) | (moving >= LEAST_MOVING)
+        rows_above = self._rows_above
+        other = _Way(
+            np.where(has_room, self._flowing(), np.inf),
+            0.0 * one,
+            self._handed() + 0.0 * one,
+            np.maximum(1, self.tiling.rows * (moving - 1)) * one,
+            rows_above,
+            ceil_div(self.words, rows_above),
+            one > 0,
+        )
+        new, old = other.cycles, found.cycles
+        is_taken = (new < old) | ((new == old) & (other.paced <= found.paced))
+        return _Way(*(np.where(is_taken, a, b) for a, b in zip(other, found, strict=True)))
 
     def _handed(self) -> Size:
         """Return the cycles of the stores of a residual and of the links that it shares, in the fastest number
@@ -257,43 +238,6 @@ class WordRows:
         each = ceil_div(self.words, self._rows_above) * self._per_word + self.v
         last = flowing_cycles(self.items, self.v, self.wafer)
         return np.where(self.tiling.rows > 1, self.tokens * np.maximum(each, last), np.inf)
-
-    def _in_turn(self, turns: Size) -> Size:
-        """Return the cycles if `turns` rows finish outputs in rotation; infinite for a single row or token."""
-        rounds = ceil_div(self.tokens, turns)
-        size = rounds * self.v
-        items = (item for item in self.items if item != "bias")
-        work = rounds * sum(_item_cycles(item, self.v, self.wafer) for item in items)
-        moved = size + size / PAIR
-        each = self.tokens * (ceil_div(self.words, self._rows) * self._per_word + self.v) + moved + work
-        return np.where((self._rows > 1) & (turns > 1), each, np.inf)
-
-
-def finishing_rows(tokens: Size, rows: Size) -> Size:
-    """Return the number of rows that finish tokens in rotation: the largest divisor of the tokens up to `rows`."""
-    count, found = int(np.max(tokens)), np.ones_like(rows)
-    for part in range(2, count + 1):
-        if count % part == 0:
-            found = np.where(rows >= part, part, found)
-    return found
-
-
-def return_wait_cycles(turns: Size, token: Size, wafer: Wafer) -> Size:
-    """Return the cycles per round that the first of F = `turns` rows waits for its sums, with p = `token` cycles of
-    products and sums per token.
-
-    Its sums are complete in the last row after F tokens and F - 1 rows, r = relay_cycles each; they come back
-    over F - 1 links of h = hop_cycles.  Meanwhile it can do F - 1 tokens of the next round::
-
-        (F - 1) (p + r + h) + r - (F + F - 1) p  =  (F - 1) (r + h - p) + r - p
-
-    >>> from wse_sim.hardware import load_wafer
-    >>> float(return_wait_cycles(8, 4, load_wafer("wse2"))), float(return_wait_cycles(8, 8, load_wafer("wse2")))
-    (23.0, 0.0)
-    """
-    relay = relay_cycles(wafer)
-    wait = (turns - 1) * (relay + wafer.hop_cycles - token) + relay - token
-    return np.where(turns > 1, np.maximum(0.0, wait), 0.0)
 
 
 def is_light(items: Sequence[str]) -> bool:

@@ -192,15 +192,15 @@ def test_cycles_of_a_convolution_on_paper() -> None:
 
 
 def test_a_layer_has_columns_for_the_links_that_its_reader_needs() -> None:
-    """Two images of 64 x 64 pixels of 16 channels are 256 KiB, and a core has less than 48 KiB: the reader takes them over eight links.
+    """Six lines of 512 pixels of 16 channels are 96 KiB, and a core has less than 48 KiB: the reader takes them over four links.
 
-    The first layer gives them over as many only if each has the two filters of a column, though fewer columns would be fast enough.
+    The first layer gives them over as many only if each has the four filters of a column.
     """
     model = nn.Sequential(nn.Conv2d(2, 16, 1), nn.Conv2d(16, 32, 3, stride=2, padding=1))
-    plan = planned(inputs_over_rows(api.lower(model, (torch.zeros(1, 2, 64, 64),))), 20)
+    plan = planned(inputs_over_rows(api.lower(model, (torch.zeros(1, 2, 8, 512),))), 20)
     first, second = network.network_program(plan, 1).regions
-    assert first.bundles["0.out"] == second.bundles["0.out"] == 8
-    assert first.cols == 8
+    assert first.bundles["0.out"] == second.bundles["0.out"] == 4
+    assert first.cols == 4
     assert plan.pace_cycles == pytest.approx(max(first.pace(), second.pace()), rel=0.01)
 
 
@@ -411,9 +411,9 @@ def test_wide_strides_that_differ_are_refused(stride: Any, padding: Any) -> None
 def test_an_image_that_no_inlet_holds_in_so_few_streams_is_a_sentence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two images of 16 x 32 x 32 elements are 64 KiB: an inlet holds those of half of the channels."""
+    """Six lines of 16 x 1,024 elements are 192 KiB: an inlet holds those of an eighth of the channels."""
     model = nn.Sequential(nn.Conv2d(2, 16, 1), nn.ReLU(), nn.Conv2d(16, 4, 3, stride=2, padding=1))
-    plan = planned(inputs_over_rows(api.lower(model, (torch.zeros(1, 2, 32, 32),))), 48)
+    plan = planned(inputs_over_rows(api.lower(model, (torch.zeros(1, 2, 4, 1024),))), 48)
     assert all(region.bundles["1.out"] > 1 for region in network.network_program(plan, 2).regions)
     monkeypatch.setattr(bundles, "token_words", lambda *_: 1)
     with pytest.raises(ModelError, match="needs more than 1 parallel streams"):

@@ -182,28 +182,6 @@ def test_a_tensor_with_several_readers_leaves_once() -> None:
 
 
 @pytest.mark.slow
-def test_rows_share_slow_functions_and_send_their_tokens_themselves() -> None:
-    """GELU of 8 tokens on 12 rows: each of 8 rows has one, so a row takes e v = 240 v of it, a last row alone 8 times that.
-
-    A row of m words and v outputs takes 8 (2 m v / 2 + v) for products and sums, v to take its token's sums in, 21 + 240 v
-    for GELU and v / 2 to send.  With v = 4 and one word a row: 8 (4 + 4) + 4 + 21 + 960 + 2 = 1051; the first rows have two.
-    ReLU is done as the sums arrive, so rows do not share it.
-    """
-    for activation, kind in ((nn.GELU(), "SharedDense"), (nn.ReLU(), "Flowing")):
-        model = nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 128), activation, nn.Linear(128, 32))
-        graph = inputs_over_rows(api.lower(model, (torch.zeros(1, 8, 32),)))
-        found = compare_with_engine(plan_of(graph, 96), 6)
-        layer: Any = found.whole.regions[1]
-        assert type(layer).__name__ == kind
-        assert found.regions[1].busiest == pytest.approx(found.regions[1].issued, rel=0.01)
-        if kind == "SharedDense":
-            v, words = layer.outputs, layer.words[layer.height - layer.finishing]
-            rows = 8 * (2 * words * v / 2 + v) + v + 21 + 240 * v + v / 2
-            assert layer.finishing == 8
-            assert found.regions[1].busiest == pytest.approx(rows, abs=1.5)
-
-
-@pytest.mark.slow
 def test_a_wide_stream_goes_in_bundles_to_rows_with_an_inlet_each() -> None:
     """64 features a token take 32 cycles on one link, longer than the cores need; two bundles take 16 each.
 
@@ -224,22 +202,6 @@ def test_a_wide_stream_goes_in_bundles_to_rows_with_an_inlet_each() -> None:
     with torch.no_grad():
         wanted = model(x).numpy().reshape(run.outputs.shape)
     assert np.abs(run.outputs - wanted).max() < 6 * 2.0**-11 * np.abs(wanted).max()
-
-
-@pytest.mark.slow
-def test_rows_that_share_slow_functions_wait_for_no_words_of_others() -> None:
-    """GELU of 12 tokens of 96 features: a round's 12 x 48 words leave while rows work on the next one, 21 + 240 v cycles.
-
-    With v outputs of a column the step is that of the busiest core, as its instructions take it.
-    """
-    graph = inputs_over_rows(
-        api.lower(nn.Sequential(nn.Linear(32, 96), nn.GELU()), (torch.zeros(1, 12, 32),))
-    )
-    found = compare_with_engine(plan_of(graph, 24), 6)
-    layer: Any = found.whole.regions[0]
-    assert type(layer).__name__ == "SharedDense"
-    assert not layer.is_spaced
-    assert found.fabric_period == pytest.approx(layer.issued_cycles(), rel=0.02)
 
 
 @pytest.mark.slow
@@ -264,7 +226,7 @@ def test_the_plan_prices_a_layer_as_its_busiest_core_issues() -> None:
         _, plan = made(CASES[name])
         found = compare_with_engine(plan, 2)
         for region, kind in zip(found.regions, found.whole.regions, strict=True):
-            if type(kind).__name__ in ("Flowing", "SharedDense"):
+            if type(kind).__name__ == "Flowing":
                 assert region.engine == pytest.approx(region.issued, rel=0.05), region
 
 

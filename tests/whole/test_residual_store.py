@@ -11,7 +11,6 @@ from tests.whole.test_regions import Case, made
 from wse_sim import api
 from wse_sim.hardware import load_wafer
 from wse_sim.kernels import Tiling, family
-from wse_sim.kernels.blocks.word_rows import finishing_rows
 from wse_sim.modes.base import expect
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole import Compared, compare_with_engine, run_whole
@@ -145,13 +144,6 @@ def test_a_layer_with_a_residual_is_no_faster_than_its_stores() -> None:
         cycles("bias,residual", 11, 9, residuals=16) == 11 * 31
     )  # in nine of 15 words or less, as many as rows
     assert cycles("bias", 11, 9) == 11 * 20
-
-
-def test_rows_that_finish_tokens_divide_them() -> None:
-    """Of 1,024 tokens 128 rows of 193, of a prime number all or one."""
-    rows = np.array([1, 2, 12, 193, 197, 300])
-    assert list(finishing_rows(1024, rows)) == [1, 2, 8, 128, 128, 256]
-    assert list(finishing_rows(197, rows)) == [1, 1, 1, 1, 197, 197]
 
 
 def test_stores_of_a_large_model_fit_beside_rows() -> None:

@@ -1,4 +1,4 @@
-"""Slow functions apart from dense layers whose tokens no number of rows divides, compared with PyTorch."""
+"""Slow functions apart from dense layers of several tokens, compared with PyTorch."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from torch import nn
 
 from tests.whole.test_dense_chain import plan_of
 from wse_sim import api
+from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole import compare_with_engine, inputs_over_rows, run_whole
 from wse_sim.whole.slow_functions import finished_apart
 
@@ -16,23 +17,24 @@ from wse_sim.whole.slow_functions import finished_apart
 @pytest.mark.parametrize(
     ("tokens", "features", "function", "is_apart"),
     [
-        (13, 16, nn.GELU(), True),  # 8 words; 13 is prime, so one row would finish all
-        (26, 24, nn.SiLU(), True),  # two of 12 rows
-        (12, 16, nn.GELU(), False),  # six of eight rows
-        (13, 32, nn.GELU(), False),  # a row per token
-        (13, 16, nn.ReLU(), False),  # finished as sums arrive
+        (13, 24, nn.GELU(), True),
+        (12, 24, nn.SiLU(), True),
+        (1, 24, nn.GELU(), False),  # one row of cores has one token of it
+        (12, 25, nn.GELU(), False),  # half a word between two regions
+        (12, 24, nn.ReLU(), False),  # finished as sums arrive
     ],
 )
-def test_a_function_is_apart_where_few_rows_could_share_it(
+def test_a_function_of_several_tokens_is_apart(
     tokens: int, features: int, function: nn.Module, is_apart: bool
 ) -> None:
-    """The largest divisor of the tokens up to the words is at most half of both."""
-    model = nn.Sequential(nn.Linear(features, 24), function, nn.Linear(24, 8))
-    graph = api.lower(model, (torch.zeros(1, tokens, features),))
+    """Otherwise the last row, which has all outputs, would apply it; no other work changes, and none with streamed weights."""
+    model = nn.Sequential(nn.Linear(16, features), function, nn.Linear(features, 8))
+    graph = api.lower(model, (torch.zeros(1, tokens, 16),))
     found = finished_apart(graph)
     assert [one.family for one in found.kernels] == ["gemm", *["activation"] * is_apart, "gemm"]
     assert sum(one.flops for one in found.kernels) == sum(one.flops for one in graph.kernels)
     assert (found is graph) is not is_apart
+    assert len(inputs_over_rows(graph, streamed=True).kernels) == 2
 
 
 def test_values_and_cycles_of_a_function_apart() -> None:
@@ -49,5 +51,34 @@ def test_values_and_cycles_of_a_function_apart() -> None:
     assert np.abs(run.outputs - wanted).max() < 10 * 2.0**-11 * np.abs(wanted).max()
     found = compare_with_engine(plan, 6)
     assert found.fabric_period == pytest.approx(plan.pace_cycles, rel=0.1)
-    # Two outputs of a column are the fewest; each takes the cycles of a special element.
+    # The last row alone would take the cycles of a special element for at least two outputs of every token.
     assert plan.pace_cycles < 13 * 2 * plan.wafer.special_element_cycles
+
+
+def test_an_odd_number_of_features_is_finished_by_the_last_row() -> None:
+    """Values beside PyTorch, and cycles: GELU of two outputs of a column for each of five tokens takes longer than all else."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(16, 25), nn.GELU(), nn.Linear(25, 8)).half().float()
+    plan = plan_of(inputs_over_rows(api.lower(model, (torch.zeros(1, 5, 16),))), 32)
+    assert len(plan.stages) == 2
+    x = torch.randn(4, 5, 16).half().float()
+    run = run_whole(plan, {name: value.numpy() for name, value in model.state_dict().items()}, x.numpy())
+    with torch.no_grad():
+        wanted = model(x).numpy().reshape(run.outputs.shape)
+    assert np.abs(run.outputs - wanted).max() < 10 * 2.0**-11 * np.abs(wanted).max()
+    found = compare_with_engine(plan, 6)
+    assert found.fabric_period == pytest.approx(plan.pace_cycles, rel=0.1)
+    assert found.fabric_period > 5 * 2 * plan.wafer.special_element_cycles
+
+
+@pytest.mark.slow
+def test_functions_do_not_limit_a_model_on_a_full_wafer() -> None:
+    """3,136 tokens of 96 features to 384: 48 rows have a word each, and 192 columns two outputs, so at most 9,216 cores would have the
+    functions of a block, 3,136 x 384 x 366 cycles / 9,216 = 48,000.  A separate region has as many cores as the pace needs, which is that
+    of a row with one word and a column with two outputs: two cycles for products, two for sums.
+    """
+    block = nn.Sequential(nn.Linear(96, 384), nn.GELU(), nn.Linear(384, 96))
+    graph = api.lower(block, (torch.zeros(1, 3136, 96),))
+    plan = api.compile(graph, "wse2", mode="pipelined", batch=64, replicas=1, prices="composed")
+    assert isinstance(plan, PipelinedPlan)
+    assert plan.pace_cycles == 3136 * 4

@@ -33,6 +33,7 @@ from wse_sim.whole.regions.leading_rows import JoinedRows
 from wse_sim.whole.regions.norm import NormRegion
 from wse_sim.whole.regions.pointwise import Pointwise
 from wse_sim.whole.room import fewest_bundles
+from wse_sim.whole.skips import with_stores
 
 LATE = 1.01
 """A region is late if its program takes this multiple of its price: whole words round."""
@@ -198,7 +199,8 @@ def settled(graph: KernelGraph, compiler: Callable[[KernelGraph], Plan | Infeasi
             f"attention in '{graph.name}' needs more bands than the layers around it can send: its cores have no room for two samples "
             "of keys and values; use shorter sequences, a larger wafer or prices=plain"
         )
-    return _repriced(expect(best, PipelinedPlan), late) if late else best
+    best = expect(best, PipelinedPlan)
+    return _stored(_repriced(best, late) if late else best)
 
 
 def regions_with_bundles(plan: PipelinedPlan) -> list[RegionKind]:
@@ -233,6 +235,12 @@ def _with_room(plan: PipelinedPlan) -> dict[str, int]:
             if (counts := region.splits(name)) and counts[0] > 1:
                 found[name] = max(counts[0], found.get(name, 1))
     return found
+
+
+def _stored(plan: PipelinedPlan) -> PipelinedPlan:
+    """Return the plan with the samples that the stores of its program hold, if all its stages have programs."""
+    regions = regions_with_bundles(plan)
+    return with_stores(plan, regions) if len(regions) == len(plan.stages) else plan
 
 
 def late_paces(plan: PipelinedPlan, regions: Sequence[RegionKind]) -> dict[str, float]:

@@ -118,9 +118,12 @@ def inputs_over_rows(graph: KernelGraph, *, streamed: bool = False) -> KernelGra
     in inference, convolutions work on whole words and finish on their last row. A product that makes queries,
     keys and values in one becomes three (:mod:`wse_sim.whole.split_products`), and a convolution with a residual sum
     becomes two kernels (:mod:`wse_sim.whole.residual_sums`). With `streamed` weights a kernel has the whole wafer
-    and no region, so region costs are left out.
+    and no region, so region costs are left out, and functions stay in their layers.
     """
-    return laid_graph(_prepared(graph, TRAINING_PASSES if graph.training else PASSES), streamed=streamed)
+    passes = TRAINING_PASSES if graph.training else PASSES
+    if streamed:
+        passes = tuple(one for one in passes if one is not finished_apart)
+    return laid_graph(_prepared(graph, passes), streamed=streamed)
 
 
 def priced_graph(

@@ -63,6 +63,20 @@ def as_laid(plan: PipelinedPlan, regions: Sequence[PlacedKernel], ways: Cycles) 
     return dataclasses.replace(plan, streams=tuple(streams))
 
 
+def with_stores(plan: PipelinedPlan, regions: Sequence[PlacedKernel]) -> PipelinedPlan:
+    """Return the plan with the samples that the stores of skips hold in its program, once they have room for its pace."""
+    make_room(plan, regions)
+    by_name = {region.name: region for region in regions}
+    held = [by_name[stream.consumer].held_samples(stream.tensor) for stream in plan.streams]
+    streams = tuple(
+        stream
+        if count is None
+        else dataclasses.replace(stream, capacity_samples=count + stream.on_way_samples)
+        for stream, count in zip(plan.streams, held, strict=True)
+    )
+    return dataclasses.replace(plan, streams=streams)
+
+
 def without_limit(plan: PipelinedPlan, regions: Sequence[PlacedKernel]) -> PipelinedPlan:
     """Return the plan with unlimited buffers for skips."""
     by_name = {region.name: region for region in regions}

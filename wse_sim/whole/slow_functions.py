@@ -1,8 +1,7 @@
-"""Separate slow functions from the dense layers before them, where few rows of cores could finish their tokens.
+"""Separate slow functions from the dense layers of several tokens before them.
 
-Rows of a dense layer finish tokens in rotation: F of them, where F divides the T tokens of a sample and is at most the W words of
-a token (:mod:`wse_sim.whole.regions.dense_shared`). With 197 tokens of 384 features F is 1, and one row of cores would have the
-function of all outputs. A region of elementwise work has all its cores for it.
+The last row of a dense layer has all its outputs, so one row of cores would apply the function for all tokens. A region of
+elementwise work has all its cores for it.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ import dataclasses
 from wse_sim.frontend.repeats import find_repeats
 from wse_sim.graph import Kernel, KernelGraph, TensorKind
 from wse_sim.graph.kernel_graph import frozen
-from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS, ceil_div
+from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS
 from wse_sim.whole.parallel_links import plain_priced
-from wse_sim.whole.regions.contract import PAIR, divisor
+from wse_sim.whole.regions.contract import PAIR
 from wse_sim.whole.regions.fused_work import items_of
 
 ACTIVATION = ".function"
@@ -22,12 +21,12 @@ ACTIVATION = ".function"
 
 
 def finished_apart(graph: KernelGraph) -> KernelGraph:
-    """Return the forward graph with the slow function of a dense layer as a separate kernel, if at most half of the rows that
-    have tokens and words could finish tokens; a note names them."""
+    """Return the forward graph with the slow function of a dense layer of several tokens as a separate kernel; a note names
+    them. An odd number of features stays in one region."""
     tensors, kernels, notes = dict(graph.tensors), list[Kernel](), list(graph.notes)
     plain = plain_priced(graph)
     for kernel in graph.kernels:
-        if kernel.family != "gemm" or kernel.name in plain or not _has_few_rows(kernel, graph.samples):
+        if kernel.family != "gemm" or kernel.name in plain or not _ends_slowly(kernel, graph.samples):
             kernels.append(kernel)
             continue
         *items, function = items_of(kernel)
@@ -61,10 +60,9 @@ def finished_apart(graph: KernelGraph) -> KernelGraph:
     )
 
 
-def _has_few_rows(kernel: Kernel, samples: int) -> bool:
-    """Return whether a dense layer ends with a slow function that few of its rows could share."""
+def _ends_slowly(kernel: Kernel, samples: int) -> bool:
+    """Return whether a dense layer of several tokens ends with a slow function of whole words."""
     items = items_of(kernel)
     if not items or items[-1] not in SPECIAL_FUNCTIONS or "residual" in items:
         return False
-    tokens, words = int(kernel.dims["m"]) // samples, int(ceil_div(kernel.dims["k"], PAIR))
-    return 2 * divisor(tokens, words) <= min(tokens, words)
+    return int(kernel.dims["m"]) > samples and int(kernel.dims["n"]) % PAIR == 0

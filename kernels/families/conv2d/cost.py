@@ -10,11 +10,11 @@ import numpy as np
 
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.products import product
+from wse_sim.kernels.blocks.line_ring import held_bytes, held_in
+from wse_sim.kernels.blocks.products import chain_latency, product
+from wse_sim.kernels.blocks.windows import Windows, surround
 from wse_sim.kernels.blocks.word_rows import PAIR, QUEUED_WORDS, WordRows
 from wse_sim.kernels.contract.equations import (
-    BYTES_PER_WAVELET,
-    bytes_of,
     ceil_div,
     ceil_rate,
     divisors,
@@ -33,11 +33,19 @@ def streams_of(dims: Dims, attrs: Mapping[str, Any]) -> tuple[int, ...]:
     return divisors(channels // PAIR, 1 if channels % PAIR else most)
 
 
-def store_bytes(dims: Dims, rows: Size, attrs: Mapping[str, Any]) -> Size:
+def store_bytes(dims: Dims, rows: Size, wafer: Wafer, attrs: Mapping[str, Any]) -> Size:
     """Return the bytes of two images, or of their parts in a stream, in an inlet of a region of `rows` rows, all but one of
-    which may have their own streams."""
-    most = up_to(streams_of(dims, attrs), np.maximum(1, np.asarray(rows) - 1))
-    return 2 * bytes_of("fp16") * dims["h"] * dims["w"] * dims["c"] / most
+    which may have their own streams; if they are too large, of the lines that it holds."""
+    counts = streams_of(dims, attrs)
+    most = up_to(counts, np.maximum(1, np.asarray(rows) - 1))
+    held = [held_bytes(windows_in(dims, attrs, count), wafer) for count in counts]
+    return np.array(held)[np.searchsorted(counts, most)]
+
+
+def windows_in(dims: Dims, attrs: Mapping[str, Any], streams: int) -> Windows:
+    """Return the windows over the channels of one of several streams."""
+    found = Windows.sized(dims, surround(dims, attrs))
+    return replace(found, channels=found.channels // streams)
 
 
 def turns_cost(dims: Dims, tiling: Tiling, wafer: Wafer, how: How) -> Cost:
@@ -56,7 +64,7 @@ def unfolded_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, 
     The inlet of a row receives the image, or some channels of it, two words per cycle, stores two of them, and sends the
     words of its row. A link carries one word per `wavelet_cycles`, of the image or of the result. The image comes in the
     number of streams that is fastest; every stream has its own rows, which share its words, and a stream of the result has
-    the filters of at least a column.
+    the filters of at least a column.  Two images in an inlet limit the pace too (:func:`refill_cycles`).
     """
     pixels, stated = dims["b"] * dims["out_h"] * dims["out_w"], Conv2dAttributes.of(attrs)
     words, k = dims["r"] * ceil_div(dims["s"] * dims["c"], PAIR), dims["k"]
@@ -74,12 +82,54 @@ def unfolded_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, 
         # Until the queues of its row are full, an inlet sends every cycle and receives nothing.
         link = np.maximum(wafer.wavelet_cycles * heard + QUEUED_WORDS, wafer.wavelet_cycles * leaving)
         inlet = np.maximum(heard / 2 + pixels * each, link)
-        has_room = 2 * (image // streams + 2) * BYTES_PER_WAVELET <= wafer.sram_usable_bytes
+        work, dealt = (busy + extra) / dims["b"], dims["out_h"] * dims["out_w"] * each
+        windows = windows_in(dims, attrs, streams)
+        inlet = np.maximum(inlet, dims["b"] * waiting_cycles(work, dealt, windows, fed, wafer))
+        has_room = held_bytes(windows, wafer) <= wafer.sram_usable_bytes
         is_possible = (fed >= streams) & has_room & (streams >= stated.least_bundles)
         inlet = np.where(is_possible, inlet, np.inf)
         is_less = np.maximum(busy + extra, inlet) < np.maximum(busy + more, beside)
         more, beside = np.where(is_less, extra, more), np.where(is_less, inlet, beside)
     return found + Cost(compute=more, stalled_input=np.maximum(0.0, beside - busy - more))
+
+
+def refill_cycles(work: Size, dealt: Size, words: Size, rows: Size, wafer: Wafer) -> Size:
+    """Return the least cycles per image of `rows` rows whose inlets store two images and receive `words` words of each; an inlet
+    deals out `dealt` words per image, on which its row works for `work` cycles.
+
+    The last row finishes an image a chain of rows later than the first one, and its inlet a queue of Q words before it.  Then that inlet
+    has room for the image after the next, which arrives at all inlets at once: a maker sends all streams of an image at the same time,
+    and routers hold few words.  The first row begins it when it is complete, two periods after this image::
+
+        2 T >= work + chain of rows - Q (work / dealt - 1) + cycles of the words on the link
+
+    >>> from wse_sim.hardware import load_wafer
+    >>> float(refill_cycles(256, 64, 256, 36, load_wafer("wse2")))
+    340.0
+    """
+    queued = QUEUED_WORDS * (work / dealt - 1)
+    return (work + chain_latency(rows, wafer) - queued + wafer.wavelet_cycles * words) / 2
+
+
+def waiting_cycles(work: Size, dealt: Size, windows: Windows, rows: Size, wafer: Wafer) -> Size:
+    """Return :func:`refill_cycles` of inlets that store two images; of inlets that store lines, the cycles between two images in the
+    same way, step by step: the last row begins a step a chain later than the first one, and then the lines of the next one arrive."""
+    words, ring = windows.size / PAIR, held_in(windows, wafer)
+    if ring is None:
+        return refill_cycles(work, dealt, words, rows, wafer)
+    late = chain_latency(rows, wafer) - QUEUED_WORDS * (work / dealt - 1)
+    line = wafer.wavelet_cycles * words / windows.lines.size
+    works = [work * len(places) / windows.lines.results for places in ring.steps]
+    lines = [len(ring.arrives(step)) for step in range(len(ring.steps) + 1)]
+    done = arrived = 0.0 * work
+    images = [done]
+    for _ in range(4):  # until the time between images is steady
+        for one, more in zip(works, lines[1:], strict=True):
+            free = np.maximum(done + late, arrived)  # the last row begins the step
+            done, arrived = np.maximum(done, arrived) + one, free + line * more
+        arrived = (arrived if ring.overlaps else np.maximum(arrived, done + late)) + line * lines[0]
+        images.append(done)
+    return (images[-1] - images[-3]) / 2
 
 
 def as_product(dims: Dims, phase: Phase, attrs: Mapping[str, Any]) -> tuple[Any, Any, Any]:

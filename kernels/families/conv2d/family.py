@@ -151,7 +151,7 @@ class Conv2d(WeightProduct):
         rows, which have their own streams."""
         stated = Conv2dAttributes.of(attrs)
         if stated.unfolded and not stated.trains and tiling.mapping == "stationary":
-            return store_bytes(dims, tiling.rows, attrs)
+            return store_bytes(dims, tiling.rows, wafer, attrs)
         return super().store_bytes(dims, tiling, wafer, attrs)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:

@@ -264,7 +264,7 @@ def word_rows(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs) -> WordRow
     outputs, tiling = ceil_div(dims["n"], stated.layers), part_of(tiling, stated.layers)
     return WordRows(
         dims["m"], words, outputs, work, tiling, wafer,
-        shares=several, most_bundles=stated.most_bundles, residuals=stated.most_residuals, results=stated.least_bundles,
+        waits=several, most_bundles=stated.most_bundles, residuals=stated.most_residuals, results=stated.least_bundles,
     )  # fmt: skip
 
 

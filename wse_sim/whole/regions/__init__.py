@@ -3,7 +3,6 @@
 contract.py          the interface of a kind of region: inlets, an outlet, core programs, issue cycles
 shared_color.py      cells that receive words in sequence, cells that send in sequence
 dense.py             products with weights, and the operations fused to them
-dense_shared.py      dense layers whose rows share the work on the outputs
 norm.py              layer and RMS norm
 softmax.py           softmax of every token
 leading_rows.py      rows of a parameter in front of the tokens
@@ -28,7 +27,6 @@ from wse_sim.whole.regions.attention_bands import BandedAttention
 from wse_sim.whole.regions.contract import POINTWISE, Inlet, Kinds, Ports, RegionKind
 from wse_sim.whole.regions.convolution import Convolution, FlowingConvolution
 from wse_sim.whole.regions.dense import Dense
-from wse_sim.whole.regions.dense_shared import SharedDense
 from wse_sim.whole.regions.dense_streaming import Flowing
 from wse_sim.whole.regions.depthwise import Depthwise
 from wse_sim.whole.regions.element_work import WorkRegion
@@ -49,11 +47,11 @@ KINDS: Kinds[RegionKind] = Kinds(
 """Kinds of regions by kernel family: the families that the whole-fabric simulation supports."""
 
 
-OTHERS: dict[type[RegionKind], tuple[type[Flowing | SharedDense], ...]] = {
-    Dense: (Flowing, SharedDense),
-    Convolution: (FlowingConvolution,),
+OTHERS: dict[type[RegionKind], type[Flowing]] = {
+    Dense: Flowing,
+    Convolution: FlowingConvolution,
 }
-"""Alternative programs of a kind; the one with the fewest issue and wait cycles is used."""
+"""The other program of a kind; the one with the fewest issue and wait cycles is used."""
 
 
 def region_of(graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> RegionKind:
@@ -65,15 +63,14 @@ def region_of(graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) ->
     found = KINDS[kernel.family](graph, kernel, stage, wafer)
     if not isinstance(found, Dense):
         return found
-    others = [other(graph, kernel, stage, wafer) for other in OTHERS.get(type(found), ())]
-    possible = [other for other in others if other.is_possible]
+    other = OTHERS[type(found)](graph, kernel, stage, wafer)
 
     def cycles(region: Dense) -> tuple[float, float]:
         issued = region.issued_cycles() + region.held_up_cycles()
         linked = region.linked_cycles() if isinstance(region, Convolution) else 0.0
         return max(issued, region.handed_cycles(), linked), issued
 
-    return min((*possible, found), key=cycles)
+    return min(other, found, key=cycles) if other.is_possible else found
 
 
 __all__ = ["KINDS", "Inlet", "Ports", "RegionKind", "region_of"]

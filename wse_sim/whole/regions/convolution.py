@@ -14,20 +14,22 @@ r even(s C / G) inputs. Padding zeros are sent by separate instructions
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import ceil, inf
 
 import numpy as np
 
 from wse_sim.compiler.plan import Stage
-from wse_sim.fabric.format.builder import Builder, fabric_in
-from wse_sim.fabric.format.classes import CoreClass
+from wse_sim.fabric.format.builder import Builder, Place, fabric_in
+from wse_sim.fabric.format.classes import CoreClass, Operand
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.line_ring import LineRing, held_bytes, held_in
 from wse_sim.kernels.blocks.word_rows import QUEUED_WORDS
-from wse_sim.kernels.contract.equations import BYTES_PER_WAVELET, ceil_div
+from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
+from wse_sim.kernels.families.conv2d.cost import waiting_cycles
 from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, Ports, refused
 from wse_sim.whole.regions.dense import Dense
 from wse_sim.whole.regions.dense_streaming import Flowing
@@ -38,6 +40,8 @@ from wse_sim.whole.regions.windows import Unfolding, Windows
 RECEIVE = 1  # microthread of the inlet
 IMAGE_QUEUE = 1  # of an inlet: a deep one
 ITEMS = ("bias", "relu")
+Dealing = Callable[[CoreClass, tuple[int, int], tuple[int, int], int], None]
+"""Writes an inlet, from its colors (in, out), the elements of a window that it deals out, and the number of samples."""
 
 
 class Convolution(Dense):
@@ -105,6 +109,16 @@ class Convolution(Dense):
         found = Windows.of(self.kernel)
         return replace(found, channels=found.channels // self.streams).aligned()
 
+    @property
+    def ring(self) -> LineRing | None:
+        """Slots of an inlet for lines; None if it stores two images."""
+        return held_in(self.windows, self.wafer)
+
+    @property
+    def takes_whole(self) -> bool:
+        """Whether inlets wait for a whole image."""
+        return self.ring is None
+
     # ---- inlets ----------------------------------------------------------------------------------------------------
 
     @property
@@ -134,34 +148,85 @@ class Convolution(Dense):
 
     def _inlet(self, b: Builder, colors: Sequence[int], feed: int, samples: int) -> None:
         """Write an inlet per row, and the routes of the unfolded words."""
-        rows, windows = slice(self.top, self.top + self.fed), self.windows
+        rows = slice(self.top, self.top + self.fed)
         cells, each = (rows, self.left - 1), self.inputs // PAIR // self.streams
-        # The word that pads the last run is stored after the image.
-        images = [b.buffer(f"{self.name}.image{turn}", windows.size + 1, "fp16", cells) for turn in (0, 1)]
-        unfolding = Unfolding(b, self.name, cells, windows)
+        deal = self._of_lines(b, cells) if self.ring else self._of_images(b, cells)
         for i, (words, place) in enumerate(zip(self._dealt(), self.inlets, strict=False)):
             inlet, before = b.core_class(f"{self.name} inlet {i}"), place.bundle * each
             ends = (PAIR * (int(words[0]) - before), PAIR * (int(words[-1]) + 1 - before))
-
-            def receive(turn: int, inlet: CoreClass = inlet, color: int = colors[i]) -> None:
-                # The image arrives while the row computes; dealing has priority.
-                target = images[turn].dsd(0, windows.size)
-                inlet.mov(
-                    target, fabric_in(color),
-                    dtype="fp16", wire="fp16x4", start="none", thread=RECEIVE, priority="low",
-                )  # fmt: skip
-
-            def work(turn: int, inlet: CoreClass = inlet, ends: tuple[int, int] = ends) -> None:
-                unfolding.emit(inlet, feed, images[turn], *ends)
-
-            alternate(inlet, samples, receive, work, (RECEIVE,))
+            deal(inlet, (colors[i], feed), ends, samples)
             b.place(inlet, place.cell)
         self._route_rows(b, feed)
+
+    def _of_images(self, b: Builder, cells: Place) -> Dealing:
+        """Return what writes an inlet that stores two images."""
+        size = self.windows.size
+        # The word that pads the last run is stored after the image.
+        images = [b.buffer(f"{self.name}.image{turn}", size + 1, "fp16", cells) for turn in (0, 1)]
+        unfolding = Unfolding(b, self.name, cells, self.windows)
+
+        def write(inlet: CoreClass, colors: tuple[int, int], ends: tuple[int, int], samples: int) -> None:
+            def receive(turn: int) -> None:
+                _receive(inlet, colors[0], images[turn].dsd(0, size))
+
+            def work(turn: int) -> None:
+                unfolding.emit(inlet, colors[1], images[turn], *ends)
+
+            alternate(inlet, samples, receive, work, (RECEIVE,))
+
+        return write
+
+    def _of_lines(self, b: Builder, cells: Place) -> Dealing:
+        """Return what writes an inlet that stores the lines under windows and those that arrive meanwhile."""
+        windows, ring = self.windows, self.ring
+        assert ring is not None  # the caller has asked
+        size, last = windows.columns.size * windows.channels, len(ring.steps) - 1
+        held = b.buffer(f"{self.name}.lines", ring.slots * size + 1, "fp16", cells)
+        unfolding = Unfolding(b, self.name, cells, windows, ring.slot)
+
+        def write(inlet: CoreClass, colors: tuple[int, int], ends: tuple[int, int], samples: int) -> None:
+            parts = list(unfolding.parts(*ends))
+
+            def receive(lines: range) -> None:
+                if lines:
+                    place, count = ring.slot(lines.start) * size, len(lines) * size
+                    _receive(inlet, colors[0], held.dsd(place, count))
+
+            def emit(step: int, *, more: bool) -> None:
+                inlet.join(RECEIVE)
+                if step < last or ring.arrives(last + 1):
+                    receive(ring.arrives(step + 1))
+                elif more and ring.overlaps:
+                    receive(ring.arrives(0))
+                for place, count in ring.runs(step):
+                    unfolding.emit_lines(inlet, colors[1], held, (place, count), parts)
+
+            def image(*, more: bool) -> None:
+                turns = len(ring.steady) // ring.period
+                again = ring.steady[: turns * ring.period]
+                for step in range(again.start):
+                    emit(step, more=more)
+                with inlet.loop(turns):
+                    for step in again[: ring.period]:
+                        emit(step, more=more)
+                for step in range(again.stop, last + 1):
+                    emit(step, more=more)
+                if ring.arrives(last + 1):
+                    inlet.join(RECEIVE)
+                if more and not ring.overlaps:
+                    receive(ring.arrives(0))
+
+            receive(ring.arrives(0))
+            with inlet.loop(samples - 1):
+                image(more=True)
+            image(more=False)
+
+        return write
 
     def pace(self) -> float:
         """Return the cycles per sample; inlets receive an image at two words per cycle and send a row's part of it, and links
         bring and take a word per `wavelet_cycles`. While an inlet fills the queues of its row with the first words of a
-        sample, it receives none.
+        sample, it receives none. Rows wait for images that inlets have no room for (:func:`waiting_cycles`).
 
         With an odd number of channels inlets also move runs that cross a border.
         """
@@ -171,10 +236,13 @@ class Convolution(Dense):
         )
         moved = odd * (ceil(self.wafer.vector_start_loaded_cycles) + 1)
         heard, each = windows.size / PAIR, self.features // PAIR
-        inlet = heard / 2 + self.tokens * max(self.words) + moved
+        dealt = self.tokens * max(self.words)
+        inlet = heard / 2 + dealt + moved
         given = self.tokens * ceil_div(each, self.bundles.get(self.kernel.outputs[0], 1))
         link = self.wafer.wavelet_cycles
-        return float(max(self.issued_cycles(), inlet, link * heard + QUEUED_WORDS, link * given))
+        issued = self.issued_cycles()
+        refill = float(waiting_cycles(issued, dealt, windows, self.fed, self.wafer))
+        return float(max(issued, inlet, link * heard + QUEUED_WORDS, link * given, refill))
 
     def linked_cycles(self) -> float:
         """Return the cycles per sample with as many bundles as possible; infinite if an inlet has no room in any number."""
@@ -195,11 +263,12 @@ class Convolution(Dense):
         return self._with_room((1,))
 
     def _with_room(self, counts: Iterable[int]) -> tuple[int, ...]:
-        """Return those numbers of bundles of an image for which an inlet can store two of its bundle."""
-        words = self._dim("h") * self._dim("w") * self._dim("c") // PAIR
-        # An inlet has words of an image, and what fills up its last run.
-        room = self.wafer.sram_usable_bytes // (2 * BYTES_PER_WAVELET) - 2
-        return tuple(n for n in counts if words // n <= room)
+        """Return those numbers of bundles of an image for which an inlet can store two of its bundle, or the lines under a
+        window."""
+        whole = Windows.of(self.kernel)
+        parts = {n: replace(whole, channels=whole.channels // n) for n in counts}
+        room = self.wafer.sram_usable_bytes
+        return tuple(n for n, part in parts.items() if held_bytes(part, self.wafer) <= room)
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
         """Return filters and bias with a batch norm folded into them."""
@@ -219,6 +288,14 @@ class Convolution(Dense):
             runs = channels.reshape(self.features, self._dim("r"), -1)
             wide[:, bundle, :, windows.before : windows.before + runs.shape[2]] = runs
         return wide.reshape(self.features, -1)
+
+
+def _receive(inlet: CoreClass, color: int, target: Operand) -> None:
+    """Receive elements while the row computes; dealing has priority."""
+    inlet.mov(
+        target, fabric_in(color),
+        dtype="fp16", wire="fp16x4", start="none", thread=RECEIVE, priority="low",
+    )  # fmt: skip
 
 
 def among_all(filters: Floats, groups: int) -> Floats:

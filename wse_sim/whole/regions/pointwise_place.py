@@ -365,8 +365,8 @@ class PointwisePlace(PlacedKernel):
         """Write the stores; each passes earlier samples on while it receives one, the first store to the
         serpentine.
 
-        `colors` bring a sample to each of them. The first store deals before it receives, because its words
-        share links with other operands; incoming words wait meanwhile.
+        `colors` bring a sample to each of them. A store receives while it deals: otherwise a link brings the next
+        sample only after the one before is dealt.
         """
         is_relay = self.relay_slots == RELAY_SLOTS
         for i, cell in enumerate(cells):
@@ -384,7 +384,7 @@ class PointwisePlace(PlacedKernel):
                     wire="fp16x4",
                     start="none",
                     thread=STORE,
-                    priority="high" if i else "low",
+                    priority="high",
                 )
 
             def hand_out(

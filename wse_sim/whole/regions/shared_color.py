@@ -4,8 +4,6 @@ receive in sequence   the first router passes words to its core (or row of cores
                       it forwards what follows. A control word resets all of them.
 send in sequence      the outlet's router takes words from its own core until the last one switches it; then from the next cell.
                       The last word of the farthest cell switches all of them back.
-rows in sequence      cells of a row send in sequence into its end, the ends of rows one after the other. The last word of a
-                      row's farthest cell resets the row and advances its end; a control word after the last row resets all.
 """
 
 from __future__ import annotations
@@ -67,23 +65,6 @@ def route_takers(
         for j in range(1, across + 1):
             onward = spread if j < across else ""
             b.route(color, (r + j * down, c + j * right), rx=BACK[spread], tx="R" + onward, switch=KEEP)
-
-
-def route_rows_of_senders(b: Builder, color: int, rows: Sequence[Sequence[Cell]], towards: str) -> None:
-    """Route rows that send in sequence, the outlet's first; the cells of a row, its end first, send in
-    sequence as well.
-
-    The end of a row takes words from its core, from its row, then from the rows behind; it stays there until
-    a command resets it.
-    """
-    for i, row in enumerate(rows):
-        beyond = direction(row[0], rows[i + 1][0]) if i < len(rows) - 1 else ""
-        for j, cell in enumerate(row):
-            behind = direction(cell, row[j + 1]) if j < len(row) - 1 else ""
-            onward = direction(cell, row[j - 1]) if j else (direction(cell, rows[i - 1][0]) if i else towards)
-            more = [port for port in (behind, "" if j else beyond) if port]
-            switch = Switch([{"rx": port} for port in more], ring=bool(j), pop="never")
-            b.route(color, cell, rx="R", tx=onward, switch=switch)
 
 
 def deal(core: CoreClass, color: int, shares: Sequence[Sequence[tuple[Operand, int]]], takers: int) -> None:

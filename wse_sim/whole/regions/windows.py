@@ -41,10 +41,12 @@ class At:
 
 
 class Unfolding:
-    """The instructions with which inlets send the window elements of their stored images."""
+    """The instructions with which inlets send the window elements of their stored images; `slot` gives the place of a line."""
 
-    def __init__(self, b: Builder, name: str, where: Place, windows: Windows) -> None:
-        self.windows = windows
+    def __init__(
+        self, b: Builder, name: str, where: Place, windows: Windows, slot: Callable[[int], int] = int
+    ) -> None:
+        self.windows, self.slot = windows, slot
         slots = len(windows.columns.over) * windows.lines.taps
         self.zeros = b.buffer(f"{name}.zeros", windows.run, "fp16", where)
         self.edges = b.buffer(f"{name}.edges", windows.run * max(1, slots), "fp16", where)
@@ -52,6 +54,17 @@ class Unfolding:
     def emit(self, core: CoreClass, color: int, image: Buffer, begin: int, end: int) -> None:
         """Send the window elements `begin` to `end`, pixel by pixel of the result."""
         self.emit_parts(core, color, image, list(self.parts(begin, end)))
+
+    def emit_lines(
+        self, core: CoreClass, color: int, held: Buffer, places: tuple[int, int], parts: Sequence[Part]
+    ) -> None:
+        """Send parts of runs of lines of the result, (first, number), whose windows are a stride apart."""
+        place, count = places
+        with core.loop(count):
+            for column, columns in self.windows.columns.spans():
+                with core.loop(columns):
+                    for part in parts:
+                        self._part(core, color, held, At(place, column, "yx"), part)
 
     def emit_parts(
         self,
@@ -95,7 +108,7 @@ class Unfolding:
             return
         met = at.part(
             image,
-            windows.at(line, column) + first - windows.before,
+            windows.at(self.slot(line), column) + first - windows.before,
             end - first,
             (lines.stride * columns.size * c, columns.stride * c),
         )
