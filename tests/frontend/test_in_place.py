@@ -16,9 +16,9 @@ from torch import Tensor, nn  # noqa: E402
 from tests.frontend.test_training_flops import Uses, by_torch, linear  # noqa: E402
 from wse_sim.errors import ModelError  # noqa: E402
 from wse_sim.frontend import lower  # noqa: E402
-from wse_sim.frontend.obstacles import DECIDED  # noqa: E402
 from wse_sim.frontend.capture import export  # noqa: E402
 from wse_sim.frontend.decompositions import decomposed  # noqa: E402
+from wse_sim.frontend.obstacles import DECIDED  # noqa: E402
 from wse_sim.frontend.program_reader import operator_of  # noqa: E402
 from wse_sim.frontend.regions import without_regions  # noqa: E402
 from wse_sim.frontend.training import FLOPS_CHECKED  # noqa: E402
