@@ -74,6 +74,28 @@ def test_two_steps_with_frozen_layers(name: str) -> None:
     assert set(run.gradients) == set(run.weights) == wanted
 
 
+class Cut(Behind):
+    """Layers under `torch.no_grad()`; their parameters could train."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, tokens, features)."""
+        with torch.no_grad():
+            x = torch.relu(self.rest(torch.relu(self.first(x))))
+        return self.head(torch.relu(self.own(x)))
+
+
+def test_layers_without_gradients_in_the_model_are_frozen() -> None:
+    """PyTorch gives their parameters no gradient either."""
+    model = in_fp16(Cut())
+    plan = training_plan(model, (3, 8), 32, 4)
+    assert frozen_layers(plan.graph) == {"first", "rest"}
+    x, labels = data(model, (4, 3, 8))
+    found = check_values(model, plan, x.numpy(), labels, rate=0.05, steps=2)
+    trained = {one.name for one in found.values if one.kind == "gradient"}
+    assert trained == {"own.weight", "own.bias", "head.weight", "head.bias"}
+    assert max(found.largest(kind)[1] for kind in found.kinds) < BOUND
+
+
 def test_a_frozen_layer_takes_what_it_takes_in_inference() -> None:
     """The busiest cores of a block issue the cycles of its plan, one pass, and 24 samples take the engine's time."""
     _, plan = made("a block", 24)

@@ -96,6 +96,17 @@ def test_the_step_takes_what_the_event_engine_says() -> None:
 
 
 @pytest.mark.slow
+def test_every_row_of_a_loss_takes_the_same_cycles() -> None:
+    """10 logits in words, a difference and a sum of squares with an element a cycle, the gradient in words: 5 + 2 (21 + 10) + 5.
+    Labels of 10 elements end in the middle of a bank, so those of the second row would be in the bank of the logits."""
+    model = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 10))
+    graph = inputs_over_rows(api.lower(model, (torch.zeros(1, 6, 12),), training=True, optimizer="sgd"))
+    plan = plan_of(graph, 32, phase="training", optimizer="sgd", batch=8)
+    loss = compare_training(plan).regions[-1]
+    assert loss.busiest == 8 * (5 + 2 * (21 + 10) + 5)
+    assert loss.busiest == pytest.approx(loss.engine, rel=0.02)
+
+
 def test_a_longer_batch_takes_its_samples_more() -> None:
     """Between 48 and 96 samples every sample takes the same time: the pipeline is full."""
     plan = training_plan(network((16, 8, 6)), 16)

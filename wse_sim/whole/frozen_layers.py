@@ -9,8 +9,8 @@ from wse_sim.graph import Derived, KernelGraph, Phase, TensorKind
 
 
 def frozen_layers(graph: KernelGraph) -> frozenset[str]:
-    """Return the forward kernels of a training graph whose results depend on no parameter that trains; none in
-    inference."""
+    """Return the forward kernels of a training graph whose results no gradient reaches: they depend on no parameter
+    that trains, or the model computes them without gradients; none in inference."""
     return graph.remembered("frozen layers", lambda: _found(graph)) if graph.training else frozenset()
 
 
@@ -34,8 +34,9 @@ def _found(graph: KernelGraph) -> frozenset[str]:
             continue
         held = (graph.tensors[name] for name in kernel.parameters)
         trains = any(one.kind is TensorKind.PARAMETER and one.trains for one in held)
-        if trains or with_gradient.intersection(kernel.inputs):
-            with_gradient.update(kernel.outputs)
+        reached = {name for name in kernel.outputs if graph.tensors[name].trains}  # not under torch.no_grad()
+        if reached and (trains or with_gradient.intersection(kernel.inputs)):
+            with_gradient |= reached
         else:
             names.add(kernel.name)
     return frozenset(names)

@@ -30,7 +30,7 @@ from wse_sim.graph import KernelGraph
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
 from wse_sim.whole.coverage import check_plan, check_streamed
-from wse_sim.whole.frozen_layers import frozen_parameters
+from wse_sim.whole.frozen_layers import frozen_layers, frozen_parameters
 from wse_sim.whole.host_part import LOGARITHM, constants_of, patches_of
 from wse_sim.whole.reference import Reference
 from wse_sim.whole.run import WholeRun, run_whole
@@ -239,8 +239,9 @@ class _Taught:
         if self.labels is None:
             with torch.no_grad():
                 return _Step(_rows(reference(held, x), 0).numpy(), 0.0, {}, {})
-        names = [name for kernel in reference.kernels for name in kernel.parameters]
-        names = [name for name in names if reference.graph.tensors[name].trains]
+        frozen, tensors = frozen_layers(reference.graph), reference.graph.tensors
+        reached = [kernel for kernel in reference.kernels if kernel.name not in frozen]
+        names = [name for kernel in reached for name in kernel.parameters if tensors[name].trains]
         for name in names:
             held[name].requires_grad_()
         outputs = _rows(reference(held, x), len(self.labels))

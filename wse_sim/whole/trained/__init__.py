@@ -13,6 +13,7 @@ pointwise.py     elementwise work and activations
 attention.py     softmax attention
 attention_bands.py   the same in bands of rows, each with some of the heads
 leading_rows.py  rows of parameters before the tokens, and the first token alone
+without_gradients.py   frozen layers, which have the regions of inference
 slots.py         what a core stores of samples in flight
 collectors.py    cores that collect sums and send them in sequence
 order.py         the order in which gradients leave, and why it is free of deadlocks

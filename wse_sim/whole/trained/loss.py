@@ -25,6 +25,7 @@ from wse_sim.errors import ModelError
 from wse_sim.fabric.format.builder import Builder, Operand, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.config import FabricConfig
+from wse_sim.kernels.blocks.rounds import pitch
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, IntArray, part_of
 from wse_sim.whole.regions.shared_color import advance_of, deal, route_senders, route_takers
@@ -55,6 +56,11 @@ class LossPlace:
         """Logits of a token in whole words."""
         return self.features + self.features % PAIR
 
+    @property
+    def apart(self) -> int:
+        """Elements from one token to the next, so that the labels of all tokens are in another bank than their logits."""
+        return pitch(self.padded)
+
     def each(self, samples: int) -> int:
         """Return a core's tokens of a number of samples."""
         return samples * self.tokens // len(self.cores)
@@ -67,7 +73,7 @@ class LossPlace:
         ModelError
             If the labels alone exceed a core's memory.
         """
-        token_bytes, count = FP16_BYTES * self.padded, len(self.cores)
+        token_bytes, count = FP16_BYTES * self.apart, len(self.cores)
         label_bytes = token_bytes * self.each(samples)
         free = HELD_FRACTION * config.sram_usable_bytes - label_bytes
         if free < token_bytes:
@@ -113,7 +119,8 @@ class LossPlace:
     def _declare(self, b: Builder, batch: Batch) -> LossBuffers:
         (first, col), (last, _) = min(self.cores), max(self.cores)
         where = (slice(first, last + 1), slice(col, col + 1))
-        return loss_buffers(b, where, self.padded, self.each(batch.samples), self.each(batch.in_flight))
+        sizes = self.padded, self.apart
+        return loss_buffers(b, where, sizes, self.each(batch.samples), self.each(batch.in_flight))
 
     def _core(
         self,
@@ -126,7 +133,7 @@ class LossPlace:
     ) -> None:
         """Write rounds of a forward part, with loss and gradient of every token, and a backward part that
         sends."""
-        n, size, turns = self.features, self.padded, self.each(batch.in_flight)
+        n, size, turns = self.features, self.apart, self.each(batch.in_flight)
         parts = list(zip(leaving, self.parts(len(leaving)), strict=True))
         with core.loop(batch.rounds):
             label = held.wanted.dsd(0, n, step=size * turns)
@@ -154,8 +161,8 @@ class LossPlace:
         stream order of the logits."""
         count = len(self.cores)
         rows = one_hot(labels, self.features)
-        rows = np.pad(rows if order is None else rows[:, order], ((0, 0), (0, self.padded - self.features)))
-        wanted = rows.reshape(-1, count, self.padded)
+        rows = np.pad(rows if order is None else rows[:, order], ((0, 0), (0, self.apart - self.features)))
+        wanted = rows.reshape(-1, count, self.apart)
         # A core has every count-th row.
         of_core = wanted.swapaxes(0, 1)
         if count > 1 and self.cores[0] > self.cores[-1]:

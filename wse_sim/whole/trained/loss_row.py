@@ -51,16 +51,18 @@ class LossBuffers(NamedTuple):
 
 
 def loss_buffers(
-    b: Builder, where: Place, size: int, rows: int, held: int = 1, name: str = "loss"
+    b: Builder, where: Place, sizes: tuple[int, int], rows: int, held: int = 1, name: str = "loss"
 ) -> LossBuffers:
-    """Declare the buffers for `size` logits per row, labels of `rows` rows, and gradients of `held` rows."""
+    """Declare the buffers for labels of `rows` rows and gradients of `held` rows; `sizes` are the logits of a row, and the
+    elements from one stored row to the next."""
+    size, apart = sizes
     return LossBuffers(
-        b.buffer(f"{name}.gradient", size * held, "fp16", where, bank=0),
+        b.buffer(f"{name}.gradient", apart * held, "fp16", where, bank=0),
         b.buffer(f"{name}.logits", size, "fp16", where, bank=0),
         b.buffer(f"{name}.exponentials", size, "fp32", where, bank=0),
         b.buffer(f"{name}.statistic", 1, "fp32", where),
         b.buffer(f"{name}.total", 2, "fp32", where),
-        b.buffer(f"{name}.wanted", size * rows, "fp16", where, bank=2),
+        b.buffer(f"{name}.wanted", apart * rows, "fp16", where, bank=2),
         b.buffer(f"{name}.logarithm", 1, "fp32", where),
     )
 
