@@ -131,14 +131,20 @@ def held_in(windows: Windows, wafer: Wafer) -> LineRing | None:
     return ring_of(windows.lines, int(room) * PAIR // (BYTES_PER_WAVELET * line))
 
 
+def has_room(windows: Windows, wafer: Wafer) -> bool:
+    """Return whether a core has room for two images, or for the lines of a step."""
+    return images_bytes(windows) <= wafer.sram_usable_bytes or held_in(windows, wafer) is not None
+
+
 def images_bytes(windows: Windows) -> int:
     """Return the bytes of two images, each with what fills up its last run."""
     return 2 * BYTES_PER_WAVELET * (windows.size // PAIR + 2)
 
 
 def held_bytes(windows: Windows, wafer: Wafer) -> int:
-    """Return the bytes of two images, or of the lines that a core holds."""
-    ring = held_in(windows, wafer)
-    if ring is None:
-        return images_bytes(windows)
-    return BYTES_PER_WAVELET * (ring.slots * windows.columns.size * windows.channels // PAIR + 1)
+    """Return the bytes of two images, or of the lines that a core holds; of the fewest lines if it has no room for them."""
+    images, line = images_bytes(windows), windows.columns.size * windows.channels
+    if images <= wafer.sram_usable_bytes or line % PAIR:
+        return images
+    ring = held_in(windows, wafer) or LineRing(windows.lines, 1)
+    return BYTES_PER_WAVELET * (ring.slots * line // PAIR + 1)

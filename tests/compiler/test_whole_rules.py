@@ -193,16 +193,16 @@ def test_a_residual_that_no_core_can_store_does_not_fit():
 
 
 def test_an_image_that_no_inlet_can_hold_does_not_fit():
-    """An inlet stores at least two images of two channels: 4 x 128 x 128 arrive in two bundles of 128 KiB each, 4 x 32
-    x 32 take 8.
+    """An inlet stores at least six lines of two channels, three under a window of stride 2 and two that arrive, in whole strides: lines
+    of 4 x 4,096 elements arrive in two bundles of 96 KiB each, those of 4 x 1,024 take 24.
     """
-    for side, fits in ((128, False), (32, True)):
+    for side, fits in ((4096, False), (1024, True)):
         model = nn.Sequential(nn.Conv2d(4, 8, 3, stride=2, padding=1), nn.ReLU())
-        found = api.compile(laid(model, 4, side, side), wafer(48), mode="pipelined", batch=8, replicas=1)
+        found = api.compile(laid(model, 4, 8, side), wafer(48), mode="pipelined", batch=8, replicas=1)
         assert isinstance(found, PipelinedPlan) is fits
         if isinstance(found, Infeasible):
             assert found.binding == "SRAM"
-            assert 2 * 2 * 2 * side * side <= found.need <= 2 * 2 * 2 * side * side + 2048  # and its code
+            assert 6 * 2 * 2 * side <= found.need <= 6 * 2 * 2 * side + 2048  # and its code
 
 
 def test_a_token_that_no_core_can_norm_does_not_fit():

@@ -10,7 +10,7 @@ import numpy as np
 
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.line_ring import held_bytes, held_in
+from wse_sim.kernels.blocks.line_ring import has_room, held_bytes, held_in
 from wse_sim.kernels.blocks.products import chain_latency, product
 from wse_sim.kernels.blocks.windows import Windows, surround
 from wse_sim.kernels.blocks.word_rows import PAIR, QUEUED_WORDS, WordRows
@@ -85,8 +85,7 @@ def unfolded_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, 
         work, dealt = (busy + extra) / dims["b"], dims["out_h"] * dims["out_w"] * each
         windows = windows_in(dims, attrs, streams)
         inlet = np.maximum(inlet, dims["b"] * waiting_cycles(work, dealt, windows, fed, wafer))
-        has_room = held_bytes(windows, wafer) <= wafer.sram_usable_bytes
-        is_possible = (fed >= streams) & has_room & (streams >= stated.least_bundles)
+        is_possible = (fed >= streams) & has_room(windows, wafer) & (streams >= stated.least_bundles)
         inlet = np.where(is_possible, inlet, np.inf)
         is_less = np.maximum(busy + extra, inlet) < np.maximum(busy + more, beside)
         more, beside = np.where(is_less, extra, more), np.where(is_less, inlet, beside)

@@ -25,7 +25,7 @@ from wse_sim.fabric.format.builder import Builder, Place, fabric_in
 from wse_sim.fabric.format.classes import CoreClass, Operand
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.line_ring import LineRing, held_bytes, held_in
+from wse_sim.kernels.blocks.line_ring import LineRing, has_room, held_in
 from wse_sim.kernels.blocks.word_rows import QUEUED_WORDS
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
@@ -267,8 +267,7 @@ class Convolution(Dense):
         window."""
         whole = Windows.of(self.kernel)
         parts = {n: replace(whole, channels=whole.channels // n) for n in counts}
-        room = self.wafer.sram_usable_bytes
-        return tuple(n for n, part in parts.items() if held_bytes(part, self.wafer) <= room)
+        return tuple(n for n, part in parts.items() if has_room(part, self.wafer))
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
         """Return filters and bias with a batch norm folded into them."""
