@@ -248,3 +248,29 @@ def test_a_module_has_its_weights_again_after_a_fault() -> None:
     with pytest.raises(ModelError, match="no weights"):
         lower(model, (ROWS,))
     assert list(model.named_parameters()) == list(before.items())
+
+
+def test_equal_layers_of_another_scale_each_are_found_at_the_first_repetition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No layer of a pyramid is a copy of another one, because each gets fewer rows: the first of them that is called ends the
+    capture, and the second capture, which has the weights of all, is the last.
+    """
+
+    class Pyramid(Deep):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cat([layer(x[: len(x) - k]) for k, layer in enumerate(self.layers)])
+
+    ends: list[bool] = []
+    export = torch.export.export
+
+    def counting(*given: object, **named: object) -> object:
+        ends.append(False)
+        made = export(*given, **named)  # type: ignore[arg-type]
+        ends[-1] = True
+        return made
+
+    monkeypatch.setattr(torch.export, "export", counting)
+    model = Pyramid(Block)
+    capture.export(model, (ROWS,), None, training=False, once=[])
+    assert ends == [False, True]
