@@ -221,6 +221,10 @@ _TRANSFORMERS_MADE: dict[str, Row] = {
     "HunYuanDense": {"head_dim": 128},
     "HunYuanMoE": {"head_dim": 128},
     "HunYuanVL": {"text_config": {"head_dim": 128}},
+    "DeepseekOcr2": {"text_config": {"mlp_layer_types": ["dense", *["sparse"] * 11]}},
+    "DiffusionGemma": {"text_config": {"num_experts": 128, "top_k_experts": 8, "moe_intermediate_size": 704}},
+    "Lfm2Moe": {"layer_types": ["conv", "conv", "full_attention", "conv"] * 8},
+    "NemotronFor": {"num_key_value_heads": 8},
     "PerceiverForImageClassificationConvProcessing": {"num_cross_attention_heads": 1},
 }
 """Arguments of a configuration that it takes only when it is made."""
@@ -256,6 +260,7 @@ _TRANSFORMERS: dict[str, Row] = {
         "vision_start_token_id": 151652,
     },
     "Step3p7ForConditionalGeneration": {"text_config.sliding_window": 512},
+    "MoonshineStreaming": {"num_key_value_heads": 8},
     "Zamba2": {"hybrid_layer_ids": [2]},  # of the layers that are left
     "Qwen2VLForConditionalGeneration": {"vision_config.hidden_size": 8192},
     "Xmod": {"default_language": "en_XX"},

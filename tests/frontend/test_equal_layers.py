@@ -274,3 +274,32 @@ def test_equal_layers_of_another_scale_each_are_found_at_the_first_repetition(
     model = Pyramid(Block)
     capture.export(model, (ROWS,), None, training=False, once=[])
     assert ends == [False, True]
+
+
+def test_layers_whose_weights_are_those_of_other_layers_are_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decoder has the weights of an encoder, under which name torch captures them, and layers of another kind."""
+
+    class Other(Block):
+        pass
+
+    class Shared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = nn.ModuleList(Block(k) for k in range(3))
+            self.decoder = nn.ModuleList(Other(k) for k in range(3))
+            for mine, theirs in zip(self.decoder, self.encoder, strict=True):
+                for (name, weight), part in zip(
+                    theirs.named_parameters(), [m for m in mine.modules() for _ in m._parameters], strict=True
+                ):
+                    setattr(part, name.rpartition(".")[2], weight)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in (*self.encoder, *self.decoder):
+                x = layer(x)
+            return x
+
+    counts = copies_of(monkeypatch)
+    once = lower(Shared(), (ROWS,), training=True)
+    assert counts == [4]
+    monkeypatch.setattr(capture, "is_collecting", lambda: True)
+    assert lower(Shared(), (ROWS,), training=True) == once
