@@ -32,7 +32,7 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import ceil, prod
 from pathlib import Path
 from types import ModuleType
@@ -162,6 +162,18 @@ _EXAMPLE = ("check the example arguments", "give arguments that pass it", "that 
 """How the sentences end that blame the example arguments, which are this benchmark's."""
 
 
+def _other_ways(name: str) -> Iterator[Iterator[tuple[str, Built]]]:
+    """Yield the arguments of hf:, set by set, and the model with all layers, because some models read a layer by its number,
+    which two layers do not have; each with what its row says of it.
+    """
+    from benchmarks import zoo_models
+
+    said = ("", "", "required ones")
+    yield zip(said, zoo_models.transformers_doors(name), strict=False)
+    yield (("", zoo_models.transformers(name, whole=True)) for _ in range(1))
+    yield zip(said[:1], zoo_models.transformers_doors(name, whole=True), strict=False)
+
+
 def measure(zoo: str, name: str, training: bool) -> dict[str, Any]:
     """Lower and run one model and count its FLOPs."""
     import wse_sim
@@ -186,18 +198,19 @@ def measure(zoo: str, name: str, training: bool) -> dict[str, Any]:
         except WseError as fault:
             if zoo != "transformers":
                 raise
-            graph = None
-            # The arguments of hf: instead, each of its sets.  And some models read a layer by its number, which two
-            # layers do not have.
-            for how in ({"door": 0}, {"door": 1}, {"door": 2}, {"whole": True}, {"whole": True, "door": 0}):
-                with contextlib.suppress(Exception):
-                    module, args, kwargs = build(zoo, name, **how)
-                    graph = wse_sim.lower(module, args, kwargs, training=training)
-                    break
+            graph, said = None, ""
+            for ways in _other_ways(name):
+                while graph is None:
+                    with contextlib.suppress(WseError):
+                        try:
+                            said, (module, args, kwargs) = next(ways)
+                        except Exception:  # the end, or the zoo's own
+                            break
+                        graph = wse_sim.lower(module, args, kwargs, training=training)
             if graph is None:
                 raise fault
-            if how.get("door") == 2:  # the last set
-                row["inputs"] = "required ones"
+            if said:
+                row["inputs"] = said
         row |= {"kernels": len(graph.kernels), "flops": int(graph.total_flops)}
         if training:  # what the capture itself said, without this benchmark
             row["checked"] = graph.facts[FLOPS_CHECKED]

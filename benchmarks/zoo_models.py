@@ -8,9 +8,8 @@ One file, because it is a list: a table of arguments per zoo and a few lines tha
 from __future__ import annotations
 
 import contextlib
-import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,7 +17,7 @@ import torch
 Row = dict[str, Any]
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig
+    from transformers import PretrainedConfig, PreTrainedModel
 
 Built = tuple[Any, tuple[Any, ...], Row]
 SAMPLES = 2
@@ -159,10 +158,23 @@ def transformers_names() -> list[str]:
     return sorted(names)
 
 
-def transformers(name: str, *, whole: bool = False, door: int | None = None, each: int = 1) -> Built:
-    """Return a class of transformers with its default sizes and `each` layers of each kind, at least two; `whole` with all
-    of them, `door` with a set of arguments of hf:, by its number.
-    """
+def transformers(name: str, *, whole: bool = False, each: int = 1) -> Built:
+    """Return a class of transformers with its default sizes and `each` layers of each kind, at least two; `whole` with all."""
+    module = _transformers_module(name, whole, each)
+    return module, (), _transformers_inputs(module, module.config)
+
+
+def transformers_doors(name: str, *, whole: bool = False) -> Iterator[Built]:
+    """Yield the same with each set of arguments of hf:, which are made when they are asked for."""
+    from wse_sim.frontend.examples import examples_of
+
+    module = _transformers_module(name, whole, 1)
+    reads = "input_ids" in module.main_input_name
+    for given in examples_of(module, module.config, TOKENS if reads else None):
+        yield module, (), given
+
+
+def _transformers_module(name: str, whole: bool, each: int) -> PreTrainedModel:
     import transformers as zoo
 
     kind = getattr(zoo, name)
@@ -186,14 +198,7 @@ def transformers(name: str, *, whole: bool = False, door: int | None = None, eac
     if "ForCTC" in name and getattr(config, "vocab_size", 0) is None:
         config.vocab_size = 32
     with torch.device("meta"):
-        module = kind(config)
-    if door is not None:
-        from wse_sim.frontend.examples import examples_of
-
-        reads = "input_ids" in module.main_input_name
-        sets = examples_of(module, config, TOKENS if reads else None)
-        return module, (), next(itertools.islice(sets, door, None))
-    return module, (), _transformers_inputs(module, config)
+        return kind(config)  # type: ignore[no-any-return]
 
 
 def _needs(table: Mapping[str, Row], name: str) -> Row:
@@ -221,6 +226,10 @@ _TRANSFORMERS_MADE: dict[str, Row] = {
     "HunYuanDense": {"head_dim": 128},
     "HunYuanMoE": {"head_dim": 128},
     "HunYuanVL": {"text_config": {"head_dim": 128}},
+    "DeepseekOcr2": {"text_config": {"mlp_layer_types": ["dense", *["sparse"] * 11]}},
+    "DiffusionGemma": {"text_config": {"num_experts": 128, "top_k_experts": 8, "moe_intermediate_size": 704}},
+    "Lfm2Moe": {"layer_types": ["conv", "conv", "full_attention", "conv"] * 8},
+    "NemotronFor": {"num_key_value_heads": 8},
     "PerceiverForImageClassificationConvProcessing": {"num_cross_attention_heads": 1},
 }
 """Arguments of a configuration that it takes only when it is made."""
@@ -256,6 +265,7 @@ _TRANSFORMERS: dict[str, Row] = {
         "vision_start_token_id": 151652,
     },
     "Step3p7ForConditionalGeneration": {"text_config.sliding_window": 512},
+    "MoonshineStreaming": {"num_key_value_heads": 8},
     "Zamba2": {"hybrid_layer_ids": [2]},  # of the layers that are left
     "Qwen2VLForConditionalGeneration": {"vision_config.hidden_size": 8192},
     "Xmod": {"default_language": "en_XX"},

@@ -248,3 +248,58 @@ def test_a_module_has_its_weights_again_after_a_fault() -> None:
     with pytest.raises(ModelError, match="no weights"):
         lower(model, (ROWS,))
     assert list(model.named_parameters()) == list(before.items())
+
+
+def test_equal_layers_of_another_scale_each_are_found_at_the_first_repetition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No layer of a pyramid is a copy of another one, because each gets fewer rows: the first of them that is called ends the
+    capture, and the second capture, which has the weights of all, is the last.
+    """
+
+    class Pyramid(Deep):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cat([layer(x[: len(x) - k]) for k, layer in enumerate(self.layers)])
+
+    ends: list[bool] = []
+    export = torch.export.export
+
+    def counting(*given: object, **named: object) -> object:
+        ends.append(False)
+        made = export(*given, **named)  # type: ignore[arg-type]
+        ends[-1] = True
+        return made
+
+    monkeypatch.setattr(torch.export, "export", counting)
+    model = Pyramid(Block)
+    capture.export(model, (ROWS,), None, training=False, once=[])
+    assert ends == [False, True]
+
+
+def test_layers_whose_weights_are_those_of_other_layers_are_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decoder has the weights of an encoder, under which name torch captures them, and layers of another kind."""
+
+    class Other(Block):
+        pass
+
+    class Shared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = nn.ModuleList(Block(k) for k in range(3))
+            self.decoder = nn.ModuleList(Other(k) for k in range(3))
+            for mine, theirs in zip(self.decoder, self.encoder, strict=True):
+                for (name, weight), part in zip(
+                    theirs.named_parameters(), [m for m in mine.modules() for _ in m._parameters], strict=True
+                ):
+                    setattr(part, name.rpartition(".")[2], weight)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in (*self.encoder, *self.decoder):
+                x = layer(x)
+            return x
+
+    counts = copies_of(monkeypatch)
+    once = lower(Shared(), (ROWS,), training=True)
+    assert counts == [4]
+    monkeypatch.setattr(capture, "is_collecting", lambda: True)
+    assert lower(Shared(), (ROWS,), training=True) == once

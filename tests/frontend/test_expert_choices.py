@@ -88,6 +88,26 @@ class _Stacked(nn.Module):
         return out.view(SAMPLES, -1, WIDE)
 
 
+class _Named(nn.Module):
+    """Experts by name; each token takes one, within a capacity that leaves out none of evenly spread ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Linear(WIDE, EXPERTS, bias=False)
+        self.experts = nn.ModuleDict({f"expert_{i}": _Expert() for i in range(EXPERTS)})
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = self.gate(x := x.flatten(0, 1)).softmax(-1)
+        chosen = F.one_hot(weights.argmax(-1), EXPERTS)
+        chosen = chosen * (chosen.cumsum(0) <= len(x))
+        out = torch.zeros_like(x)
+        for number in (chosen.sum(0) > 0).nonzero():
+            (token,) = torch.where(chosen[:, number[0]])
+            made = self.experts[f"expert_{number[0]}"](x[token])
+            out.index_add_(0, token, made * weights.amax(-1)[token, None])
+        return out.view(SAMPLES, -1, WIDE)
+
+
 class _Sorted(nn.Module):
     """Rows in the order of their experts, whose counts are read."""
 
@@ -111,6 +131,7 @@ _MODELS: dict[str, Callable[[], nn.Module]] = {
     "list": lambda: _Mixture(_by_list),
     "mask": lambda: _Mixture(_by_mask),
     "stacked": _Stacked,
+    "named": _Named,
     "sorted": _Sorted,
 }
 

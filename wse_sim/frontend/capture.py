@@ -72,7 +72,7 @@ from wse_sim.frontend.watch import (
 if TYPE_CHECKING:
     pass
 
-MOST_SEEN = 2
+MOST_SEEN = 1
 """Most captures that end because a hidden weight is needed; the next one hides none."""
 
 

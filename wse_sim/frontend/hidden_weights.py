@@ -47,11 +47,14 @@ class Hidden:
         self.like: dict[str, str] = {}  # the weight of an equal layer with the same sizes, by name
         self.parts: list[tuple[nn.Module, dict[str, Any], str]] = []
         self.layers: set[int] = set()
+        self.equal: dict[str, set[str]] = {}  # paths of the layers that equal a hidden one, by its path
         self.is_running = False
         paths = {id(part): path for path, part in module.named_modules()}
         for first, *others in (group for group in groups if len(group) >= LEAST_HIDDEN):
+            equal = {paths[id(layer)] for layer in others}
             for layer in others:
                 path = paths[id(layer)]
+                self.equal[path] = equal
                 if not any(f"{path}.".startswith(f"{one}." if one else "") for one in shown):
                     self._hide(layer, path, paths[id(first)], times)
 
@@ -91,12 +94,15 @@ class Hidden:
     def show(self, path: str) -> NoReturn:
         """End the capture, because the weights of the layer `path` are needed.
 
+        The next capture also has those of all layers that equal it: they are probably needed for the same reason, such as
+        operands of another size at each scale.
+
         Raises
         ------
         SeenError
             Always.
         """
-        self.seen.add(path)
+        self.seen |= self.equal[path]
         raise SeenError(f"the weights of '{path}' are needed")
 
 

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from torch.fx import Node
 
 
+Names = Mapping[str, Sequence[str]]
+
+
 class NotCopiedError(Exception):
     """The operators of a layer cannot be reused for another layer."""
 
@@ -43,11 +46,12 @@ def copied(program: torch.export.ExportedProgram, layers: Layers) -> torch.expor
     mutated = {
         spec.arg.name for spec in program.graph_signature.output_specs if spec.kind.name == "BUFFER_MUTATION"
     }
+    ties = _names_of_tensors(layers.module)
     regions: dict[torch.fx.Node, _Region] = {}
     named: dict[str, torch.fx.Node] = {}  # new nodes of the program's results, by their old names
     for node in list(graph.nodes):
         if node.target is END:
-            region = _Region(node, inputs, mutated)
+            region = _Region(node, inputs, mutated, ties)
             regions[region.begin] = region
             _take_results(node, region.made, named)
         elif node.target is AGAIN:
@@ -63,6 +67,15 @@ def copied(program: torch.export.ExportedProgram, layers: Layers) -> torch.expor
             results[place] = dataclasses.replace(spec, arg=dataclasses.replace(spec.arg, name=node.name))
     layers.forget()  # the program's code is not compiled anew: only its nodes are read
     return program
+
+
+def _names_of_tensors(module: torch.nn.Module) -> Names:
+    """Return the names of each weight and buffer that has several, by each of them; torch captures it under one."""
+    groups: dict[int, list[str]] = {}
+    for found in (module.named_parameters, module.named_buffers):
+        for name, tensor in found(remove_duplicate=False):
+            groups.setdefault(id(tensor), []).append(name)
+    return {name: names for names in groups.values() if len(names) > 1 for name in names}
 
 
 def _take_results(
@@ -84,9 +97,11 @@ def _take_results(
 class _Region:
     """The operators between two marks."""
 
-    def __init__(self, end: torch.fx.Node, inputs: Mapping[str, InputSpec], mutated: set[str]) -> None:
+    def __init__(
+        self, end: torch.fx.Node, inputs: Mapping[str, InputSpec], mutated: set[str], ties: Names
+    ) -> None:
         self.begin, self.made = cast("tuple[Node, list[Node]]", end.args)
-        self.inputs, self.mutated = inputs, mutated
+        self.inputs, self.mutated, self.ties = inputs, mutated, ties
         self.given = cast("list[Node]", self.begin.args[0])
         self.nodes: list[torch.fx.Node] = []
         node = self.begin.next
@@ -138,9 +153,12 @@ class _Region:
         if spec.kind.name == "CONSTANT_TENSOR":
             return node
         first, own = paths
-        if not str(spec.target).startswith(f"{first}."):
+        names = self.ties.get(str(spec.target), [str(spec.target)])
+        name = next((name for name in names if name.startswith(f"{first}.")), None)
+        if name is None:
             raise NotCopiedError(f"'{spec.target}' belongs to another part")
-        found = held.get(own + str(spec.target).removeprefix(first))
+        wanted = own + name.removeprefix(first)
+        found = next((held[one] for one in self.ties.get(wanted, [wanted]) if one in held), None)
         if found is None:
             raise NotCopiedError(f"'{own}' has no '{spec.target}' of its own")
         return found
