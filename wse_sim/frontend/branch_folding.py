@@ -69,18 +69,12 @@ from wse_sim.frontend.scalar_indices import ScalarRows
 from wse_sim.frontend.selections import FACTS, NOTE, Arguments, Function, Named, Selections
 from wse_sim.frontend.source_lines import place_of, user_line
 from wse_sim.frontend.substitutes import forget_after, last_operator, products_seen, substitute
-from wse_sim.frontend.watch import is_known, made_by, slot_of
+from wse_sim.frontend.watch import is_captured, is_known, made_by, slot_of
 
 _DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 _ASKS = (torch.Tensor.requires_grad.__set__, torch.Tensor.requires_grad_)  # type: ignore[attr-defined]
 _INDEXING = (torch.Tensor.__getitem__, torch.Tensor.__setitem__)
 MOST_SHOWN = 8  # most numbers that a note prints
-
-
-def _is_captured(x: torch.Tensor) -> bool:
-    """Return whether a tensor is made by the program under capture."""
-    mode = get_proxy_mode()
-    return mode is not None and made_by(x, mode.tracer) is not None
 
 
 class FoldedTests(TorchFunctionMode):
@@ -155,7 +149,7 @@ class FoldedTests(TorchFunctionMode):
             self._forward_gradient()
         if func in _ASKS and self.trains and not self.has_gradients and all((True, *args[1:])):
             self._note_asked()
-        if func == _DATA and _is_captured(args[0]):
+        if func == _DATA and is_captured(args[0]):
             return args[0].detach()
         decided = self._decided(func, args, kwargs or {})
         if func is torch.Tensor.__format__ and args[0].dim() == 0:  # a name with a number: f"expert_{i}"

@@ -281,6 +281,12 @@ def is_known(value: torch.Tensor) -> bool:
     return slot is not None and slot.constant is not None
 
 
+def is_captured(x: torch.Tensor) -> bool:
+    """Return whether a tensor is made by the program under capture."""
+    mode = get_proxy_mode()
+    return mode is not None and made_by(x, mode.tracer) is not None
+
+
 def _reads(node: torch.fx.Node, given: set[torch.fx.Node]) -> bool:
     """Return whether a node depends on one of the nodes `given` by more than its shape."""
     seen, waiting = {node}, [node]
