@@ -14,10 +14,10 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from math import prod, sqrt
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -30,8 +30,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 from wse_sim.frontend.known_values import is_inexact
 from wse_sim.frontend.obstacles import DECIDED
 from wse_sim.frontend.raising_checks import current_place
+from wse_sim.frontend.selections import Arguments, Function, Named
 
-Function = Callable[..., Any]
+Shape = tuple[Any, ...]
+"""The shape of a result, or those of its tensors."""
+
 Place = tuple[str, str, int]
 """The name of a function, and the file and the line of the user that calls it."""
 
@@ -54,10 +57,10 @@ _INDEXED = (Tensor.__getitem__, Tensor.__setitem__)
 _MOST_WEIGHTS = 10**9
 """Most weights of a model on "meta" that runs once, with one matrix of a stack counted."""
 
-_replayed: ContextVar[Recording | None] = ContextVar("replayed", default=None)
+_replayed: ContextVar[ExampleRun | None] = ContextVar("replayed", default=None)
 
 
-def shaped_by_values(func: Function, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+def shaped_by_values(func: Function, args: Arguments, kwargs: Named) -> bool:
     """Return whether the shape of a call's result depends on the values of a tensor."""
     if func is Tensor.__getitem__:
         return any(_is_mask(x) for x in _parts(args[1]))
@@ -71,7 +74,7 @@ def shaped_by_values(func: Function, args: tuple[Any, ...], kwargs: Mapping[str,
     return func in (*PLACES, *_DISTINCT, *_COUNTS, *_CHOSEN)
 
 
-def depends_on_values(func: Function, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+def depends_on_values(func: Function, args: Arguments, kwargs: Named) -> bool:
     """Return whether a call reads values of a tensor, for its result, its shape or the places that it writes."""
     if func in READS:
         return any(isinstance(x, Tensor) for x in args[:2])
@@ -79,7 +82,7 @@ def depends_on_values(func: Function, args: tuple[Any, ...], kwargs: Mapping[str
     return is_written or shaped_by_values(func, args, kwargs)
 
 
-class Recording(TorchFunctionMode):
+class ExampleRun(TorchFunctionMode):
     """Records what values decide while a model runs, and returns it in the same order afterwards."""
 
     def __init__(self) -> None:
@@ -93,8 +96,8 @@ class Recording(TorchFunctionMode):
         self,
         func: Function,
         types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        args: Arguments = (),
+        kwargs: Named | None = None,
     ) -> object:
         named = kwargs or {}
         if not depends_on_values(func, args, named):
@@ -124,15 +127,15 @@ class Recording(TorchFunctionMode):
         self.read.clear()
         self.used.clear()
 
-    def next(self, func: Function, x: Any) -> tuple[Any] | None:
+    def next(self, func: Function, x: object) -> Arguments | None:
         """Return what the example run gave for the next call of a function on `x` in the user's line; None if no call is left."""
         place, first = _place(func), self.read.get(_place(func), 0)
-        is_list = func in LISTS and isinstance(x, Tensor)
-        self.read[place] = first + (x.numel() if is_list else 1)
+        shape = tuple(x.shape) if func in LISTS and isinstance(x, Tensor) else None
+        self.read[place] = first + (1 if shape is None else prod(shape))
         found = self.found[place][first : self.read[place]]
         if len(found) < self.read[place] - first:
             return None
-        return (np.array(found).reshape(x.shape) if is_list else found[0],)
+        return (found[0] if shape is None else np.array(found).reshape(shape),)
 
     def operand(self, func: Function) -> int | bool | None:
         """Return the value of the next integer among the operands of a call, which torch may read (``x.tile(n)``).
@@ -150,10 +153,14 @@ class Recording(TorchFunctionMode):
         place = _place(func, kind)
         self.used[place] = self.used.get(place, 0) + 1
 
-    def made(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any], found: Any) -> object:
+    def made(self, func: Function, args: Arguments, kwargs: Named, found: object) -> object:
         """Return the result of a call that depends on values, which gave `found` in the example run."""
         self.use(func)
-        return _value(func, args[0], found) if func in READS else _of_shape(func, args, kwargs, found)
+        return (
+            _value(func, args[0], found)
+            if func in READS
+            else _of_shape(func, args, kwargs, cast(Shape, found))
+        )
 
     @property
     def note(self) -> str:
@@ -165,19 +172,18 @@ class Recording(TorchFunctionMode):
         return f"{DECIDED}{weights} decides {results} that depend{'s' * (count == 1)} on values, first at {file}:{line}; other values give other work, and work of Python on them does not count"
 
 
-def _value(func: Function, x: Any, found: Any) -> object:
+def _value(func: Function, x: Tensor, found: object) -> object:
     """Return a recorded value in the type of a function's result."""
-    if func is Tensor.tolist:
-        return found.tolist()
-    if func in LISTS:
+    if isinstance(found, np.ndarray):
         with _disable_current_modes():
-            return found.astype(torch.empty(0, dtype=x.dtype).numpy().dtype)
+            kind = torch.empty(0, dtype=x.dtype).numpy().dtype
+        return found.tolist() if func is Tensor.tolist else found.astype(kind)
     kinds = {Tensor.__bool__: bool, Tensor.__int__: int, Tensor.__index__: int, Tensor.__float__: float}
     is_test = func in (torch.is_nonzero, Tensor.is_nonzero)
     return bool(found) if is_test else kinds.get(func, lambda same: same)(found)
 
 
-def _of_shape(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any], found: Any) -> object:
+def _of_shape(func: Function, args: Arguments, kwargs: Named, found: Shape) -> object:
     """Return a result of the recorded shape `found`.
 
     It is made from the operands of the call, so that the program keeps its dependences.
@@ -208,14 +214,12 @@ def _of_shape(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any], fou
     return _repeated(x, found, *args[1:], **kwargs)
 
 
-def recorded(
-    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, training: bool
-) -> Recording | None:
+def recorded(module: torch.nn.Module, args: Arguments, kwargs: Named, *, training: bool) -> ExampleRun | None:
     """Run a copy of a model once and return what values decided; None if nothing did or the run fails.
 
     A model on "meta" gets random weights, unless it has too many.
     """
-    recording = Recording()
+    recording = ExampleRun()
     try:
         with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(training):
             torch.manual_seed(0)
@@ -232,7 +236,7 @@ def recorded(
 
 
 @contextlib.contextmanager
-def replaying(recording: Recording | None) -> Iterator[None]:
+def replaying(recording: ExampleRun | None) -> Iterator[None]:
     """Use what an example run recorded in the captures within the block."""
     token = _replayed.set(recording)
     try:
@@ -241,7 +245,7 @@ def replaying(recording: Recording | None) -> Iterator[None]:
         _replayed.reset(token)
 
 
-def replayed() -> Recording | None:
+def replayed() -> ExampleRun | None:
     """Return the example run that the present capture repeats; None if it repeats none."""
     return _replayed.get()
 
@@ -258,7 +262,7 @@ def _place(func: Function, kind: str = "") -> Place:
     return (f"{name} {kind}", *current_place())
 
 
-def _parts(index: object) -> tuple[Any, ...]:
+def _parts(index: object) -> Arguments:
     return index if isinstance(index, tuple) else (index,)
 
 
@@ -272,7 +276,7 @@ def _some(x: Tensor, count: int) -> Tensor:
     return (flat[:count] if count <= flat.numel() else flat[:1].expand(count)).long()
 
 
-def _without_masks(index: object, counts: list[int]) -> tuple[object, ...]:
+def _without_masks(index: object, counts: Sequence[int]) -> tuple[object, ...]:
     """Return an index with a list of places for each dimension of a mask; `counts` are their lengths."""
     left = iter(counts)
     parts: list[object] = []
@@ -281,7 +285,7 @@ def _without_masks(index: object, counts: list[int]) -> tuple[object, ...]:
     return tuple(parts)
 
 
-def _distinct(x: Tensor, found: Any, dim: int | None) -> object:
+def _distinct(x: Tensor, found: Shape, dim: int | None) -> object:
     """Return the distinct elements of a tensor, with their places and counts if these were asked for."""
     first = found[0] if found and isinstance(found[0], tuple) else found
     made = x.narrow(dim, 0, first[dim]) if dim is not None else x.reshape(-1).sort().values[: first[0]]
@@ -291,7 +295,7 @@ def _distinct(x: Tensor, found: Any, dim: int | None) -> object:
 
 
 def _repeated(
-    x: Tensor, found: Any, repeats: Tensor | None = None, dim: int | None = None, **_: object
+    x: Tensor, found: Shape, repeats: Tensor | None = None, dim: int | None = None, **_: object
 ) -> Tensor:
     if repeats is None:
         return _some(x, found[0])
@@ -300,8 +304,8 @@ def _repeated(
 
 
 def _with_values(
-    module: torch.nn.Module, given: Any, recording: Recording
-) -> tuple[torch.nn.Module, Any] | None:
+    module: torch.nn.Module, given: tuple[Arguments, Named], recording: ExampleRun
+) -> tuple[torch.nn.Module, tuple[Arguments, Named]] | None:
     """Return a copy of a module and its arguments, with random values for tensors on "meta"; None if they are too many,
     or integers (masks, ids) are among the arguments without values.
 
