@@ -146,6 +146,26 @@ def test_a_model_without_values_runs_with_random_ones() -> None:
         lower(Masked(), (torch.randn(4), torch.empty(4, dtype=torch.bool, device="meta")))
 
 
+def test_a_model_that_fails_on_its_example_is_said_to() -> None:
+    """The values that it reads are no obstacle; the line that fails is."""
+
+    def widest(y: Tensor, layer: nn.Module) -> Tensor:
+        count = max((y[:, 0] > -99).sum().item(), 1)
+        return layer(y.topk(int(count))[0])  # 12 of 8 elements
+
+    with pytest.raises(ModelError, match=r"topk.*also fails without a capture.*out of range"):
+        lower(Decides(widest), (torch.randn(ROWS, WIDE),))
+
+
+def test_a_run_stays_on_the_machine() -> None:
+    """A model that names an accelerator is captured on a machine without one, also if it reads values."""
+    moved: Read = lambda y, layer: layer(y.cuda()[torch.zeros(ROWS, device="cuda") < 1]).to("cuda")  # noqa: E731
+    kept: Read = lambda y, layer: layer(y[y.sum(-1).cuda() > 0])  # noqa: E731
+    assert lower(Decides(moved), (torch.randn(ROWS, WIDE),)).forward_flops == 4 * ROWS * WIDE * WIDE
+    graph = lower(Decides(kept), (torch.randn(ROWS, WIDE),))
+    assert any(note.startswith(DECIDED) for note in graph.notes)
+
+
 def test_a_run_changes_neither_the_model_nor_random_numbers() -> None:
     class Counts(nn.Module):
         def __init__(self) -> None:

@@ -27,6 +27,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
+from wse_sim.errors import ModelError
+from wse_sim.frontend.devices import is_move, modules_stay, on_one_device
+from wse_sim.frontend.faults import sentence_of
 from wse_sim.frontend.known_values import is_inexact
 from wse_sim.frontend.obstacles import DECIDED
 from wse_sim.frontend.raising_checks import current_place
@@ -99,7 +102,11 @@ class ExampleRun(TorchFunctionMode):
         args: Arguments = (),
         kwargs: Named | None = None,
     ) -> object:
-        named = kwargs or {}
+        named = dict(kwargs or {})
+        if (placed := on_one_device(func, args, named, torch.device("cpu"))) is not None:
+            if is_move(func):
+                return args[0]
+            args, named = placed
         if not depends_on_values(func, args, named):
             for x in integers_among((*args, *named.values())):
                 self.found[_place(func, "operand")].append(x.item())
@@ -215,9 +222,14 @@ def _of_shape(func: Function, args: Arguments, kwargs: Named, found: Shape) -> o
 
 
 def recorded(module: torch.nn.Module, args: Arguments, kwargs: Named, *, training: bool) -> ExampleRun | None:
-    """Run a copy of a model once and return what values decided; None if nothing did or the run fails.
+    """Run a copy of a model once and return what values decided; None if nothing did, or no run is possible.
 
     A model on "meta" gets random weights, unless it has too many.
+
+    Raises
+    ------
+    ModelError
+        If the model has values and fails after it read some, because it then fails without a capture too.
     """
     recording = ExampleRun()
     try:
@@ -228,10 +240,12 @@ def recorded(module: torch.nn.Module, args: Arguments, kwargs: Named, *, trainin
                 return None
             real, (given, named) = made
             real.train(training)
-            with recording:
+            with recording, modules_stay():
                 real(*given, **named)
-    except Exception:  # of any type: the model's own
-        return None
+    except Exception as fault:  # of any type: the model's own
+        if recording.is_random or not recording.found:
+            return None
+        raise ModelError(sentence_of(fault, type(module).__name__, is_eager=True)) from fault
     return recording if recording.found else None
 
 
