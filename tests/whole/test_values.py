@@ -74,9 +74,9 @@ class AddsItself(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(batch, tokens, features)."""
         x = self.layers[0](x)
-        x = x + self.layers[1](x)
+        x = x + self.layers[1](x * x)
         x = x + torch.relu(self.layers[2](x))
-        return self.layers[3](x * x)
+        return self.layers[3](x)
 
 
 TRAINED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int, int, dict[str, Any]]] = {
