@@ -15,8 +15,8 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
-from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
+from tests.frontend.test_expert_choices import counted  # noqa: E402
 from tests.frontend.test_forward import check_wired  # noqa: E402
 from wse_sim import run  # noqa: E402
 from wse_sim.errors import ModelError  # noqa: E402
@@ -89,14 +89,6 @@ READS: dict[str, Read] = {
     "matched": matched,
     "written": written,
 }
-
-
-def counted(module: nn.Module, x: Tensor, *, training: bool) -> int:
-    with FlopCounterMode(display=False) as counter:
-        made = module(x)
-        if training:
-            made.sum().backward()
-    return int(counter.get_total_flops())
 
 
 @pytest.mark.thinned(8)

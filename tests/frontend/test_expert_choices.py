@@ -136,7 +136,8 @@ _MODELS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def _counted(module: nn.Module, x: Tensor, *, training: bool) -> int:
+def counted(module: nn.Module, x: Tensor, *, training: bool) -> int:
+    """FLOPs that torch counts in a run of a module, with its backward pass in training."""
     with FlopCounterMode(display=False) as counter:
         made = module(x)
         if training:
@@ -152,7 +153,7 @@ def test_flops_are_those_of_any_routing(name: str, training: bool) -> None:
     module, x = _MODELS[name](), torch.randn(SAMPLES, TOKENS, WIDE)
     graph = lower(module, (x,), training=training)
     check_wired(graph)
-    assert graph.total_flops == _counted(module, x, training=training)
+    assert graph.total_flops == counted(module, x, training=training)
     assert any(note.startswith("experts: the experts chosen at ") for note in graph.notes)
 
 
@@ -206,4 +207,4 @@ def test_gradients_reach_what_rows_were_added_to_through_a_view() -> None:
             return self.third(self.third(x)) + out.view(x.shape)
 
     module, x = Adds(), torch.randn(SAMPLES, TOKENS, WIDE)
-    assert lower(module, (x,), training=True).total_flops == _counted(module, x, training=True)
+    assert lower(module, (x,), training=True).total_flops == counted(module, x, training=True)
