@@ -32,6 +32,7 @@ from wse_sim.frontend.eager_types import types_as_eager
 from wse_sim.frontend.equal_layers import Layers
 from wse_sim.frontend.example_values import recorded, replaying
 from wse_sim.frontend.faults import (
+    EAGER,
     asked_for_gradient,
     fails_alike,
     holds_cache,
@@ -365,7 +366,12 @@ def trace_module(
                 return captured_with(args, kwargs)
             except ModelError as fault:
                 stopped = fault
-        example = recorded(module, tuple(args), dict(kwargs or {}), training=training)
+        example = None
+        try:
+            example = recorded(module, tuple(args), dict(kwargs or {}), training=training)
+        except ModelError as fault:
+            if stopped is None or EAGER not in str(stopped):
+                met(fault, "model")
         if example is None and stopped is not None:
             raise stopped
         with replaying(example):

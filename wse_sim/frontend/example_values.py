@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
@@ -233,7 +234,12 @@ def recorded(module: torch.nn.Module, args: Arguments, kwargs: Named, *, trainin
     """
     recording = ExampleRun()
     try:
-        with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(training):
+        with (
+            torch.random.fork_rng(devices=[]),
+            torch.set_grad_enabled(training),
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore")
             torch.manual_seed(0)
             made = _with_values(module, (args, kwargs), recording)
             if made is None:
@@ -243,10 +249,10 @@ def recorded(module: torch.nn.Module, args: Arguments, kwargs: Named, *, trainin
             with recording, modules_stay():
                 real(*given, **named)
     except Exception as fault:  # of any type: the model's own
-        if recording.is_random or not recording.found:
+        if recording.is_random or not any(recording.found.values()):
             return None
         raise ModelError(sentence_of(fault, type(module).__name__, is_eager=True)) from fault
-    return recording if recording.found else None
+    return recording if any(recording.found.values()) else None
 
 
 @contextlib.contextmanager
