@@ -79,6 +79,8 @@ READS: dict[str, Read] = {
     "where": lambda y, layer: layer(y[torch.where(y[:, 0] > 0)[0]]),
     "nonzero": lambda y, layer: layer(y[(y[:, 0] > 0).nonzero().squeeze(-1)]),
     "unique": grouped,
+    "rows": lambda y, layer: layer(torch.unique((y > 0).float(), True, False, False, 0)),
+    "chosen": lambda y, layer: layer(torch.masked_select(y, y[:, :1] > 0).view(-1, WIDE)),
     "repeated": lambda y, layer: layer(y.repeat_interleave((y[:, 0] > 0) + 1, 0)),
     "slice": lambda y, layer: layer(y[: (y[:, 0] > 0).sum() + 1]),
     "operand": lambda y, layer: layer(y.tile((y[0] > -9).sum() // 4, 1)),
@@ -91,7 +93,7 @@ READS: dict[str, Read] = {
 }
 
 
-@pytest.mark.thinned(8)
+@pytest.mark.thinned(9)
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("name", READS)
 def test_flops_are_those_of_the_example(name: str, training: bool) -> None:

@@ -67,9 +67,14 @@ class Diagnosis:
             found.append(f"{number}. {item.line or self.model}")
             found.append(f"   {item.reason}{fraction}")
             found.append(f"   remedy: {item.remedy}" if item.remedy else "   no remedy is known")
-        notes = self.graph.notes if self.graph is not None else ()
-        found += [note for note in notes if note.startswith(DECIDED)]
+        found += self.decided
         return [*found, self.check] if self.check else found
+
+    @property
+    def decided(self) -> list[str]:
+        """The notes on work that values decide, which the graph has as one run with the example arguments did it."""
+        notes = self.graph.notes if self.graph is not None else ()
+        return [note for note in notes if note.startswith(DECIDED)]
 
     def as_data(self) -> dict[str, object]:
         """Return the diagnosis as a dictionary of plain values."""
@@ -78,6 +83,7 @@ class Diagnosis:
             for o in self.obstacles
         ]
         data = {"model": self.model, "refused": self.refused, "forward_flops": self.flops, "obstacles": rows}
+        data |= {"decided_by_values": self.decided} if self.decided else {}
         return data | ({"training_flops": self.check} if self.check else {})
 
 

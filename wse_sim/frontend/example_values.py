@@ -59,7 +59,7 @@ _CHOSEN = (torch.masked_select, Tensor.masked_select)
 REPEATED = (torch.repeat_interleave, Tensor.repeat_interleave)
 _INDEXED = (Tensor.__getitem__, Tensor.__setitem__)
 _MOST_WEIGHTS = 10**9
-"""Most weights of a model on "meta" that runs once, with one matrix of a stack counted."""
+"""Most weights of a model that runs once, because a copy of it runs; of a stack of matrices one counts."""
 
 _replayed: ContextVar[ExampleRun | None] = ContextVar("replayed", default=None)
 
@@ -207,12 +207,10 @@ def _of_shape(func: Function, args: Arguments, kwargs: Named, found: Shape) -> o
         places = _some(x, count)
         return (places,) * len(found) if is_tuple else places[:, None].expand(tuple(found))
     if func in _CHOSEN:
-        mask = args[1] if len(args) > 1 else kwargs["mask"]
-        return (x.expand_as(mask) if x.dim() < mask.dim() else x)[
-            _without_masks(mask.expand_as(x), [found[0]])
-        ]
+        x, mask = torch.broadcast_tensors(x, args[1] if len(args) > 1 else kwargs["mask"])
+        return x[_without_masks(mask, found)]
     if func in _DISTINCT:
-        return _distinct(x, found, kwargs.get("dim"))
+        return _distinct(x, found)
     if func in _COUNTS:
         weights = args[1] if len(args) > 1 else kwargs.get("weights")
         added = torch.ones_like(x) if weights is None else weights
@@ -305,10 +303,14 @@ def _without_masks(index: object, counts: Sequence[int]) -> tuple[object, ...]:
     return tuple(parts)
 
 
-def _distinct(x: Tensor, found: Shape, dim: int | None) -> object:
-    """Return the distinct elements of a tensor, with their places and counts if these were asked for."""
+def _distinct(x: Tensor, found: Shape) -> object:
+    """Return the distinct elements or slices of a tensor, with their places and counts if these were asked for."""
     first = found[0] if found and isinstance(found[0], tuple) else found
-    made = x.narrow(dim, 0, first[dim]) if dim is not None else x.reshape(-1).sort().values[: first[0]]
+    if len(first) == x.dim() > 1:  # along one dimension
+        fewer = (dim for dim, size in enumerate(first) if size != x.shape[dim])
+        made = x.narrow((dim := next(fewer, 0)), 0, first[dim])
+    else:
+        made = x.reshape(-1).sort().values[: first[0]]
     if first is found:
         return made
     return (made, *(_some(x, prod(shape)).reshape(shape) for shape in found[1:]))
@@ -332,13 +334,13 @@ def _with_values(
     Rows of a table on "meta" differ by token, because example arguments often repeat one token, which would
     take one route.
     """
-    held = [x for x in (*module.parameters(), *module.buffers()) if x.device.type == "meta"]
-    sizes = [_stored(x) for x in held]
+    held = [*module.parameters(), *module.buffers()]
+    pooled = [x for x in held if x.device.type == "meta"]
     unknown = [x for x in pytree.tree_leaves(given) if isinstance(x, Tensor) and x.device.type == "meta"]
-    if sum(sizes) > _MOST_WEIGHTS or not all(map(is_inexact, unknown)):
+    if sum(map(_stored, held)) > _MOST_WEIGHTS or not all(map(is_inexact, unknown)):
         return None
-    recording.is_random = bool(held or unknown)
-    pool = torch.randn(max(sizes, default=0))
+    recording.is_random = bool(pooled or unknown)
+    pool = torch.randn(max(map(_stored, pooled), default=0))
     made: dict[int, Tensor] = {}
 
     def real(name: str, x: Tensor) -> Tensor:
