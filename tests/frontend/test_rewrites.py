@@ -399,3 +399,26 @@ def test_attention_without_samples_is_captured() -> None:
             return x.min(1).values
 
     assert lower(Hopfield(), (torch.randn(5, 8),)).total_flops == 2 * (2 * 2 * 5 * 8 * 20)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_cache_of_keys_that_begins_empty_is_no_work(training: bool) -> None:
+    """Decoders of transformers join keys to an empty cache and repeat them for groups of queries with a copy; both move nothing."""
+
+    def attend(self: Any, x: Tensor, cached: bool) -> Tensor:
+        q, k, v = (part(x).view(1, 6, -1, 8).transpose(1, 2) for part in (self.q, self.k, self.v))
+        if cached:
+            k, v = (torch.cat([torch.tensor([]), part], -2) for part in (k, v))
+        k, v = (part[:, :, None].expand(1, 2, 2, 6, 8).contiguous().reshape(1, 4, 6, 8) for part in (k, v))
+        return self.o(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(1, 6, 32))
+
+    parts = {"q": nn.Linear(32, 32), "k": nn.Linear(32, 16), "v": nn.Linear(32, 16), "o": nn.Linear(32, 32)}
+    graphs = [
+        lowered(lambda self, x, cached=cached: attend(self, x, cached), torch.randn(1, 6, 32), training=training, **parts)
+        for cached in (False, True)
+    ]  # fmt: skip
+    assert families(graphs[0]) == families(graphs[1])
+    assert "layout" not in families(graphs[1])
+    for graph in graphs:
+        (attention,) = (k for k in graph if k.family == "attention" and not k.name.endswith((".dx", ".bwd")))
+        assert [(first, end) for _, first, end in attention.access.heads] == [(0, 32), (0, 16), (0, 16)]

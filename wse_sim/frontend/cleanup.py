@@ -126,9 +126,7 @@ def _merge_equal(trace: Trace) -> int:
     seen: dict[str, str] = {}
     merged: dict[str, str] = {}
     for node in trace:  # readers come after the node that they read
-        if not merged.keys().isdisjoint(ref.name for ref in node.refs()):
-            node.args = tuple(renamed(item, merged) for item in node.args)
-            node.kwargs = {key: renamed(item, merged) for key, item in node.kwargs.items()}
+        _rename(node, merged)
         if node.kind != "call" or node.op in _DROPOUTS or node.op in _RANDOM or "dropout" in node.op:
             continue
         if node.op == "scaled_dot_product_attention":
@@ -150,20 +148,33 @@ def _merge_equal(trace: Trace) -> int:
     return len(merged)
 
 
+def _rename(node: Node, names: dict[str, str]) -> None:
+    """Let a node read other nodes in place of those that `names` maps to them."""
+    if not names.keys().isdisjoint(ref.name for ref in node.refs()):
+        node.args = tuple(renamed(item, names) for item in node.args)
+        node.kwargs = {key: renamed(item, names) for key, item in node.kwargs.items()}
+
+
 def _continue_concatenations(trace: Trace) -> int:
     """Let concatenations that begin with all tensors of another one take its result instead; return how many. One of a
-    single tensor becomes a view.
+    single tensor becomes a view; tensors without elements are left out.
 
     In DenseNets, layer n concatenates the results of all layers before it, so each tensor had a stream to each later layer.
     """
     known: dict[tuple[object, ...], str] = {}
+    single: dict[str, str] = {}
     changed = 0
     for node in trace:
+        _rename(node, single)
         parts = node.args[0] if node.op == "cat" else None
         if not isinstance(parts, tuple) or not all(isinstance(part, NodeRef) for part in parts):
             continue
+        full = tuple(part for part in parts if (one := trace.node(part)) is None or 0 not in one.shape)
+        if 0 < len(full) < len(parts):  # a cache of keys begins as an empty tensor
+            parts, node.args, changed = full, (full, *node.args[1:]), changed + 1
         if len(parts) == 1:
-            node.op, node.args, changed = "alias", parts, changed + 1
+            single[node.name], changed = parts[0].name, changed + 1
+            node.op, node.args = "alias", parts  # if it is a result of the model
             continue
         along, longest = int(str(node.arg(1, "dim") or 0)) % len(node.shape), len(parts) - 1
         for count in range(longest, 1, -1):
@@ -173,5 +184,5 @@ def _continue_concatenations(trace: Trace) -> int:
                 break
         known.setdefault((along, *parts), node.name)
     if changed:
-        trace.forget_users()
+        trace.prune()
     return changed

@@ -121,7 +121,7 @@ def _is(one: Elements, other: Elements) -> bool:
 
 def _before_repeats(trace: Trace, ref: Argument) -> Argument:
     """Return keys or values before every head is repeated for a group of queries; `ref` without such a repetition."""
-    node = trace.node(ref)
+    node = whole = trace.node(ref)
     while node is not None and node.op in ("clone", "contiguous", "reshape", "view", "_unsafe_view"):
         below = trace.node(node.args[0])
         if below is not None and below.op == "expand" and len(below.shape) == HEAD_AXES + 1:
@@ -130,7 +130,8 @@ def _before_repeats(trace: Trace, ref: Argument) -> Argument:
             if (
                 source is not None
                 and source.shape == (b, heads, 1, *rest)
-                and node.shape == (b, heads * group, *rest)
+                and whole is not None
+                and whole.shape == (b, heads * group, *rest)
             ):
                 within = trace.node(source.args[0]) if source.op == "unsqueeze" else None
                 return (
