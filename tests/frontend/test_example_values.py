@@ -151,6 +151,18 @@ def test_a_model_that_fails_on_its_example_is_said_to() -> None:
         lower(Decides(widest), (torch.randn(ROWS, WIDE),))
 
 
+def test_a_loop_without_end_is_refused() -> None:
+    """The run with the example stops after many reads, and the sentence is that of the capture."""
+
+    def forever(y: Tensor, layer: nn.Module) -> Tensor:
+        while y.abs().sum() > 0:
+            y = y + 1
+        return layer(y)
+
+    with pytest.raises(ModelError, match="control flow depends on the values"):
+        lower(Decides(forever), (torch.randn(ROWS, WIDE),))
+
+
 def test_a_run_stays_on_the_machine() -> None:
     """A model that names an accelerator is captured on a machine without one, also if it reads values."""
     moved: Read = lambda y, layer: layer(y.cuda()[torch.zeros(ROWS, device="cuda") < 1]).to("cuda")  # noqa: E731

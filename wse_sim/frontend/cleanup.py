@@ -149,7 +149,7 @@ def _merge_equal(trace: Trace) -> int:
 
 
 def _rename(node: Node, names: dict[str, str]) -> None:
-    """Let a node read other nodes in place of those that `names` maps to them."""
+    """Let a node read the nodes to which `names` maps its operands."""
     if not names.keys().isdisjoint(ref.name for ref in node.refs()):
         node.args = tuple(renamed(item, names) for item in node.args)
         node.kwargs = {key: renamed(item, names) for key, item in node.kwargs.items()}

@@ -61,6 +61,14 @@ _INDEXED = (Tensor.__getitem__, Tensor.__setitem__)
 _MOST_WEIGHTS = 10**9
 """Most weights of a model that runs once, because a copy of it runs; of a stack of matrices one counts."""
 
+_MOST_READS = 10_000
+"""Most calls that depend on values in such a run; a loop that never ends has more."""
+
+
+class _TooManyReadsError(Exception):
+    """A run read more values than a graph can have decisions."""
+
+
 _replayed: ContextVar[ExampleRun | None] = ContextVar("replayed", default=None)
 
 
@@ -95,6 +103,7 @@ class ExampleRun(TorchFunctionMode):
         self.read: dict[Place, int] = {}
         self.used: dict[Place, int] = {}
         self.is_random = False
+        self.count = 0
 
     def __torch_function__(
         self,
@@ -117,6 +126,9 @@ class ExampleRun(TorchFunctionMode):
                         x.item() for x in (part.start, part.stop, part.step) if isinstance(x, Tensor)
                     ]
             return func(*args, **named)
+        self.count += 1
+        if self.count > _MOST_READS:
+            raise _TooManyReadsError
         place = _place(func)
         if func in _INDEXED:
             self.found[place].append([int(x.sum()) for x in _parts(args[1]) if _is_mask(x)])
@@ -247,7 +259,7 @@ def recorded(module: torch.nn.Module, args: Arguments, kwargs: Named, *, trainin
             with recording, modules_stay():
                 real(*given, **named)
     except Exception as fault:  # of any type: the model's own
-        if recording.is_random or not any(recording.found.values()):
+        if recording.is_random or isinstance(fault, _TooManyReadsError) or not any(recording.found.values()):
             return None
         raise ModelError(sentence_of(fault, type(module).__name__, is_eager=True)) from fault
     return recording if any(recording.found.values()) else None
