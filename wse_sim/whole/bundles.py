@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import networkx as nx
 
@@ -43,32 +43,54 @@ REPLANS = 3
 """A plan has its regions from the prices of the one before, so numbers may fall again; then its prices stay too low."""
 
 
-def split(plan: PipelinedPlan, regions: Sequence[PlacedKernel], most: Mapping[str, int]) -> None:
+class Paces:
+    """Cycles per sample of regions, computed once for equal regions with equal bundles.
+
+    A transformer has the same few regions in every layer.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, float] = {}
+
+    def of(self, region: PlacedKernel) -> float:
+        """Return :meth:`PlacedKernel.pace` of a region that has no wanted samples yet."""
+        bundles = tuple(map(region.bundles.get, (*region.kernel.inputs, *region.kernel.outputs)))
+        key = region.alike, bundles
+        if key not in self._known:
+            self._known[key] = region.pace()
+        return self._known[key]
+
+
+def split(
+    plan: PipelinedPlan, regions: Sequence[PlacedKernel], most: Mapping[str, int], paces: Paces | None = None
+) -> None:
     """Split tensors into the fewest bundles with which the regions at their ends keep the pace of the plan.
 
     If no number up to that of `most` suffices, the number with the smallest delay is used. A host core serves one stream, so
     if the host's bundles need more cells than an edge of the wafer has, the tensor that delays the regions least gets
-    fewer. The plan's prices count the bundles as well.
+    fewer. The plan's prices count the bundles as well. `paces` are those known of a plan before.
     """
-    limits = dict(most)
-    _choose(plan, regions, limits)
+    limits, paces = dict(most), paces or Paces()
+    _choose(plan, regions, limits, paces)
     while crowded := _crowded(plan, regions):
         tries = [limits | {name: count - max(1, count // FEWER)} for name, count in crowded.items()]
-        pace, number = min((_slowest(plan, regions, one), i) for i, one in enumerate(tries))
+        pace, number = min((_slowest(plan, regions, one, paces), i) for i, one in enumerate(tries))
         if pace < math.inf:
             limits = tries[number]
-        _choose(plan, regions, limits)
+        _choose(plan, regions, limits, paces)
         if pace == math.inf:  # routing says so
             return
 
 
-def _slowest(plan: PipelinedPlan, regions: Sequence[PlacedKernel], most: Mapping[str, int]) -> float:
+def _slowest(
+    plan: PipelinedPlan, regions: Sequence[PlacedKernel], most: Mapping[str, int], paces: Paces
+) -> float:
     """Return the cycles per sample of the slowest region with at most `most` bundles; infinite if there are no such numbers."""
     try:
-        _choose(plan, regions, most)
+        _choose(plan, regions, most, paces)
     except ModelError:
         return math.inf
-    return max(region.pace() for region in regions)
+    return max(map(paces.of, regions))
 
 
 def _crowded(plan: PipelinedPlan, regions: Sequence[PlacedKernel]) -> dict[str, int]:
@@ -87,10 +109,12 @@ def _crowded(plan: PipelinedPlan, regions: Sequence[PlacedKernel]) -> dict[str, 
     return {name: counts[name] for name, column in streams if column in full and counts[name] > 1}
 
 
-def _choose(plan: PipelinedPlan, regions: Sequence[PlacedKernel], most: Mapping[str, int]) -> None:
+def _choose(
+    plan: PipelinedPlan, regions: Sequence[PlacedKernel], most: Mapping[str, int], paces: Paces
+) -> None:
     """Choose the bundles of all tensors, whatever the edges have room for."""
     by_name = {region.name: region for region in regions}
-    paces = _program_paces(plan)
+    wanted = _program_paces(plan)
     streams = [*plan.streams, *plan.host_streams]
     fewest = fewest_bundles(plan.graph, plan.wafer) if plan.graph.training else {}
     groups = []
@@ -115,7 +139,7 @@ def _choose(plan: PipelinedPlan, regions: Sequence[PlacedKernel], most: Mapping[
         """Set the number of bundles; return the cycles by which the regions at the ends exceed the pace."""
         for tensor, region in ends:
             region.bundles[tensor] = count
-        return sum(max(0.0, region.pace() - paces[region.name]) for _, region in ends)
+        return sum(max(0.0, paces.of(region) - wanted[region.name]) for _, region in ends)
 
     # A bottleneck at one end hides the other end. So start from the largest numbers, and choose twice.
     for ends, allowed_counts in groups:
@@ -170,13 +194,13 @@ def settled(graph: KernelGraph, compiler: Callable[[KernelGraph], Plan | Infeasi
         return found
     limits, least = dict[str, int](), dict[str, int]()
     best, pace = found, math.inf
-    late = dict[str, float]()
+    late, paces = dict[str, float](), Paces()
     for _ in range(REPLANS + 1):
         if isinstance(found, Infeasible):
             break
         plan = expect(found, PipelinedPlan)
         try:
-            regions = regions_with_bundles(plan)
+            regions = regions_with_bundles(plan, paces)
         except ModelError:
             needed = _with_room(plan)
             if (
@@ -186,10 +210,10 @@ def settled(graph: KernelGraph, compiler: Callable[[KernelGraph], Plan | Infeasi
             least = least | needed
             found = compiler(_limited(graph, limits, least))
             continue
-        slowest = max((region.pace() for region in regions), default=0.0)
+        slowest = max(map(paces.of, regions), default=0.0)
         if slowest < pace:
             best, pace, late = plan, slowest, late_paces(plan, regions)
-        fewer, more = _unmet(plan, regions)
+        fewer, more = _unmet(plan, regions, paces)
         if not (fewer or more) or (fewer.items() <= limits.items() and more.items() <= least.items()):
             break
         limits, least = limits | fewer, least | more
@@ -200,10 +224,10 @@ def settled(graph: KernelGraph, compiler: Callable[[KernelGraph], Plan | Infeasi
             "of keys and values; use shorter sequences, a larger wafer or prices=plain"
         )
     best = expect(best, PipelinedPlan)
-    return _stored(_repriced(best, late) if late else best)
+    return _stored(_repriced(best, late) if late else best, paces)
 
 
-def regions_with_bundles(plan: PipelinedPlan) -> list[RegionKind]:
+def regions_with_bundles(plan: PipelinedPlan, paces: Paces | None = None) -> list[RegionKind]:
     """Return the regions that have programs, with the bundles that :func:`split` chooses.
 
     Raises
@@ -212,7 +236,7 @@ def regions_with_bundles(plan: PipelinedPlan) -> list[RegionKind]:
         If a region has no program.
     """
     regions = _placed(plan)
-    split(plan, regions, {})
+    split(plan, regions, {}, paces)
     return regions
 
 
@@ -237,9 +261,9 @@ def _with_room(plan: PipelinedPlan) -> dict[str, int]:
     return found
 
 
-def _stored(plan: PipelinedPlan) -> PipelinedPlan:
+def _stored(plan: PipelinedPlan, paces: Paces) -> PipelinedPlan:
     """Return the plan with the samples that the stores of its program hold, if all its stages have programs."""
-    regions = regions_with_bundles(plan)
+    regions = regions_with_bundles(plan, paces)
     return with_stores(plan, regions) if len(regions) == len(plan.stages) else plan
 
 
@@ -255,21 +279,23 @@ def late_paces(plan: PipelinedPlan, regions: Sequence[RegionKind]) -> dict[str, 
     }
 
 
-def _unmet(plan: PipelinedPlan, regions: Sequence[RegionKind]) -> tuple[dict[str, int], dict[str, int]]:
+def _unmet(
+    plan: PipelinedPlan, regions: Sequence[RegionKind], paces: Paces
+) -> tuple[dict[str, int], dict[str, int]]:
     """Return, for regions that are slower than the pace of the plan, the numbers of bundles that they need and that
     other regions at the other ends could have; without any, those that exist.
     They are returned as (those that exist, those that are needed)."""
     pace = LATE * max(stage.cycles_per_sample for stage in plan.stages)
     fewer, more = dict[str, int](), dict[str, int]()
     for region in regions:
-        if region.pace() <= pace:
+        if paces.of(region) <= pace:
             continue
         for name in region.bundles:
             others = [one for one in regions if one is not region and name in one.bundles]
             fixed = [region, *(one for one in others if not _can_grow(one, name))]
             whole = token_words(plan.graph, name) if any(isinstance(one, NormRegion) for one in others) else 0
-            count = _needed(fixed, name, pace, whole=whole)
-            if count is not None and any(_needed([one], name, pace, count) is None for one in others):
+            count = _needed(fixed, name, pace, paces, whole=whole)
+            if count is not None and any(_needed([one], name, pace, paces, count) is None for one in others):
                 more[name] = max(count, more.get(name, 0))
         fewer |= region.bundles
     return ({}, more) if more else (fewer, more)
@@ -283,25 +309,25 @@ def _can_grow(region: RegionKind, tensor: str) -> bool:
 
 
 def _needed(
-    regions: Sequence[RegionKind], tensor: str, pace: float, least: int = 1, whole: int = 0
+    regions: Sequence[RegionKind], tensor: str, pace: float, paces: Paces, least: int = 1, whole: int = 0
 ) -> int | None:
     """Return the fewest bundles of one tensor and those tied to it, at least `least` and a divisor of `whole`, with which
     all regions keep the pace, if their other tensors have as many as possible; None if there is no such number."""
     allowed = set(regions[0].splits(tensor)).intersection(*(one.splits(tensor) for one in regions[1:]))
     for count in spaced(sorted(number for number in allowed if number >= least and whole % number == 0)):
-        if all(_keeps(one, tensor, count, pace) for one in regions):
+        if all(_keeps(one, tensor, count, pace, paces) for one in regions):
             return count
     return None
 
 
-def _keeps(region: RegionKind, tensor: str, count: int, pace: float) -> bool:
+def _keeps(region: RegionKind, tensor: str, count: int, pace: float, paces: Paces) -> bool:
     """Return whether a region keeps the pace with a number of bundles of one tensor and those tied to it, and as many
     of its others as possible."""
     chosen = region.bundles
     tied = region.tied if tensor in region.tied else (tensor,)
     region.bundles = {name: region.splits(name)[-1] for name in chosen} | dict.fromkeys(tied, count)
     try:
-        return region.pace() <= pace
+        return paces.of(region) <= pace
     finally:
         region.bundles = chosen
 

@@ -9,8 +9,9 @@ sends its result from one *outlet*. Cells send into the outlet in sequence
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import ClassVar, TypeVar
 
@@ -95,6 +96,11 @@ class PlacedKernel(ABC):
         self.tokens = self.tokens_of(graph, kernel)
         self.bundles: dict[str, int] = {}
         self.height, self.cols = self.extent()
+
+    @property
+    def alike(self) -> Hashable:
+        """Equal for regions whose programs take equal cycles with equal bundles."""
+        return self
 
     @property
     def last(self) -> int:
@@ -229,6 +235,16 @@ class PlacedKernel(ABC):
 
 class RegionKind(PlacedKernel):
     """A kernel on its region, in inference."""
+
+    @cached_property
+    def alike(self) -> Hashable:
+        """Equal for regions with equal programs up to their place on the fabric and the names of tensors."""
+        kernel, names = self.kernel, (*self.kernel.inputs, *self.kernel.parameters, *self.kernel.outputs)
+        shapes = tuple(
+            (self.graph.tensors[name].shape, is_image(self.graph, name), names.index(name)) for name in names
+        )
+        sizes = self.region.rows, self.region.cols, self.region.compute_cores, self.region.col > 0
+        return type(self), kernel.signature, kernel.access, shapes, sizes
 
     @abstractmethod
     def build(self, b: Builder, ports: Ports, samples: int) -> None:

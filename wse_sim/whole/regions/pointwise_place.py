@@ -5,7 +5,7 @@ Both passes use it: :mod:`wse_sim.whole.regions.pointwise` and :mod:`wse_sim.who
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from math import ceil, prod
@@ -223,6 +223,12 @@ class PointwisePlace(PlacedKernel):
         if self.graph.tensors[tensor].kind is TensorKind.INPUT:
             return False
         return self.kernels_before(tensor) > 0
+
+    @property
+    def alike(self) -> Hashable:
+        """Operands wait for those that have more kernels before them."""
+        waits = tuple(self.waits(name) and self.kernels_before(name) for name in self.kernel.inputs)
+        return super().alike, waits
 
     def kernels_before(self, tensor: str) -> int:
         """Return by how many kernels the longest path to any operand exceeds that to this one."""
