@@ -138,13 +138,18 @@ def unfused(kernel: Kernel) -> dict[str, Any]:
     return {key: value for key, value in kernel.attrs.items() if key != "fused"}
 
 
+def turned(kernel: Kernel, first: str, second: str) -> str | None:
+    """Return the dimension of the samples in a gradient's product, which swaps two dimensions of the forward product."""
+    return {first: second, second: first}.get(kernel.sample_dim or "", kernel.sample_dim)
+
+
 def product_gradients(
     kernel: Kernel,
     gradient: str,
     own: list[str],
     tape: Tape,
     *,
-    of_weights: tuple[Dims, str, bool],
+    of_weights: tuple[Dims, str | None, bool],
     of_inputs: tuple[Dims, Mapping[str, Attr]],
 ) -> None:
     """Emit the weight gradient and the input gradient of a product with weights.
@@ -164,7 +169,7 @@ def product_gradients(
         attrs = unfused(kernel)
         if sums_bias and len(weights) + len(made) > len(matrices):
             attrs["fused"] = "bias"
-        changes = Changes(dims=dims, attrs=frozen(attrs), sample_dim=sample if kernel.sample_dim else None)
+        changes = Changes(dims=dims, attrs=frozen(attrs), sample_dim=sample)
         if not matrices:
             changes["flops"] = 0
         outputs = (*(tape.give_weight(p) for p in weights), *(tape.give(t) for t in made))
@@ -180,6 +185,7 @@ def product_gradients(
             tuple(tape.give(t) for t in wanted),
             dims=dims,
             attrs=frozen(attributes),
+            sample_dim=turned(kernel, "k", "n"),
             parameters=tuple(p for p in kernel.parameters if len(tape.tensors[p].shape) > 1),
         )
 
@@ -195,7 +201,7 @@ def _weights_alone(
     kernel: Kernel,
     gradient: str,
     tape: Tape,
-    of_second: tuple[Dims, str],
+    of_second: tuple[Dims, str | None],
     of_first: tuple[Dims, Mapping[str, Attr]],
 ) -> None:
     """Emit the gradients of a product of weights with weights (low rank, with itself, or repeated for every
@@ -209,12 +215,11 @@ def _weights_alone(
     dims_of_second, sample = of_second
     for suffix, target, other, dims, attrs, grows in (
         ("dw", second, first, dims_of_second, unfused(kernel), sample),
-        ("dx", first, second, *of_first, kernel.sample_dim),
+        ("dx", first, second, *of_first, turned(kernel, "k", "n")),
     ):
         outputs = [tape.give_weight(p) for p in (target, *vectors) if p in tape.wanted]
         vectors = []
         if outputs:
-            grows = grows if kernel.sample_dim else None
             changes = Changes(dims=dims, attrs=frozen(attrs), sample_dim=grows, parameters=(other,))
             if target not in tape.wanted:
                 changes["flops"] = 0

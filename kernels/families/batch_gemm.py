@@ -37,6 +37,7 @@ from wse_sim.kernels.blocks.training import (
     kept_by_product,
     pass_on,
     reduce_to,
+    turned,
     unfused,
 )
 from wse_sim.kernels.blocks.triggered_products import shape_of, shape_program
@@ -197,9 +198,9 @@ class BatchGemm(MatrixProduct):
         b, m, k, n = (kernel.dims[d] for d in "bmkn")
         operands, added = _operands(kernel, own, tape)
         x, y = operands[0], operands[-1]
-        for suffix, target, other, dims, turned in (
-            ("dx", x, y, frozen(b=b, m=m, k=n, n=k), {"k": "n", "n": "k"}),
-            ("dy", y, x, frozen(b=b, m=k, k=m, n=n), {"m": "k", "k": "m"}),
+        for suffix, target, other, dims, sample in (
+            ("dx", x, y, frozen(b=b, m=m, k=n, n=k), turned(kernel, "k", "n")),
+            ("dy", y, x, frozen(b=b, m=k, k=m, n=n), turned(kernel, "m", "k")),
         ):
             if target not in tape.wanted:
                 continue
@@ -212,7 +213,7 @@ class BatchGemm(MatrixProduct):
                 (tape.give_weight(target) if weight else tape.give(target),),
                 dims=dims,
                 attrs=frozen(unfused(kernel)),
-                sample_dim=turned.get(kernel.sample_dim or "", kernel.sample_dim),
+                sample_dim=sample,
                 parameters=(),
             )
         for tensor in added:

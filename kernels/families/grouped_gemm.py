@@ -32,7 +32,7 @@ from wse_sim.kernels.blocks.products import (
     product_footprint,
     weight_bytes,
 )
-from wse_sim.kernels.blocks.training import product_gradients
+from wse_sim.kernels.blocks.training import product_gradients, turned
 from wse_sim.kernels.blocks.triggered_products import triggered_program
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import bytes_of, ceil_div, check_tiling
@@ -168,7 +168,7 @@ class GroupedGemm(WeightProduct):
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
         """Emit two grouped products of the same size: the weight gradient and the input gradient."""
         m, k, n, groups = (kernel.dims[d] for d in ("m", "k", "n", "groups"))
-        of_weights = frozen(m=k, k=m, n=n, groups=groups), "k", False
+        of_weights = frozen(m=k, k=m, n=n, groups=groups), turned(kernel, "m", "k"), False
         of_inputs = frozen(m=m, k=n, n=k, groups=groups), kernel.attrs
         own = list(kernel.inputs)
         product_gradients(kernel, gradient, own, tape, of_weights=of_weights, of_inputs=of_inputs)

@@ -96,6 +96,29 @@ def test_its_gradients_are_those_of_torch(model: type[Energy]) -> None:
     assert graph.facts["training_flops"] == "as torch counts"
 
 
+class Ensemble(nn.Module):
+    """Equal networks, whose stacked weights run in one call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(Energy().net for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        nets = [dict(net.named_parameters()) for net in self.members]
+        stacked = {name: torch.stack([net[name] for net in nets]) for name in nets[0]}
+        call = torch.func.functional_call
+        return torch.vmap(lambda weights: call(self.members[0], weights, (x,)))(stacked)
+
+
+def test_an_ensemble_of_equal_networks_runs_as_one() -> None:
+    """A layer inside a function transform is not captured once for all: its tensors have no memory of their own."""
+    # Three forward passes; in training two products for each, except for the gradient of the input.
+    assert lower(Ensemble(), X).total_flops == 3 * (LARGE + SMALL)
+    graph = lower(Ensemble(), X, training=True)
+    assert graph.total_flops == 3 * (2 * LARGE + 3 * SMALL)
+    assert graph.facts["training_flops"] == "as torch counts"
+
+
 def test_gradients_of_convolutions_are_convolutions() -> None:
     # Forward of both, and back to the image through both: 3 x 3 x 3 x 8 at 8 x 8 places, 3 x 3 x 4 x 8 at 6 x 6 places.
     graph = lower(Images(), torch.zeros(2, 3, 16, 16))

@@ -236,6 +236,17 @@ def test_attention_spelled_out() -> None:
         assert kernel.flops == 2 * 2 * 2 * 4 * 16 * 16 * 8
 
 
+def test_one_query_may_be_the_second_operand_of_its_scores() -> None:
+    """The softmax says which operand has the keys: 16 keys times one query are scores of 16 columns behind a view."""
+    query, memory = torch.randn(2, 8, 1), torch.randn(2, 16, 8)
+    graph = lowered(
+        lambda m, q, x: torch.bmm(torch.bmm(x, q).squeeze(-1).softmax(-1).unsqueeze(1), x), query, memory
+    )
+    assert families(graph) == ["attention"]
+    assert graph.kernels[0].dims == {"b": 2, "heads": 1, "kv_heads": 1, "q": 1, "kv": 16, "d": 8}
+    assert graph.kernels[0].inputs[0] != graph.kernels[0].inputs[1]
+
+
 def test_masks_are_recognised() -> None:
     """The mask of torch.sdpa is all, causal, or dense."""
     causal = _triangle

@@ -141,6 +141,12 @@ def sunk(q: Any, k: Any, v: Any, x: torch.Tensor) -> torch.Tensor:
     return (scores.softmax(-1) @ v(x)) * scores.logsumexp(-1, keepdim=True).sigmoid()
 
 
+def one_query(a: Any, x: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
+    """Attend to a memory, which does not train, with one query."""
+    weights = torch.bmm(memory, a(x).unsqueeze(-1)).squeeze(-1).softmax(-1)
+    return torch.bmm(weights.unsqueeze(1), memory).squeeze(1)
+
+
 X, T = torch.randn(4, 8), torch.randn(2, 5, 8)
 IMAGES, STYLES = torch.randn(3, 8, 5, 5), torch.randn(3, 4)
 CASES: dict[str, tuple[nn.Module, tuple[Any, ...]]] = {
@@ -221,6 +227,10 @@ CASES: dict[str, tuple[nn.Module, tuple[Any, ...]]] = {
     "loss of a squeezed vector": (
         Uses(lambda a, x, z: F.mse_loss(torch.tanh(a(x)).squeeze(1), z), *linear(8, 1)),
         (X, torch.randn(4)),
+    ),
+    "attention of one query, keys times queries": (
+        Uses(one_query, *linear(8, 8)),
+        (X, torch.randn(4, 5, 8)),
     ),
     "filters from a turned product": (
         Uses(lambda a, x, t: F.conv1d(x, a(t).t()[:, None], groups=8), *linear(4, 8)),

@@ -140,7 +140,8 @@ class Layers:
         def inner(*args: object, **kwargs: object) -> object:
             given, spec = pytree.tree_flatten((args, kwargs))
             like = _like(given, spec)
-            if like is None:
+            # The tensors of a function transform (vmap, grad) have no memory of their own.
+            if like is None or torch._C._functorch.peek_interpreter_stack() is not None:
                 return forward(*args, **kwargs)
             for first in self.firsts[number]:
                 if first.like == like and _read_the_same(first, layer):

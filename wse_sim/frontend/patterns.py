@@ -388,6 +388,11 @@ class SpelledAttention:
         heads = _heads(trace, q, scores)
         rows, width = trace.nodes[q.name].shape[-2:]
         keys = trace.nodes[k.name].shape[-1]
+        normalized = trace.nodes[v.name].shape[-2]
+        if keys != normalized:  # views between scores and softmax
+            if rows != normalized:
+                return None
+            q, k, rows, keys = k, q, keys, rows  # keys times queries
         b = max(1, scores.elements // (heads * rows * keys))
         sizes = {
             "b": b,

@@ -226,8 +226,8 @@ class Conv2d(WeightProduct):
         d, attrs = kernel.dims, unfused(kernel)
         # Channels and sizes of input and output are swapped.
         sides = {"h": d["out_h"], "w": d["out_w"], "c": d["k"], "k": d["c"], "out_h": d["h"], "out_w": d["w"]}
-        turned = {**attrs, "transposed": not Conv2dAttributes.of(attrs).transposed}
-        of_weights, of_inputs = (d, "b", True), (frozen({**d, **sides}), turned)
+        sliding = {**attrs, "transposed": not Conv2dAttributes.of(attrs).transposed}
+        of_weights, of_inputs = (d, kernel.sample_dim, True), (frozen({**d, **sides}), sliding)
         product_gradients(kernel, gradient, own, tape, of_weights=of_weights, of_inputs=of_inputs)
 
 

@@ -270,8 +270,8 @@ class Conv3d(WeightProduct):
         d, attrs = kernel.dims, unfused(kernel)
         sides = {name: d[f"out_{name}"] for name in ("d", "h", "w")}
         sides |= {f"out_{name}": d[name] for name in ("d", "h", "w")} | {"c": d["k"], "k": d["c"]}
-        turned = {**attrs, "transposed": not Conv3dAttributes.of(attrs).transposed}
-        of_weights, of_inputs = (d, "b", True), (frozen({**d, **sides}), turned)
+        sliding = {**attrs, "transposed": not Conv3dAttributes.of(attrs).transposed}
+        of_weights, of_inputs = (d, kernel.sample_dim, True), (frozen({**d, **sides}), sliding)
         product_gradients(kernel, gradient, own, tape, of_weights=of_weights, of_inputs=of_inputs)
 
 

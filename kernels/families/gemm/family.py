@@ -46,7 +46,13 @@ from wse_sim.kernels.blocks.products import (
     product_lay,
 )
 from wse_sim.kernels.blocks.trained_rows import Streams, TrainedRows
-from wse_sim.kernels.blocks.training import before_fusion, kept_by_product, product_gradients, unfused
+from wse_sim.kernels.blocks.training import (
+    before_fusion,
+    kept_by_product,
+    product_gradients,
+    turned,
+    unfused,
+)
 from wse_sim.kernels.blocks.triggered_products import triggered_program
 from wse_sim.kernels.blocks.word_rows import PAIR, WordRows
 from wse_sim.kernels.contract import numerics as core
@@ -252,7 +258,7 @@ class Gemm(WeightProduct):
         """Emit two products of the same size: the weight gradient and the input gradient."""
         gradient, own = before_fusion(kernel, gradient, tape)
         m, k, n = (kernel.dims[d] for d in "mkn")
-        of_weights = frozen(m=k, k=m, n=n), "k", True
+        of_weights = frozen(m=k, k=m, n=n), turned(kernel, "m", "k"), True
         of_inputs = frozen(m=m, k=n, n=k), unfused(kernel)
         product_gradients(kernel, gradient, own, tape, of_weights=of_weights, of_inputs=of_inputs)
 
