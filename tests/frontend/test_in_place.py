@@ -212,3 +212,23 @@ def test_a_mask_that_is_computed_again_from_what_was_written_fails() -> None:
     """Other elements are positive then, so the model fails with its example as well."""
     with pytest.raises(ModelError, match=r"y\[y > 0\] = taken: forward\(\) also fails without a capture"):
         lower(Uses(outdated, *linear(4, 4)), (torch.randn(2, 4, 4),))
+
+
+def test_a_buffer_that_is_written_may_have_two_names() -> None:
+    """Spectral norm writes its vectors in training; a layer that is two attributes has each of them twice."""
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = self.again = nn.utils.spectral_norm(nn.Linear(8, 8))
+            self.last = nn.Linear(8, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(self.first(x).relu_())
+
+    graph = lower(Twice(), torch.randn(3, 8), training=True)
+    # Of the first product no gradient of x; of the power iteration, whose products torch does not count: W^T u, W v, and
+    # u W v with its gradient.
+    assert graph.facts[FLOPS_CHECKED] == "as torch counts"
+    products = 2 * (2 * 3 * 8 * 8) + 3 * (2 * 3 * 8 * 4)
+    assert 0 <= graph.total_flops - products <= 6 * (2 * 8 * 8)

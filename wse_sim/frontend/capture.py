@@ -427,7 +427,9 @@ def trace_exported(
     """
     _check_program(program)
     program = without_regions(program)
+    known = dict(ties or {}) | _ties_of(program)
     if not _is_functional(program):
+        _set_apart(program)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FutureWarning)  # from torch's own calls
@@ -437,7 +439,7 @@ def trace_exported(
     if layers is not None:
         program = copied(program, layers)
     program = decomposed(program, lambda target: operator_of(target)[0])
-    trace = ProgramReader(program, dict(ties or {}) | _ties_of(program), name).trace()
+    trace = ProgramReader(program, known, name).trace()
     trace.counts = (lambda trains: torch_flops.counted_program(program, trains),)
     return trace
 
@@ -474,6 +476,24 @@ def _ties_of(program: torch.export.ExportedProgram) -> dict[str, str]:
             else:
                 seen[mark] = key
     return ties
+
+
+def _set_apart(program: torch.export.ExportedProgram) -> None:
+    """Give the second names of tensors, which no operator of a program reads, tensors of their own.
+
+    torch does not decompose a program that writes to a tensor with two names, such as a buffer of a layer that is
+    two attributes.
+    """
+    seen: set[int] = set()
+    for name, value in program.state_dict.items():
+        if id(value) in seen:
+            copied_value = value.detach().clone()
+            program.state_dict[name] = (
+                torch.nn.Parameter(copied_value, value.requires_grad)
+                if isinstance(value, torch.nn.Parameter)
+                else copied_value
+            )
+        seen.add(id(value))
 
 
 def _check_program(program: torch.export.ExportedProgram) -> None:
