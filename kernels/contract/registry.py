@@ -33,7 +33,7 @@ LIBRARY = {
         for name in (
             *("activation", "batch_gemm", "cross_entropy", "dropout", "elementwise", "gemv"),
             *("grouped_gemm", "halo", "indexed", "norm", "optimizer", "point_to_point", "pool2d"),
-            *("ctc", "fft", "resample", "shift", "softmax", "stencil25", "topk", "vector_op"),
+            *("ctc", "elimination", "fft", "resample", "shift", "softmax", "stencil25", "topk", "vector_op"),
         )
     },
     **{"conv3d": "conv2d.volume", "pool3d": "pool2d", "reduce": "reduction"},

@@ -111,7 +111,7 @@ class Ensemble(nn.Module):
 
 
 def test_an_ensemble_of_equal_networks_runs_as_one() -> None:
-    """A layer inside a function transform is not captured once for all: its tensors have no memory of their own."""
+    """A layer inside a function transform is not captured once for all: its tensors share their memory."""
     # Three forward passes; in training two products for each, except for the gradient of the input.
     assert lower(Ensemble(), X).total_flops == 3 * (LARGE + SMALL)
     graph = lower(Ensemble(), X, training=True)

@@ -18,6 +18,7 @@ REGISTRATIONS = frozenset(
     [
         "wse_sim/frontend/classify.py",
         "wse_sim/frontend/classify_rows.py",
+        "wse_sim/frontend/linear_systems.py",
         "wse_sim/frontend/torch_flops.py",  # which products of torch a kernel is
         "wse_sim/frontend/pairs.py",  # which kernels operators of complex tensors are
         "wse_sim/modes/generation/layer_parts.py",

@@ -32,6 +32,11 @@ def _fft(p: Mapping[str, Any]) -> KernelRequest:
     return KernelRequest("fft", {"rows": p["lines"], "n": p["n"]}, _streamed(p), p["dtype"])
 
 
+def _elimination(p: Mapping[str, Any]) -> KernelRequest:
+    dims = {"b": p["matrices"], "n": p["n"], "r": p["right"]}
+    return KernelRequest("elimination", dims, _streamed(p), p["dtype"], {"kind": p["kind"]})
+
+
 def _resample(p: Mapping[str, Any]) -> KernelRequest:
     side, scale = p["side"], p["scale"]
     dims = {"b": 1, "h": side, "w": side, "c": p["c"], "out_h": scale * side, "out_w": scale * side}
@@ -81,6 +86,12 @@ GRAPH_COMMANDS = (
         "Fourier transforms of lines of n = 2^k complex points, at most one line on a core",
         (*sizes(lines=16, n=64), FULL),
         _fft,
+    ),
+    KernelCommand(
+        "elimination",
+        "solution of linear systems, at most one matrix on a core",
+        (*sizes(matrices=16, n=16, right=4), FULL, stated("elimination", "kind", "solve")),
+        _elimination,
     ),
     KernelCommand(
         "resample",

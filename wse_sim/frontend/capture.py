@@ -479,7 +479,7 @@ def _ties_of(program: torch.export.ExportedProgram) -> dict[str, str]:
 
 
 def _set_apart(program: torch.export.ExportedProgram) -> None:
-    """Give the second names of tensors, which no operator of a program reads, tensors of their own.
+    """Give the second names of tensors, which no operator of a program reads, separate tensors.
 
     torch does not decompose a program that writes to a tensor with two names, such as a buffer of a layer that is
     two attributes.

@@ -23,6 +23,7 @@ from torch.export import ExportedProgram
 from wse_sim.frontend import pairs
 from wse_sim.frontend.classify_rows import known_operators
 from wse_sim.frontend.cleanup import FREE
+from wse_sim.frontend.linear_systems import SYSTEMS
 from wse_sim.frontend.parts import NotBySortError, Table, by_sort
 from wse_sim.frontend.patterns import PATTERNS
 from wse_sim.frontend.trace import NO_WORK
@@ -270,7 +271,7 @@ def _parts_of(target: OpOverload, name: str) -> Callable[..., Any] | None:
     """Return the decomposition of an operator; None if there is none."""
     if target in _OWN:
         return _OWN[target]
-    if name.startswith(_WHOLE) and name not in _TAKEN_APART:
+    if name in SYSTEMS or (name.startswith(_WHOLE) and name not in _TAKEN_APART):
         return None
     if target in decomposition_table:
         return decomposition_table[target]

@@ -140,7 +140,7 @@ class Layers:
         def inner(*args: object, **kwargs: object) -> object:
             given, spec = pytree.tree_flatten((args, kwargs))
             like = _like(given, spec)
-            # The tensors of a function transform (vmap, grad) have no memory of their own.
+            # The tensors of a function transform (vmap, grad) share their memory.
             if like is None or torch._C._functorch.peek_interpreter_stack() is not None:
                 return forward(*args, **kwargs)
             for first in self.firsts[number]:
