@@ -212,7 +212,7 @@ class OtherChannels(nn.Module):
         return self.conv(x)
 
 
-@bad("computes nothing", "depends on")
+@bad("computes nothing", "it returns them, or constants")
 class ConstantResult(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return torch.ones(3)

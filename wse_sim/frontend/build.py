@@ -83,7 +83,8 @@ def lower_trace(
     kernels = draft.in_order()
     if not kernels:
         raise ModelError(
-            f"model '{trace.name}' computes nothing from its inputs; return a value that depends on them"
+            f"model '{trace.name}' computes nothing from its inputs: it returns them, or constants; give a module "
+            "whose result depends on its inputs by some operator"
         )
     nodes_of = {k.name: tuple(trace.nodes[n] for n in draft.covers[k.name]) for k in kernels}
     turned = {

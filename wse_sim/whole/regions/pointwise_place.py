@@ -236,8 +236,8 @@ class PointwisePlace(PlacedKernel):
         return max(depths.values()) - depths[tensor]
 
     def most_stores(self, tensor: str) -> int:
-        """Return the largest number of stores for an early operand."""
-        return STORES
+        """Return the largest number of stores for an early operand: each further one delays it by a sample."""
+        return min(STORES, 1 + self.kernels_before(tensor) // 2)
 
     def held_samples(self, tensor: str) -> int | None:
         """Return the samples in the stores of an early operand, and on the cores, which receive one sample

@@ -27,12 +27,16 @@ from wse_sim.whole.network import leaving_of
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions import KINDS
 from wse_sim.whole.regions.contract import divisor
+from wse_sim.whole.regions.pointwise_place import PointwisePlace
 from wse_sim.whole.room import check_room
 from wse_sim.whole.stream_routes import Cycles, Ends, with_ways
 from wse_sim.whole.trained.contract import TrainedKind
 from wse_sim.whole.trained.kinds import TRAINED, trained_region_of
 from wse_sim.whole.trained.link_choice import graph_with
 from wse_sim.whole.trained.loss import LossPlace, core_counts
+
+AHEAD = 2
+"""Samples that cores with a part of each sample hold: one that they compute, and the next one."""
 
 
 def in_rounds(plan: PipelinedPlan, samples: int, regions: Sequence[TrainedKind]) -> PipelinedPlan:
@@ -54,12 +58,23 @@ def in_rounds(plan: PipelinedPlan, samples: int, regions: Sequence[TrainedKind])
             stream, on_way_samples=on_way, capacity_samples=stream.capacity_samples + more
         )
         held = reader.held_samples(stream.tensor) if reader is not None else None
+        if held is None and _has_parts(reader):  # one in its cores, which receive the next one
+            held = max(AHEAD, stream.capacity_samples - stream.on_way_samples)
         if held is not None:
             stream = dataclasses.replace(stream, capacity_samples=held + stream.on_way_samples)
         streams.append(stream)
-    stages = tuple(_storing(stage, samples) for stage in plan.stages)
+    stages = (
+        dataclasses.replace(stage, rows_per_sample=1)
+        if _has_parts(readers.get(plain_name(stage.name)))
+        else stage
+        for stage in plan.stages
+    )
     return dataclasses.replace(
-        plan, round_samples=samples, in_flight=samples, stages=stages, streams=tuple(streams)
+        plan,
+        round_samples=samples,
+        in_flight=samples,
+        stages=tuple(_storing(stage, samples) for stage in stages),
+        streams=tuple(streams),
     )
 
 
@@ -199,6 +214,12 @@ def most_of(region: TrainedKind) -> int:
             f"a core of '{region.name}' does not have room for {region.too_large}; use more cores or shorter samples"
         )
     return most
+
+
+def _has_parts(region: TrainedKind | None) -> bool:
+    """Return whether every core of a region has a part of each sample: its parts come out together, after a pass of all
+    tokens."""
+    return isinstance(region, PointwisePlace)
 
 
 def _storing(stage: Stage, samples: int) -> Stage:
