@@ -32,6 +32,17 @@ class Scaled(nn.Module):
         return y if scale is None else y * scale
 
 
+class Direct(nn.Module):
+    """A class that defines __call__() and no forward(), as losses of many repositories do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(6, 2)
+
+    def __call__(self, x: Any) -> Any:
+        return self.fc(x)
+
+
 X = torch.zeros(4, 6)
 FLOPS = 2 * 4 * 6 * 2  # of the product of (4, 6) and (6, 2)
 
@@ -79,6 +90,7 @@ def _forms() -> dict[str, tuple[Any, ...]]:
         "scripted": (torch.jit.script(nn.Sequential(nn.Linear(6, 2))), (X,)),
         "holding a scripted": (nn.Sequential(torch.jit.script(nn.Linear(6, 2)), nn.ReLU()), (X,)),
         "parallel": (_parallel(net), (X,)),
+        "called directly": (Direct(), (X,)),
     }
 
 

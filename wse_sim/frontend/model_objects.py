@@ -29,7 +29,7 @@ FORMS = (
 
 
 class Called(torch.nn.Module):
-    """A module that wraps a function of tensors or a scripted module."""
+    """A module that wraps a function of tensors, a scripted module, or a module without forward()."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
@@ -152,6 +152,11 @@ def _joined(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], what: str
         module = module.module
     if isinstance(module, torch.jit.ScriptModule) or not isinstance(module, torch.nn.Module):
         module = Called(module)
+    elif (
+        type(module).forward is torch.nn.Module.forward
+        and type(module).__call__ is not torch.nn.Module.__call__
+    ):
+        module = Called(module.__call__)  # a class that defines __call__() and no forward()
     return module, args, kwargs
 
 
