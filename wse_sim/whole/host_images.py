@@ -115,7 +115,7 @@ def with_whole_words(graph: KernelGraph, *, trains: bool = False) -> KernelGraph
         tensors[name] = dataclasses.replace(image, shape=(samples, channels, lines, columns))
         together |= {kernel.name: count for kernel in readers}
         how = f"{count} pixels of a line as one" if count > 1 else "with a channel of zeros"
-        notes.append(f"the host sends '{name}' {how}, so that its words are whole")
+        notes.append(f"'{name}' comes {how}, so that its words are whole")
     if not notes:
         return graph
     kernels = [
