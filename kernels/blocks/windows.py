@@ -68,13 +68,6 @@ class Windows:
     lines: Axis
     columns: Axis
     channels: int
-    before: int = 0  # padding elements before a run; the others follow it
-
-    def aligned(self) -> Windows:
-        """Return the windows with padding before a run if words at a border then start at even elements."""
-        run, first = self.columns.taps * self.channels, self.columns.around * self.channels
-        turned = run % PAIR and first % PAIR and self.columns.stride * self.channels % PAIR == 0
-        return replace(self, before=int(bool(turned)))
 
     def lead(self, together: int) -> int:
         """Return the pixels before a window, if windows begin where `together` pixels do."""

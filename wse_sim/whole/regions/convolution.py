@@ -173,8 +173,7 @@ class Convolution(Dense):
     def _of_images(self, b: Builder, cells: Place) -> Dealing:
         """Return what writes an inlet that stores two images."""
         size = self.windows.size
-        # The word that pads the last run is stored after the image.
-        images = [b.buffer(f"{self.name}.image{turn}", size + 1, "fp16", cells) for turn in (0, 1)]
+        images = [b.buffer(f"{self.name}.image{turn}", size, "fp16", cells) for turn in (0, 1)]
         unfolding = Unfolding(b, self.name, cells, self.windows)
 
         def write(inlet: CoreClass, colors: tuple[int, int], ends: tuple[int, int], samples: int) -> None:
@@ -193,7 +192,7 @@ class Convolution(Dense):
         windows, ring = self.windows, self.ring
         assert ring is not None  # the caller has asked
         size, last = windows.columns.size * windows.channels, len(ring.steps) - 1
-        held = b.buffer(f"{self.name}.lines", ring.slots * size + 1, "fp16", cells)
+        held = b.buffer(f"{self.name}.lines", ring.slots * size, "fp16", cells)
         unfolding = Unfolding(b, self.name, cells, windows, ring.slot)
 
         def write(inlet: CoreClass, colors: tuple[int, int], ends: tuple[int, int], samples: int) -> None:
