@@ -122,13 +122,11 @@ def ring_of(axis: Axis, most: int) -> LineRing | None:
 
 
 def held_in(windows: Windows, wafer: Wafer) -> LineRing | None:
-    """Return the lines that a core holds; None if it has room for two images, or none for the lines of a step, and if a line does
-    not have whole words."""
-    line = windows.columns.size * windows.channels
-    if images_bytes(windows) <= wafer.sram_usable_bytes or line % PAIR:
+    """Return the lines that a core holds; None if it has room for two images, or none for the lines of a step."""
+    if images_bytes(windows) <= wafer.sram_usable_bytes:
         return None
-    room = wafer.sram_usable_bytes - wafer.kernel_code_bytes - BYTES_PER_WAVELET
-    return ring_of(windows.lines, int(room) * PAIR // (BYTES_PER_WAVELET * line))
+    room = wafer.sram_usable_bytes - wafer.kernel_code_bytes
+    return ring_of(windows.lines, int(room) // _line_bytes(windows))
 
 
 def has_room(windows: Windows, wafer: Wafer) -> bool:
@@ -137,14 +135,17 @@ def has_room(windows: Windows, wafer: Wafer) -> bool:
 
 
 def images_bytes(windows: Windows) -> int:
-    """Return the bytes of two images, each with what fills up its last run."""
-    return 2 * BYTES_PER_WAVELET * (windows.size // PAIR + 2)
+    """Return the bytes of two images."""
+    return 2 * windows.lines.size * _line_bytes(windows)
 
 
 def held_bytes(windows: Windows, wafer: Wafer) -> int:
     """Return the bytes of two images, or of the lines that a core holds; of the fewest lines if it has no room for them."""
-    images, line = images_bytes(windows), windows.columns.size * windows.channels
-    if images <= wafer.sram_usable_bytes or line % PAIR:
-        return images
+    if images_bytes(windows) <= wafer.sram_usable_bytes:
+        return images_bytes(windows)
     ring = held_in(windows, wafer) or LineRing(windows.lines, 1)
-    return BYTES_PER_WAVELET * (ring.slots * line // PAIR + 1)
+    return ring.slots * _line_bytes(windows)
+
+
+def _line_bytes(windows: Windows) -> int:
+    return BYTES_PER_WAVELET * windows.columns.size * windows.channels // PAIR

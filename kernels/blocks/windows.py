@@ -68,13 +68,29 @@ class Windows:
     lines: Axis
     columns: Axis
     channels: int
-    before: int = 0  # padding elements before a run; the others follow it
 
-    def aligned(self) -> Windows:
-        """Return the windows with padding before a run if words at a border then start at even elements."""
-        run, first = self.columns.taps * self.channels, self.columns.around * self.channels
-        turned = run % PAIR and first % PAIR and self.columns.stride * self.channels % PAIR == 0
-        return replace(self, before=int(bool(turned)))
+    def lead(self, together: int) -> int:
+        """Return the pixels before a window, if windows begin where `together` pixels do."""
+        return -self.columns.around % together
+
+    def grouped(self, together: int, abreast: int) -> Windows:
+        """Return windows of `abreast` neighbouring results of a line, on an image that comes `together` pixels of a line at a time,
+        in whole words; `together` divides the pixels between two such windows.
+
+        >>> Windows(Axis(224, 7, 2, 3, 112), Axis(224, 7, 2, 3, 112), 3).grouped(2, 2).columns  # 4 j - 3 to 4 j + 5: with one before
+        Axis(size=112, taps=5, stride=2, around=2, results=56)
+        """
+        own, lead = self.columns, self.lead(together)
+        apart = own.stride * abreast
+        taps = int(ceil_div(lead + own.taps + apart - own.stride, together))
+        columns = Axis(
+            int(ceil_div(own.size, together)),
+            taps,
+            apart // together,
+            (own.around + lead) // together,
+            own.results // abreast,
+        )
+        return replace(self, columns=columns, channels=even(self.channels * together))
 
     @classmethod
     def of(cls, kernel: Kernel) -> Windows:

@@ -167,6 +167,7 @@ READ_BY_PLANS = {
     "around",
     "uneven",
     "unfolded",
+    "together",
     "apart",
     "collected",
     "trains",

@@ -35,14 +35,14 @@ class Behind(nn.Module):
 
 def images() -> nn.Module:
     """Convolutions, maxima between, and a layer."""
-    first = [nn.Conv2d(2, 4, 3, padding=1), nn.ReLU6(), nn.MaxPool2d(2)]
+    first = [nn.Conv2d(3, 4, 3, padding=1), nn.ReLU6(), nn.MaxPool2d(2)]
     return nn.Sequential(*first, nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 6))
 
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str, set[str]]] = {
     # model, a sample, prefixes of frozen parameters, frozen kernels
     "a block": (lambda: nn.Sequential(Block(8, 2), nn.Linear(8, 6)), (4, 8), "0.", {"0.heads.attention", "0.first", "0.second"}),
-    "convolutions": (images, (2, 8, 8), "0. 3.", {"0", "0.numbers", "2", "3"}),
+    "convolutions": (images, (3, 8, 8), "0. 3.", {"0", "0.numbers", "2", "3"}),
     "a skip": (Behind, (3, 8), "first. rest.", {"first", "rest"}),
 }  # fmt: skip
 

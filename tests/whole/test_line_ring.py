@@ -90,11 +90,11 @@ def test_values_of_lines_equal_those_of_images(name: str, monkeypatch: pytest.Mo
 
 @pytest.mark.slow
 def test_an_image_of_long_lines_has_a_program() -> None:
-    """Two images of 3 x 64 x 64 elements are 49,152 bytes, more than a core has; an inlet stores 90 lines of both, 34,560 bytes."""
+    """Two images of 3 x 64 x 64 elements are 49,152 bytes, more than a core has; an inlet stores lines of a third of the words."""
     torch.manual_seed(4)
     layers = [nn.Conv2d(3, 8, 7, 2, 3), nn.ReLU(), nn.MaxPool2d(4), nn.Flatten(), nn.Linear(512, 10)]
     model = nn.Sequential(*layers).half().float()
-    plan = plan_of(inputs_over_rows(api.lower(model, (torch.zeros(1, 3, 64, 64),))), 40)
+    plan = plan_of(inputs_over_rows(api.lower(model, (torch.zeros(1, 3, 64, 64),))), 44)
     found = compare_with_engine(plan, 3)
     assert found.fabric_period == pytest.approx(found.engine_period, rel=0.02)
     assert found.fabric_period == pytest.approx(plan.pace_cycles, rel=0.02)
@@ -103,4 +103,4 @@ def test_an_image_of_long_lines_has_a_program() -> None:
     with torch.no_grad():
         wanted = model(images).numpy()
     assert np.abs(run.outputs - wanted).max() < 10 * 2.0**-11 * np.abs(wanted).max()
-    assert wafer(40).sram_usable_bytes < 2 * 2 * 3 * 64 * 64
+    assert wafer(44).sram_usable_bytes < 2 * 2 * 3 * 64 * 64

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from wse_sim.whole.coverage import check_outer_rows, check_streamed_graph, check_wafer
-    from wse_sim.whole.host_part import constants_of, host_rows
+    from wse_sim.whole.host_values import constants_of, host_rows
     from wse_sim.whole.lower import inputs_over_rows
     from wse_sim.whole.page import measured
     from wse_sim.whole.run import Compared, WholeRun, compare_with_engine, run_whole
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "coverage": ("check_outer_rows", "check_streamed_graph", "check_wafer"),
-    "host_part": ("constants_of", "host_rows"),
+    "host_values": ("constants_of", "host_rows"),
     "training_run": ("ComparedTraining", "TrainedRun", "compare_training", "train_whole"),
     "lower": ("inputs_over_rows",),
     "page": ("measured",),

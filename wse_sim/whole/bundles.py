@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 
 import networkx as nx
 
@@ -133,7 +133,7 @@ def _choose(
             )
         least = max(fewest.get(tensor, 1) for tensor in tensors)
         enough = [count for count in allowed if count >= least] or [max(allowed)]
-        groups.append((ends, spaced(sorted(enough))))
+        groups.append((ends, tried(enough, token_words(plan.graph, tensors[0]))))
 
     def give(ends: Sequence[tuple[str, PlacedKernel]], count: int) -> float:
         """Set the number of bundles; return the cycles by which the regions at the ends exceed the pace."""
@@ -151,6 +151,12 @@ def _choose(
             if late[count] == 0:
                 break
         give(ends, min(late, key=lambda count: (late[count], count)))
+
+
+def tried(counts: Collection[int], words: int) -> list[int]:
+    """Return the numbers of bundles that are tried, of `counts`: some at a distance, and those with equally many of the `words` of a
+    token in each, so that rows may have equally many as well."""
+    return sorted({*spaced(sorted(counts)), *(count for count in counts if words % count == 0)})
 
 
 def _program_paces(plan: PipelinedPlan) -> dict[str, float]:
@@ -314,7 +320,8 @@ def _needed(
     """Return the fewest bundles of one tensor and those tied to it, at least `least` and a divisor of `whole`, with which
     all regions keep the pace, if their other tensors have as many as possible; None if there is no such number."""
     allowed = set(regions[0].splits(tensor)).intersection(*(one.splits(tensor) for one in regions[1:]))
-    for count in spaced(sorted(number for number in allowed if number >= least and whole % number == 0)):
+    enough = [number for number in allowed if number >= least and whole % number == 0]
+    for count in tried(enough, token_words(regions[0].graph, tensor)):
         if all(_keeps(one, tensor, count, pace, paces) for one in regions):
             return count
     return None

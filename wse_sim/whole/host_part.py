@@ -8,8 +8,7 @@ tables themselves do not train.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,14 +17,9 @@ from wse_sim.errors import ModelError
 from wse_sim.frontend.fusions import DraftGraph, Epilogue
 from wse_sim.frontend.orders import ROWS
 from wse_sim.frontend.repeats import find_repeats
-from wse_sim.graph import PLAIN, Derived, Kernel, KernelGraph, Phase, Tensor, TensorKind
+from wse_sim.graph import PLAIN, Kernel, KernelGraph, Phase, Tensor, TensorKind
 from wse_sim.graph.kernel_graph import frozen
-from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 from wse_sim.whole.regions.contract import POINTWISE
-from wse_sim.whole.regions.fused_work import items_of
-
-if TYPE_CHECKING:
-    import torch
 
 LOGARITHM = "logarithm of the loss"
 CROSS_ENTROPY, SQUARED = "cross entropy", "squared error"
@@ -123,91 +117,6 @@ def with_rows_of_host(graph: KernelGraph) -> KernelGraph:
     size = f"{shape[1]} rows of {features}"
     note = f"the host rearranges '{inputs[0]}' as '{reader.name}' takes it, and sends {size} to the fabric"
     return with_kernels(graph, kernels, tensors, note)
-
-
-def with_patches(graph: KernelGraph) -> KernelGraph:
-    """Return the forward graph in which a convolution of the input with patches that do not overlap is a dense layer; a
-    note states it.
-
-    The host sends the image patch by patch: the same words in another order. Every reader of the result must take
-    its pixels as rows. A row has the channels, lines and columns of a patch, as the filters have.
-    """
-    kernels, tensors = list(graph.kernels), dict(graph.tensors)
-    for place, kernel in enumerate(kernels):
-        if kernel.family != "conv2d" or not _takes_patches(graph, kernel):
-            continue
-        (image,), (out,), (weight, *bias) = kernel.inputs, kernel.outputs, kernel.parameters
-        name, flat, d = kernel.name + ROWS, f"{weight}[flat]", kernel.dims
-        rows, features = int(d["out_h"] * d["out_w"]), int(d["c"] * d["r"] * d["s"])
-        tensors[name] = dataclasses.replace(
-            tensors[image], name=name, shape=(graph.samples, rows, features), per_sample=True
-        )
-        tensors[out] = dataclasses.replace(tensors[out], shape=(graph.samples, rows, int(d["k"])))
-        shape, derived = (int(d["k"]), features), Derived("flat", weight, shape=tensors[weight].shape)
-        tensors[flat] = dataclasses.replace(tensors[weight], name=flat, shape=shape, derived=derived)
-        kernels[place] = dataclasses.replace(
-            kernel,
-            family="gemm",
-            dims=frozen({"m": graph.samples * rows, "k": features, "n": int(d["k"])}),
-            sample_dim="m",
-            inputs=(name,),
-            parameters=(flat, *bias),
-            attrs=frozen({key: kernel.attrs[key] for key in ("fused", "accumulate") if key in kernel.attrs}),
-        )
-        kernels = [
-            dataclasses.replace(one, access=one.access.without_views()) if out in one.inputs else one
-            for one in kernels
-        ]
-        note = f"'{kernel.name}' takes {rows} patches that do not overlap: '{image}' comes patch by patch, as {features} features each"
-        return with_kernels(graph, kernels, tensors, note)
-    return graph
-
-
-def _takes_patches(graph: KernelGraph, kernel: Kernel) -> bool:
-    """Return whether a convolution takes the patches of an input, and all its readers the pixels of its result."""
-    d, attrs = kernel.dims, Conv2dAttributes.of(kernel.attrs)
-    (image, *others), (out,) = kernel.inputs, kernel.outputs
-    is_tiled = (d["h"], d["w"]) == (d["out_h"] * d["r"], d["out_w"] * d["s"]) and d["r"] == d["s"] == d[
-        "stride"
-    ]
-    is_plain = attrs.groups == attrs.dilation == 1 and not (
-        others or attrs.transposed or attrs.eps or attrs.uneven
-    )
-    read = [one for one in graph.kernels if image in one.inputs]
-    readers = [one.access for one in graph.kernels if out in one.inputs]
-    as_rows = all((one.view, one.reordered) == ("pixels", (out,)) for one in readers)
-    own = graph.tensors[image].kind is TensorKind.INPUT and graph.tensors[out].kind is TensorKind.ACTIVATION
-    is_fused = set(items_of(kernel)) <= {"bias"}
-    return bool(
-        is_tiled
-        and is_plain
-        and is_fused
-        and own
-        and as_rows
-        and readers
-        and len(read) == 1
-        and not kernel.access.reordered
-    )
-
-
-def patches_of(
-    graph: KernelGraph, weights: Mapping[str, NDArray[np.float32]], images: NDArray[np.float32]
-) -> NDArray[np.float32] | None:
-    """Return images (samples, channels, lines, columns) as the rows that the host sends, (samples, patches, features);
-    None if the graph takes no patches. `weights` are those of the module, by name."""
-    names = {name for name, tensor in graph.tensors.items() if tensor.kind is TensorKind.INPUT}
-    for kernel in graph.kernels:
-        derived = graph.tensors[kernel.parameters[0]].derived if kernel.parameters else None
-        if derived is None or derived.rule != "flat" or not names.issuperset(kernel.inputs):
-            continue
-        _, channels, tall, wide = weights[str(derived.source)].shape
-        samples, _, lines, columns = images.shape
-        cut = images.reshape(samples, channels, lines // tall, tall, columns // wide, wide)
-        found: NDArray[np.float32] = cut.transpose(0, 2, 4, 1, 3, 5).reshape(
-            samples, -1, channels * tall * wide
-        )
-        return found
-    return None
 
 
 def with_tokens_first(graph: KernelGraph) -> KernelGraph:
@@ -365,51 +274,3 @@ def with_kernels(
         repeats=find_repeats(kernels, kept),
         notes=(*graph.notes, *notes),
     )
-
-
-def host_rows(graph: KernelGraph, module: torch.nn.Module, args: tuple[object, ...]) -> NDArray[np.float32]:
-    """Return what the host sends for these arguments of the module: the input of `graph`, (samples, tokens,
-    features).
-
-    Raises
-    ------
-    ModelError
-        If the graph is not of this module, or has several inputs.
-    """
-    import torch
-
-    from wse_sim.frontend.values import values_of
-
-    names = [name for name, tensor in graph.tensors.items() if tensor.kind is TensorKind.INPUT]
-    weights = {name: value.detach().cpu().numpy() for name, value in module.state_dict().items()}
-    images = next((one.detach().float().cpu().numpy() for one in args if isinstance(one, torch.Tensor)), None)
-    if images is not None and (rows := patches_of(graph, weights, images)) is not None:
-        return rows
-    found = values_of(module, args, names)
-    if len(names) == 1 and names[0] in found and names[0].endswith(ROWS):
-        found[names[0]] = found[names[0]].reshape(-1, *graph.tensors[names[0]].shape[1:])
-    if len(names) != 1 or names[0] not in found:
-        listed = ", ".join(f"'{name}'" for name in names)
-        raise ModelError(
-            f"the graph takes {listed}, which is not the one tensor of this module; give the graph of the module"
-        )
-    return found[names[0]]
-
-
-def constants_of(
-    graph: KernelGraph, module: torch.nn.Module, args: tuple[object, ...]
-) -> dict[str, NDArray[np.float32]]:
-    """Return the tables of the module that the programs of `graph` hold next to its weights: cosines and sines of rotations,
-    (tokens, features that turn), by name."""
-    names = [
-        name
-        for kernel in graph.kernels
-        for name in kernel.parameters
-        if graph.tensors[name].kind is TensorKind.CONSTANT
-    ]
-    if not names:
-        return {}
-    from wse_sim.frontend.values import values_of
-
-    found = values_of(module, args, names)
-    return {name: value.reshape(-1, value.shape[-1]) for name, value in found.items()}

@@ -34,6 +34,7 @@ from wse_sim.modes.pipelined.result import PipelinedMeasure
 from wse_sim.modes.pipelined.run import PipelinedRun
 from wse_sim.whole.areas import Made, StreamLinks
 from wse_sim.whole.coverage import check_plan, forward_kernel
+from wse_sim.whole.host_values import in_whole_words
 from wse_sim.whole.network import Network, leaving_of, network_program
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions import KINDS
@@ -209,6 +210,7 @@ def rows_of(plan: PipelinedPlan, values: NDArray[np.float32]) -> tuple[NDArray[n
         if plan.graph.tensors[name].kind is TensorKind.INPUT
     )
     features = taken.elements // plan.graph.samples // rows_per_sample(plan)
+    values = in_whole_words(plan.graph, values)
     if np.size(values) % features:
         raise ModelError(
             f"the samples have the shape {np.shape(values)}, and a row has {features} features; give whole rows"

@@ -31,7 +31,8 @@ from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
 from wse_sim.whole.coverage import check_plan, check_streamed
 from wse_sim.whole.frozen_layers import frozen_layers, frozen_parameters
-from wse_sim.whole.host_part import LOGARITHM, constants_of, patches_of
+from wse_sim.whole.host_part import LOGARITHM
+from wse_sim.whole.host_values import constants_of, patches_of
 from wse_sim.whole.reference import Reference
 from wse_sim.whole.run import WholeRun, run_whole
 from wse_sim.whole.split_products import with_derived, without_derived

@@ -21,6 +21,11 @@ class Conv2dAttributes(WeightAttributes):
         False,
         "stationary: runs of taps and channels in whole words over the rows, outputs finished by the last one",
     )
+    together: int = attribute(
+        1,
+        "unfolded: pixels of a line that come as one, in whole words; the first of a line's results begins with them",
+        at_least=1,
+    )
     around: int = attribute(
         -1, "lines and columns of zeros around an image; -1: the least that give as many results", at_least=-1
     )

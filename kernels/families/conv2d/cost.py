@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -25,12 +26,24 @@ from wse_sim.kernels.contract.family import Cost, Dims, How, Size, Tiling, asked
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 from wse_sim.kernels.families.conv2d.strip import reach_of
 
+MOST_ABREAST = 4
+"""Most pixels of a result that are computed at a time: one takes at least two cycles for products of a word and two filters, and two for
+their sums, and a link between regions a cycle."""
+
 
 def streams_of(dims: Dims, attrs: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the numbers of parallel streams of an image, each with equally many whole words of a pixel; one for an odd
-    number of channels."""
-    channels, most = int(dims["c"]), Conv2dAttributes.of(attrs).most_bundles
-    return divisors(channels // PAIR, 1 if channels % PAIR else most)
+    """Return the numbers of parallel streams of an image, each with equally many whole words of a pixel."""
+    return divisors(windows_in(dims, attrs).channels // PAIR, Conv2dAttributes.of(attrs).most_bundles)
+
+
+def abreast_of(dims: Dims, attrs: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return how many neighbouring pixels of a line of the result a region may compute at a time, as one pixel with as many
+    times the filters.
+
+    These have zeros for the inputs of each other, so it is faster only where a core has few weights.
+    """
+    together, apart = Conv2dAttributes.of(attrs).together, int(dims["stride"])
+    return tuple(n for n in divisors(int(dims["out_w"]), MOST_ABREAST) if apart * n % together == 0)
 
 
 def store_bytes(dims: Dims, rows: Size, wafer: Wafer, attrs: Mapping[str, Any]) -> Size:
@@ -42,9 +55,10 @@ def store_bytes(dims: Dims, rows: Size, wafer: Wafer, attrs: Mapping[str, Any]) 
     return np.array(held)[np.searchsorted(counts, most)]
 
 
-def windows_in(dims: Dims, attrs: Mapping[str, Any], streams: int) -> Windows:
-    """Return the windows over the channels of one of several streams."""
-    found = Windows.sized(dims, surround(dims, attrs))
+def windows_in(dims: Dims, attrs: Mapping[str, Any], streams: int = 1, abreast: int = 0) -> Windows:
+    """Return the windows of results that are computed at a time, over the channels of one of several streams."""
+    abreast = abreast or abreast_of(dims, attrs)[0]
+    found = Windows.sized(dims, surround(dims, attrs)).grouped(Conv2dAttributes.of(attrs).together, abreast)
     return replace(found, channels=found.channels // streams)
 
 
@@ -59,6 +73,20 @@ def turns_cost(dims: Dims, tiling: Tiling, wafer: Wafer, how: How) -> Cost:
 
 
 def unfolded_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, Any]) -> Cost:
+    """Return the cost of a convolution on the fabric that computes as many pixels at a time as is fastest; the busiest core has
+    the least work of those that are equally fast."""
+
+    def faster(found: Cost, other: Cost) -> Cost:
+        new, old = np.asarray(other.total), np.asarray(found.total)
+        return found.replaced(
+            (new < old) | ((new == old) & (other.stalled_input > found.stalled_input)), other
+        )
+
+    ways = (_unfolded_cost(dims, tiling, wafer, attrs, abreast) for abreast in abreast_of(dims, attrs))
+    return reduce(faster, ways)
+
+
+def _unfolded_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, Any], abreast: int) -> Cost:
     """Return the cost of pixels unfolded into runs of whole words, which are spread over the rows.
 
     The inlet of a row receives the image, or some channels of it, two words per cycle, stores two of them, and sends the
@@ -66,15 +94,16 @@ def unfolded_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, 
     number of streams that is fastest; every stream has its own rows, which share its words, and a stream of the result has
     the filters of at least a column.  Two images in an inlet limit the pace too (:func:`refill_cycles`).
     """
-    pixels, stated = dims["b"] * dims["out_h"] * dims["out_w"], Conv2dAttributes.of(attrs)
-    words, k = dims["r"] * ceil_div(dims["s"] * dims["c"], PAIR), dims["k"]
+    stated, whole = Conv2dAttributes.of(attrs), windows_in(dims, attrs, 1, abreast)
+    own = whole.lines.results * whole.columns.results
+    pixels, words, k = dims["b"] * own, dims["r"] * whole.run // PAIR, dims["k"] * abreast
     found = WordRows(pixels, words, k, stated.fused, tiling, wafer, waits=True).cost()
     fed = np.minimum(np.maximum(1, tiling.rows - 1), words)
     v = PAIR * ceil_div(ceil_div(k, tiling.cols), PAIR)
     per_word = pixels * PAIR * ceil_div(v, wafer.fma_mixed_per_cycle)
-    results = up_to(divisors(int(k) // PAIR, stated.most_results), np.maximum(1, k // v))
+    results = up_to(divisors(int(dims["k"]) // PAIR, stated.most_results), np.maximum(1, k // v))
     leaving = np.where(results >= stated.least_results, pixels * k / PAIR / results, np.inf)
-    busy, image = found.compute + found.fabric + found.stalled_input, dims["h"] * dims["w"] * dims["c"] / PAIR
+    busy, image = found.compute + found.fabric + found.stalled_input, whole.size / PAIR
     more, beside = 0.0 * busy, np.inf + 0.0 * busy
     for streams in streams_of(dims, attrs):
         each, heard = ceil_div(words / streams, np.maximum(1, fed // streams)), dims["b"] * image / streams
@@ -82,8 +111,8 @@ def unfolded_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, 
         # Until the queues of its row are full, an inlet sends every cycle and receives nothing.
         link = np.maximum(wafer.wavelet_cycles * heard + QUEUED_WORDS, wafer.wavelet_cycles * leaving)
         inlet = np.maximum(heard / 2 + pixels * each, link)
-        work, dealt = (busy + extra) / dims["b"], dims["out_h"] * dims["out_w"] * each
-        windows = windows_in(dims, attrs, streams)
+        work, dealt = (busy + extra) / dims["b"], own * each
+        windows = windows_in(dims, attrs, streams, abreast)
         inlet = np.maximum(inlet, dims["b"] * waiting_cycles(work, dealt, windows, fed, wafer))
         is_possible = (fed >= streams) & has_room(windows, wafer) & (streams >= stated.least_bundles)
         inlet = np.where(is_possible, inlet, np.inf)

@@ -22,6 +22,7 @@ from wse_sim.compiler.plan import Stage
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.families.attention.attributes import AttentionAttributes
+from wse_sim.kernels.families.conv2d.cost import abreast_of
 from wse_sim.whole.regions.attention import Attention
 from wse_sim.whole.regions.attention_bands import BandedAttention
 from wse_sim.whole.regions.contract import POINTWISE, Inlet, Kinds, Ports, RegionKind
@@ -47,30 +48,31 @@ KINDS: Kinds[RegionKind] = Kinds(
 """Kinds of regions by kernel family: the families that the whole-fabric simulation supports."""
 
 
-OTHERS: dict[type[RegionKind], type[Flowing]] = {
-    Dense: Flowing,
-    Convolution: FlowingConvolution,
-}
-"""The other program of a kind; the one with the fewest issue and wait cycles is used."""
-
-
 def region_of(graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> RegionKind:
-    """Return the region of a stage, in the program variant with the fewest cycles."""
+    """Return the region of a stage, in the program variant with the fewest issue and wait cycles."""
     if Depthwise.is_for(kernel):
         return Depthwise(graph, kernel, stage, wafer)
     if kernel.family == "attention" and AttentionAttributes.of(kernel.attrs).bands > 1:
         return BandedAttention(graph, kernel, stage, wafer)
-    found = KINDS[kernel.family](graph, kernel, stage, wafer)
-    if not isinstance(found, Dense):
-        return found
-    other = OTHERS[type(found)](graph, kernel, stage, wafer)
+    kind = KINDS[kernel.family]
+    ways: list[Dense]
+    if issubclass(kind, Convolution):
+        ways = [
+            one(graph, kernel, stage, wafer, count)
+            for count in abreast_of(kernel.dims, kernel.attrs)
+            for one in (FlowingConvolution, kind)
+        ]
+    elif issubclass(kind, Dense):
+        ways = [one(graph, kernel, stage, wafer) for one in (Flowing, kind)]
+    else:
+        return kind(graph, kernel, stage, wafer)
 
     def cycles(region: Dense) -> tuple[float, float]:
         issued = region.issued_cycles() + region.held_up_cycles()
         linked = region.linked_cycles() if isinstance(region, Convolution) else 0.0
         return max(issued, region.handed_cycles(), linked), issued
 
-    return min(other, found, key=cycles) if other.is_possible else found
+    return min((way for way in ways if not isinstance(way, Flowing) or way.is_possible), key=cycles)
 
 
 __all__ = ["KINDS", "Inlet", "Ports", "RegionKind", "region_of"]

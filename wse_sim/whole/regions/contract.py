@@ -244,7 +244,7 @@ class RegionKind(PlacedKernel):
             (self.graph.tensors[name].shape, is_image(self.graph, name), names.index(name)) for name in names
         )
         sizes = self.region.rows, self.region.cols, self.region.compute_cores, self.region.col > 0
-        return type(self), kernel.signature, kernel.access, shapes, sizes
+        return type(self), kernel.signature, kernel.access, shapes, sizes, self.tokens
 
     @abstractmethod
     def build(self, b: Builder, ports: Ports, samples: int) -> None:

@@ -6,17 +6,19 @@ pixels of the result. A sample is one row of words, pixel by pixel, channels in 
     inlet of every row   stores two images; sends its part of r runs of s C elements for every pixel of the result  >
                          rows and columns of products and the last row as in a dense layer of T tokens
 
-An image arrives at all inlets as one stream, or in G parallel bundles of C / G channels, one per row. Runs
-are padded to whole words by an element of a neighbouring pixel, which is multiplied by zero weights; so K = G
-r even(s C / G) inputs. Padding zeros are sent by separate instructions
-(:mod:`wse_sim.whole.regions.windows`).
+An image arrives at all inlets as one stream, or in G parallel bundles of C / G channels, one per row; so K = r s C inputs.
+Padding zeros are sent by separate instructions (:mod:`wse_sim.whole.regions.windows`).
+
+A region may compute p neighbouring pixels of a line at a time, as one pixel of p N filters, which have zeros for taps of each
+other: K = r (s + (p - 1) z) C inputs, T = H' W' / p. Every bundle of the result has its channels of the first pixel, then of the
+next one, so words leave in the same order. The host may send f pixels of a line as one of f C channels, to fill words; windows then
+begin where f pixels do, with zeros for those before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from math import ceil, inf
+from math import inf
 
 import numpy as np
 
@@ -27,9 +29,10 @@ from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.line_ring import LineRing, has_room, held_in
 from wse_sim.kernels.blocks.word_rows import QUEUED_WORDS
-from wse_sim.kernels.contract.equations import ceil_div
+from wse_sim.kernels.contract.equations import ceil_div, divisors
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
-from wse_sim.kernels.families.conv2d.cost import waiting_cycles
+from wse_sim.kernels.families.conv2d.cost import abreast_of, waiting_cycles, windows_in
+from wse_sim.whole.frozen_layers import frozen_layers
 from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, Ports, refused
 from wse_sim.whole.regions.dense import Dense
 from wse_sim.whole.regions.dense_streaming import Flowing
@@ -51,9 +54,12 @@ class Convolution(Dense):
     title = "convolutions"
     relays = False
 
-    def __init__(self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> None:
+    def __init__(
+        self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer, abreast: int = 0
+    ) -> None:
+        self.abreast = abreast or abreast_of(kernel.dims, kernel.attrs)[0]
         super().__init__(graph, kernel, stage, wafer)
-        self.tokens = self._dim("out_h") * self._dim("out_w")
+        self.tokens = self._dim("out_h") * self._dim("out_w") // self.abreast
 
     @classmethod
     def tokens_of(cls, graph: KernelGraph, kernel: Kernel) -> int:
@@ -83,6 +89,13 @@ class Convolution(Dense):
                 "has different strides or padding along lines and along columns",
                 "use the same stride and padding in both directions",
             )
+        trains = graph.training and kernel.name not in frozen_layers(graph)
+        if not trains and graph.tensors[kernel.inputs[0]].shape[1] % PAIR:
+            raise refused(
+                kernel,
+                f"reads an image of {int(kernel.dims['c'])} channels, but each word contains {PAIR}",
+                "give it the image that the host sends, or use an even number of channels",
+            )
         if int(kernel.dims["k"]) % PAIR:
             raise refused(
                 kernel,
@@ -97,8 +110,8 @@ class Convolution(Dense):
 
     @property
     def features(self) -> int:
-        """Number of filters, N."""
-        return self._dim("k")
+        """Number of filters of the pixels that are computed at a time, p N."""
+        return self._dim("k") * self.abreast
 
     def _dim(self, name: str) -> int:
         return int(self.kernel.dims[name])
@@ -106,8 +119,7 @@ class Convolution(Dense):
     @property
     def windows(self) -> Windows:
         """The windows over the channels of one bundle."""
-        found = Windows.of(self.kernel)
-        return replace(found, channels=found.channels // self.streams).aligned()
+        return windows_in(self.kernel.dims, self.kernel.attrs, self.streams, self.abreast)
 
     @property
     def ring(self) -> LineRing | None:
@@ -161,8 +173,7 @@ class Convolution(Dense):
     def _of_images(self, b: Builder, cells: Place) -> Dealing:
         """Return what writes an inlet that stores two images."""
         size = self.windows.size
-        # The word that pads the last run is stored after the image.
-        images = [b.buffer(f"{self.name}.image{turn}", size + 1, "fp16", cells) for turn in (0, 1)]
+        images = [b.buffer(f"{self.name}.image{turn}", size, "fp16", cells) for turn in (0, 1)]
         unfolding = Unfolding(b, self.name, cells, self.windows)
 
         def write(inlet: CoreClass, colors: tuple[int, int], ends: tuple[int, int], samples: int) -> None:
@@ -181,7 +192,7 @@ class Convolution(Dense):
         windows, ring = self.windows, self.ring
         assert ring is not None  # the caller has asked
         size, last = windows.columns.size * windows.channels, len(ring.steps) - 1
-        held = b.buffer(f"{self.name}.lines", ring.slots * size + 1, "fp16", cells)
+        held = b.buffer(f"{self.name}.lines", ring.slots * size, "fp16", cells)
         unfolding = Unfolding(b, self.name, cells, windows, ring.slot)
 
         def write(inlet: CoreClass, colors: tuple[int, int], ends: tuple[int, int], samples: int) -> None:
@@ -227,17 +238,11 @@ class Convolution(Dense):
         """Return the cycles per sample; inlets receive an image at two words per cycle and send a row's part of it, and links
         bring and take a word per `wavelet_cycles`. While an inlet fills the queues of its row with the first words of a
         sample, it receives none. Rows wait for images that inlets have no room for (:func:`waiting_cycles`).
-
-        With an odd number of channels inlets also move runs that cross a border.
         """
         windows = self.windows
-        odd = (
-            windows.channels % PAIR * (not windows.before) * len(windows.columns.over) * windows.lines.results
-        )
-        moved = odd * (ceil(self.wafer.vector_start_loaded_cycles) + 1)
         heard, each = windows.size / PAIR, self.features // PAIR
         dealt = self.tokens * max(self.words)
-        inlet = heard / 2 + dealt + moved
+        inlet = heard / 2 + dealt
         given = self.tokens * ceil_div(each, self.bundles.get(self.kernel.outputs[0], 1))
         link = self.wafer.wavelet_cycles
         issued = self.issued_cycles()
@@ -257,36 +262,48 @@ class Convolution(Dense):
             self.bundles = chosen
 
     def splits(self, tensor: str) -> Sequence[int]:
-        """Return the numbers of bundles: one of an image, if an inlet can store two of them."""
-        if tensor != self.kernel.inputs[0]:
-            return super().splits(tensor)
+        """Return the numbers of bundles: one of an image, if an inlet can store two of them; of a result those with equally many
+        channels in each."""
+        if tensor == self.kernel.outputs[0]:
+            return divisors(self._dim("k") // PAIR, super().splits(tensor)[-1])
         return self._with_room((1,))
 
     def _with_room(self, counts: Iterable[int]) -> tuple[int, ...]:
         """Return those numbers of bundles of an image for which an inlet can store two of its bundle, or the lines under a
         window."""
-        whole = Windows.of(self.kernel)
-        parts = {n: replace(whole, channels=whole.channels // n) for n in counts}
-        return tuple(n for n, part in parts.items() if has_room(part, self.wafer))
+        dims, attrs = self.kernel.dims, self.kernel.attrs
+        return tuple(n for n in counts if has_room(windows_in(dims, attrs, n, self.abreast), self.wafer))
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
         """Return filters and bias with a batch norm folded into them."""
-        return super().values(folded(self.kernel, weights))
+        found = folded(self.kernel, weights)
+        if "bias" in self.items:
+            name = self.kernel.parameters[1]
+            found = {**found, name: self._in_stream_order(np.stack(self.abreast * [found[name]]))}
+        return super().values(found)
 
     def _weight(self, weights: Mapping[str, Floats]) -> Floats:
-        """Return filters (N, C, r, s) as (N, K): bundles of channels, in each of them padded runs of taps and
-        channels.
+        """Return filters (N, C, r, s) as (p N, K): bundles of channels, in each of them runs of taps and channels.
 
         A filter of a group has zeros for the channels of other groups.
         """
-        groups = Conv2dAttributes.of(self.kernel.attrs).groups
-        filters = among_all(weights[self.kernel.parameters[0]], groups).transpose(0, 2, 3, 1)
-        windows = self.windows
-        wide = np.zeros((self.features, self.streams, self._dim("r"), windows.run), np.float32)
-        for bundle, channels in enumerate(np.split(filters, self.streams, axis=-1)):
-            runs = channels.reshape(self.features, self._dim("r"), -1)
-            wide[:, bundle, :, windows.before : windows.before + runs.shape[2]] = runs
-        return wide.reshape(self.features, -1)
+        attrs, own = Conv2dAttributes.of(self.kernel.attrs), Windows.of(self.kernel)
+        filters = among_all(weights[self.kernel.parameters[0]], attrs.groups).transpose(0, 2, 3, 1)
+        taps, channels, together = self.windows.columns.taps, own.channels * attrs.together, attrs.together
+        wide = np.zeros((self.abreast, *filters.shape[:2], taps * together, own.channels), np.float32)
+        for number, first in enumerate(range(0, self.abreast * own.columns.stride, own.columns.stride)):
+            place = own.lead(together) + first
+            wide[number, :, :, place : place + own.columns.taps] = filters
+        runs = wide.reshape(*wide.shape[:3], taps, channels)
+        runs = np.pad(runs, [(0, 0)] * 4 + [(0, channels % PAIR)])
+        parts = np.stack(np.split(runs, self.streams, axis=-1), axis=2)
+        return self._in_stream_order(parts.reshape(*wide.shape[:2], -1))
+
+    def _in_stream_order(self, each: Floats) -> Floats:
+        """Return values (p, N, ...) of the filters of every pixel as (p N, ...): bundle by bundle, pixels in order."""
+        bundles, (_, filters, *rest) = self.bundles.get(self.kernel.outputs[0], 1), each.shape
+        parts = each.reshape(self.abreast, bundles, filters // bundles, *rest)
+        return parts.swapaxes(0, 1).reshape(-1, *rest)
 
 
 def _receive(inlet: CoreClass, color: int, target: Operand) -> None:
@@ -338,6 +355,5 @@ class FlowingConvolution(Flowing, Convolution):
         an inlet can store two images."""
         if tensor != self.kernel.inputs[0]:
             return super().splits(tensor)
-        channels = self._dim("c")
-        even = (n for n in range(2, min(channels // PAIR, self.fed) + 1) if channels % (PAIR * n) == 0)
-        return self._with_room((1, *even))
+        channels = windows_in(self.kernel.dims, self.kernel.attrs).channels
+        return self._with_room(divisors(channels // PAIR, self.fed))

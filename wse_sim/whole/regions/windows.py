@@ -6,7 +6,7 @@ window reads r *runs* of s C elements, each padded to whole words.
 
 Padding zeros are not stored in the image. Windows that cross the border have separate instructions: a run
 outside the image is sent from a buffer of zeros; of a run that is partly outside, the inner part is sent
-between zeros. With an odd C a word may contain a zero and an element, so the inner part is first moved
+between zeros. With an odd C, in training, a word may contain a zero and an element, so the inner part is first moved
 between stored zeros.
 """
 
@@ -101,14 +101,14 @@ class Unfolding:
         line, column = lines.first(at.line) + tap, columns.first(at.column)
         first, end = inside, inside + count
         if not columns.holds(at.column):
-            first = max(first, windows.before - column * c)
-            end = min(end, windows.before + min(columns.size - column, columns.taps) * c)
+            first = max(first, -column * c)
+            end = min(end, min(columns.size - column, columns.taps) * c)
         if not 0 <= line < lines.size or first >= end:
             core.mov(fabric_out(color), self.zeros.dsd(0, count), dtype="fp16", start="none")
             return
         met = at.part(
             image,
-            windows.at(self.slot(line), column) + first - windows.before,
+            windows.at(self.slot(line), column) + first,
             end - first,
             (lines.stride * columns.size * c, columns.stride * c),
         )
