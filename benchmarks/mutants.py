@@ -58,7 +58,7 @@ TESTS = {  # folders of tests that could see a change in a room, the likely ones
     "compiler": ("numbers", "compiler", "placement", "modes"),
     "modes": ("numbers", "modes", "engine"),
     "engine": ("numbers", "engine", "uncertainty", "validation"),
-    "fabric": ("fabric", "numbers", "csl"),
+    "fabric": ("fabric", "csl", "numbers"),
     "whole": ("whole", "numbers"),
     "csl": ("csl",),
     "cstorch": ("cstorch",),
@@ -206,26 +206,36 @@ def near(tree: Path, mutant: Mutant) -> tuple[list[str], list[str]]:
     )
     parent, _, name = module.rpartition(".")
     named = re.compile(rf"{re.escape(module)}\b|{re.escape(parent)} import [^()]*\b{name}\b")
-    folders = tuple(f"tests/{folder}/" for folder in TESTS[mutant.room])
+    folders = [f"tests/{folder}/" for folder in TESTS[mutant.room]]
     everywhere = sorted(str(path.relative_to(tree)) for path in (tree / "tests").rglob("test_*.py"))
-    files = [file for file in everywhere if file.startswith(folders)]
+    files = [file for folder in folders for file in everywhere if file.startswith(folder)]
     naming = [file for file in everywhere if named.search((tree / file).read_text())]
     first = [file for file in files if file in naming]
+    record = reached.read(REACH)
     known = {
         unit: found
-        for unit, found in reached.read(REACH).items()
+        for unit, found in record.items()
         if unit.partition("::")[0] in files and found.stamp == reached.stamp(unit, tree)
     }
     function = function_at((tree / mutant.file).read_text(), mutant.line)
     calls = re.compile(re.escape(f"{mutant.file}:{function}") + ("$" if function else ""))
     callers = [unit for unit, found in known.items() if any(map(calls.match, found.functions))]
-    if not callers and not function:  # all of it is jitted, or are constants
-        callers = list(known)
     callers.sort(key=lambda unit: known[unit].seconds)
     seen = {unit.partition("::")[0] for unit in known}
+    if not callers and not function:  # all of it is jitted, or are constants
+        seen.clear()
+    unseen = [file for file in files if file not in seen and file not in first]
+    unseen.sort(key=lambda file: -len(_words(file) & _words(mutant.file)))  # those of a like name
+    # Where others of their folder are recorded, they are new, or edited: perhaps for this very change.
+    recorded = {str(Path(unit.partition("::")[0]).parent) for unit in record}
+    fresh = [file for file in unseen if str(Path(file).parent) in recorded and seen]
     others = [unit for unit in callers if unit.partition("::")[0] not in first]
-    others += [file for file in files if file not in seen and file not in first]
+    others = [*fresh, *others, *(file for file in unseen if file not in fresh)]
     return first, others + [file for file in naming if file not in files]
+
+
+def _words(path: str) -> set[str]:
+    return set(re.findall("[a-z]+", path.partition("/")[2])) - {"py", "test"}
 
 
 def tried(mutant: Mutant, skip: str, slow: bool) -> Mutant:

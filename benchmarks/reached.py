@@ -130,7 +130,9 @@ class Ordered:
         """Move the limit of the CPU time of the process ahead."""
         if limit := os.environ.get(LIMIT):
             _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-            resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + int(limit), hard))
+            ahead = int(time.process_time()) + int(limit)
+            own = ahead if hard == resource.RLIM_INFINITY else min(ahead, hard)
+            resource.setrlimit(resource.RLIMIT_CPU, (own, hard))
 
 
 def pytest_configure(config: pytest.Config) -> None:
