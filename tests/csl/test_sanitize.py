@@ -67,6 +67,27 @@ def test_a_right_program_has_no_finding_and_the_same_cycles_and_memory(tmp_path:
         plain.findings()
 
 
+@pytest.mark.parametrize("sanitize", [False, True])
+def test_boxes_of_three_dimensions_are_watched_without_a_trace(tmp_path: Path, sanitize: bool) -> None:
+    """Words 6 i + 3 j + k of one array, i, j, k below 2, are those of another plus one: a watched walk leaves all counters as
+    they were.
+    """
+    text = """
+      var a: [12]u16; var b = @zeros([12]u16);
+      const all = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{12} -> a[i] });
+      const from = @get_dsd(mem4d_dsd, .{ .tensor_access = |i, j, k|{2, 2, 2} -> a[6 * i + 3 * j + k] });
+      const into = @get_dsd(mem4d_dsd, .{ .tensor_access = |i, j, k|{2, 2, 2} -> b[6 * i + 3 * j + k] });
+      fn box() void { @mov16(all, 6); @add16(into, from, 1); }
+      comptime { @export_symbol(box); @export_symbol(b); }
+    """
+    session = Session(compile_text(tmp_path, text).image, load_wafer("wse2"), sanitize=sanitize)
+    session.launch(0, 0, 1, 1, "box", arm=False)
+    assert session.advance().reason == "idle"
+    place = {s.name: s for s in session.image.classes[0].symbols}["b"]
+    assert session.peek(0, 0, place.address, 12).tolist() == [7, 7, 0, 7, 7, 0, 7, 7, 0, 7, 7, 0]
+    assert not sanitize or session.findings(at_end=True) == []
+
+
 def test_what_the_host_writes_is_written(tmp_path: Path) -> None:
     session = Session(compile_text(tmp_path, ONE).image, load_wafer("wse2"), sanitize=True)
     place = {s.name: s for s in session.image.classes[0].symbols}["a"]

@@ -277,6 +277,37 @@ def test_jitter_of_workers_repeats_with_its_seed() -> None:
     assert one.step_s != other.step_s
 
 
+def test_jitter_of_workers_leaves_their_mean() -> None:
+    """A worker takes 10 cycles a sample, times a number that is uniform in 0.5 to 1.5: 10 n cycles for n samples.
+
+    The deviation of one is 10 x 0.5 / sqrt(3); four of the sum, for 1,000 samples, are 3.7 % of the time.
+    """
+    plan = chain([(1, 2)], batch=1000, cluster=free_cluster(worker_samples_per_s=0.1))
+    assert simulate(plan, jitter=0.5, seed=1, trace=False).step_s == pytest.approx(
+        10_000, abs=4 * 10 * 0.5 * (1000 / 3) ** 0.5
+    )
+
+
+def test_a_slow_input_is_prepared_or_sent_and_the_slower_of_both_counts() -> None:
+    """A worker takes 1 / 0.2 = 5 cycles for the sample or 4 bytes / 0.5 = 8 cycles for its bytes."""
+    for samples_per_s, bytes_per_s, cycles in ((0.2, 0.5, 8.0), (0.1, 0.5, 10.0)):
+        cluster = free_cluster(worker_samples_per_s=samples_per_s, worker_bytes_per_s=bytes_per_s)
+        result = simulate(chain([(1, 2)], batch=50, cluster=cluster))
+        assert result.samples_per_s == pytest.approx(1 / cycles, rel=0.02)
+
+
+@pytest.mark.parametrize(("read", "write", "cycles"), [(4.0, 8.0, 3 * 6 / 4), (16.0, 2.0, 3 * 4 / 2)])
+def test_reads_and_writes_of_sram_bound_a_region(read: float, write: float, cycles: float) -> None:
+    """60 operations on 10 cores are 3 multiply-accumulates, each of which reads a 16-bit weight and an fp32 sum and writes
+    the sum: 6 bytes and 4.  Operations take 3 cycles; an input of a sample in 10 cycles makes the run longer.
+    """
+    wafer = unit_wafer(sram_read_bytes_per_cycle=read, sram_write_bytes_per_cycle=write)
+    slow = free_cluster(worker_samples_per_s=0.1)
+    result = simulate(chain([(1, 2)], batch=8, wafer=wafer, cluster=slow))
+    assert use_of(result, "s0").bound == "sram"
+    assert use_of(result, "s0").bound_fraction == pytest.approx(8 * cycles / result.step_s)
+
+
 def test_twice_the_link_width_helps_a_link_bound_run() -> None:
     """A link that carries 40 bytes a sample at 4 bytes a cycle allows a sample in 10 cycles."""
     loads = np.zeros((ROWS, COLS, 4), np.float32)

@@ -88,3 +88,25 @@ def test_a_region_that_still_fills_its_stream_has_no_pattern() -> None:
     """Samples leave evenly, but start earlier and earlier in the first region: what waits there still grows."""
     leaves, starts = repeated([10.0], 60), repeated([9.0], 60)
     assert find_pattern(leaves, lambda: [starts, leaves], depth=3) == 0
+
+
+@pytest.mark.parametrize("gaps", [[10.0], [20.0, 10.0], [30.0, 10.0, 20.0, 10.0, 10.0]])
+def test_a_pattern_gives_the_mean_of_its_gaps(gaps: list[float]) -> None:
+    """A sample adds the mean gap, and a region that works in a quarter of the time a quarter of that."""
+    times, watch = repeated(gaps, 60), SteadyWatch(SLOWEST, CYCLES)
+    looks = (
+        Look(
+            k + 1,
+            now,
+            3,
+            lambda k=k: times[: k + 1],
+            lambda: [times],
+            lambda now=now: np.full((2, 4), now / 4),
+        )
+        for k, now in enumerate(times)
+    )
+    found = next(filter(None, map(watch.look, looks)))
+    assert found.is_exact
+    assert found.cycle == len(gaps)
+    assert found.period == pytest.approx(np.mean(gaps))
+    assert found.rates == pytest.approx(np.full((2, 4), np.mean(gaps) / 4))

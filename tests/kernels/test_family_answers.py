@@ -155,6 +155,16 @@ def test_what_is_fused_to_a_product_is_priced(name: str, dims: dict[str, int], m
         assert small.program({"elements": 16}, probe.tiling, wafer, attrs=probe.attrs).program.buffers
 
 
+@pytest.mark.parametrize(("states", "steps"), [(8, 6), (300, 4), (512, 2), (1300, 2)])
+def test_a_probe_of_a_scan_has_as_many_steps_as_a_core_has_room_for(states: int, steps: int) -> None:
+    """Six, or fewer if the longer run, of twice as many steps, has over 24,000 bytes: five operands of two bytes a state and
+    step, 24,000 / 20 / states.  At most 512 states run.
+    """
+    dims, how = {"batch": 1, "steps": 64, "width": states}, {"dtype": "fp16", "attrs": {"kind": "selective"}}
+    (probe,) = family("scan").probes(dims, Tiling(1, 1, "streamed"), load_wafer("wse2"), **how)
+    assert (probe.start, probe.dims["width"], probe.tile) == (steps, min(states, 512), f"{states} states")
+
+
 def test_attributes_are_declared_once() -> None:
     """Type, range and default are in one class: the check, the values and the command line use it."""
     declared = family("gemm").parameters()["density"]

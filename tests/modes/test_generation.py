@@ -84,6 +84,12 @@ def test_the_simulated_round_is_the_closed_form(batch, systems):
     )
 
 
+def test_the_host_exchanges_numbers_of_tokens():
+    """A token is a number of 32 bits; the rate of the line is that of tokens."""
+    answer = run(grid=360, context=1024)
+    assert answer.transmission_samples_per_s == load_wafer("wse2").io_bytes_per_s / 4
+
+
 @pytest.mark.slow
 def test_generation_has_a_map_a_timeline_and_areas_like_the_other_modes(tmp_path):
     answer = run(grid=360, context=1024, batch=4)

@@ -61,10 +61,20 @@ def test_a_cut_between_blocks_carries_the_hidden_state_and_its_gradient(two):
     assert line.cycles_per_sample == pytest.approx(2 * HIDDEN_BYTES / SMALL.io_bytes_per_s * SMALL.clock_hz)
 
 
+def test_a_cut_is_as_long_as_the_routes_to_both_edges(two):
+    """Hops are the distances between the corners of the routes: to the edge of one wafer, and from an edge of the next."""
+    ((crossing,),) = (cut.crossings for cut in two.cuts)
+    ends = ((crossing.producer, "host"), ("host", *crossing.consumers))
+    for part, end, hops in zip(two.parts, ends, crossing.hops, strict=True):
+        (way,) = (stream for stream in part.host_streams if (stream.producer, stream.consumer) == end)
+        assert 0 in (way.route[0][1], way.route[-1][1])
+        assert hops == sum(abs(a - c) + abs(b - d) for (a, b), (c, d) in itertools.pairwise(way.route)) > 0
+
+
 def test_samples_in_flight_reach_to_the_end_of_the_chain(two):
     """6 barriers and a little to the end of the model, 3 and a little to that of the wafer: ceil(2 d) + 2 = 15 and 9."""
     assert len({stage.name.split(".")[1] for stage in two.parts[0].stages if "." in stage.name}) == 3
-    assert two.parts[0].stages[0].in_flight >= 15
+    assert two.parts[0].stages[0].in_flight == 15
     alone = Sizer(two.parts[0].graph, SMALL, Prices(SMALL, {"training": True}))
     assert alone.in_flight["embed"] == 9
 

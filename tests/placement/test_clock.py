@@ -73,6 +73,15 @@ def test_a_cut_annealing_still_cools_down():
     assert free.work >= 10**5
 
 
+def test_a_move_of_a_lone_block_costs_two_units_of_work():
+    """It has no wire, and its tree is one node: nothing is added to the two units of every move."""
+    problem = residual_problem(1)
+    annealer = Annealer(problem, build_curves(problem, np.array([1.5 * area_bound(problem)])))
+    (seed, *_) = Peeler(annealer, np.array([0])).seeds(0, keep=1, room=(150, 120))
+    result = annealer.run(seed.tree, 0, seed=1, work=10**4, temperatures=(1.0, 0.1), lambdas=(1.0, 1.0))
+    assert (result.work, result.moves) == (10**4, 10**4 // 2)
+
+
 def test_no_program_starts_after_the_deadline():
     """Compaction after its deadline leaves the rectangles unchanged."""
     problem = residual_problem(4)

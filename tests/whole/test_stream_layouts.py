@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
 from tests.whole.test_dense_chain import plan_of
 from wse_sim import api
+from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole import compare_with_engine, inputs_over_rows
+from wse_sim.whole import network as networks
 from wse_sim.whole.network import network_program
 from wse_sim.whole.paths import Cell, Grid
-from wse_sim.whole.trees import found_way
+from wse_sim.whole.trees import Tree, found_way
 
 
 @pytest.mark.parametrize(("rows", "words", "is_straight"), [(3, 10, True), (3, 11, False), (1, 11, True)])
@@ -28,6 +32,22 @@ def test_a_way_goes_around_a_link_that_cannot_carry_its_words_as_well(
     assert way is not None
     assert (way.parents.get(taken[1]) == taken[0]) == is_straight
     assert grid.words[taken] == 40 + words * is_straight
+
+
+def test_a_link_carries_a_word_in_each_cycle_of_the_slowest_region(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other regions are faster, but no sample comes sooner: the pace of the plan is the limit of links."""
+    limits, laid = [], networks.trees_of
+
+    def trees_of(plan: PipelinedPlan, grid: Grid, *others: Any) -> tuple[Tree, ...]:
+        limits.append(grid.limit)
+        return laid(plan, grid, *others)
+
+    monkeypatch.setattr(networks, "trees_of", trees_of)
+    plan = plan_of(inputs_over_rows(api.lower(normed(), (torch.zeros(1, 16, 64),))), 48)
+    network_program(plan, 1)
+    slowest = max(stage.forward_cycles for stage in plan.stages)
+    assert limits == [slowest / plan.wafer.wavelet_cycles]
+    assert min(stage.forward_cycles for stage in plan.stages) < slowest
 
 
 @pytest.mark.slow

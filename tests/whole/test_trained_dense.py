@@ -130,7 +130,7 @@ CASES = {
 }
 
 
-@pytest.mark.thinned(1)
+@pytest.mark.thinned(2)  # without a slow function and with one: products of two classes
 @pytest.mark.parametrize("name", CASES)
 def test_values_are_those_of_autograd_and_cycles_those_of_the_program(name: str) -> None:
     """Outputs, gradients of inputs, residual, weight and bias, and the update, of a batch and of one twice as long.

@@ -149,7 +149,7 @@ class _Region:
             last = last + pixels / group * (start + np.ceil(group * v / wafer.max_fp16_per_cycle))
         inlet = self.image_words + pixels * m
         link = wafer.wavelet_cycles * np.maximum(self.image_words, self.result_words)
-        return np.maximum(row, last) * 1.0, np.maximum(inlet, link) * 1.0
+        return np.maximum(row, last), np.maximum(inlet, link)
 
     def _group(self) -> Size:
         """Pixels of a group, p: the smallest divisor of the pixels that gives at least GROUP outputs, or all
@@ -186,4 +186,4 @@ class _Region:
                 pixels * (v / PAIR + k * ceil_div(v, w)), pixels * (v * ceil_div(k, w) + k)
             )
             link = np.maximum(link, wafer.wavelet_cycles * self.image_words)
-        return np.maximum(row, last) * 1.0, np.maximum(inlet, link) * 1.0
+        return np.maximum(row, last), np.maximum(inlet, link)

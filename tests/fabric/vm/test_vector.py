@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,8 +12,10 @@ from hypothesis import strategies as st
 from tests.fabric.vm.assembler import Assembly, line
 from tests.generated import examples
 from wse_sim.fabric.vm import opcodes as O
+from wse_sim.fabric.vm import state as S
 from wse_sim.fabric.vm.image import dsd
 from wse_sim.fabric.vm.opcodes import Form
+from wse_sim.fabric.vm.vector import room
 
 LENGTH = 6
 f32, f16, u16, i16, u32 = np.float32, np.float16, np.uint16, np.int16, np.uint32
@@ -212,3 +216,19 @@ def test_memory_operations_cost_start_and_rate():
         s.advance()
         spans.append(int(s.peek(0, 0, 16, 1)[0]))
     assert spans == [512 + 6, 2 * 512 + 6]
+
+
+@pytest.mark.parametrize(
+    ("simd", "free", "words"), [(2, 2, 2), (2, 1, 0), (2, 0, 0), (3, 3, 2), (3, 2, 2), (3, 1, 1), (3, 0, 0)]
+)
+def test_two_words_a_cycle_need_room(simd: int, free: int, words: int) -> None:
+    """The mode simd_64 (2) waits for room for both; simd_32_or_64 (3) puts one word where there is room for one alone."""
+    thread, depth = np.zeros(S.THREAD_FIELDS, np.int32), 6
+    thread[S.OPERAND0 + S.P_FORM] = S.OUTPUT
+    machine = SimpleNamespace(
+        out_depth=np.array([depth]),
+        oq_count=np.array([[depth - free]]),
+        core=np.zeros((1, S.CORE_FIELDS), np.int64),
+    )
+    state, found, _ = getattr(room, "py_func", room)(0, 1, np.int64(2), simd, False, thread, machine)
+    assert (found if state == S.BUSY else 0) == words
