@@ -136,7 +136,8 @@ def xp16(x):
 @helper_kernel
 def scaled(x, n):
     """x * 2**n."""
-    return np.float32(math.ldexp(np.float64(x), min(max(n, -2000), 2000)))
+    # Beyond 2**880 every f32 is infinite or 0, and an f64 does not overflow, which Python raises as an error.
+    return np.float32(math.ldexp(np.float64(x), int(min(max(n, -880), 880))))
 
 
 @helper_kernel
