@@ -31,6 +31,7 @@ def test_private_names_are_used_in_the_files_of_a_capture_only() -> None:
         "branch_folding.py",
         "known_values.py",
         "torch_flops.py",
+        "unread.py",
         "forward_gradients.py",
         "decompositions.py",
         "calls.py",

@@ -52,6 +52,7 @@ from wse_sim.frontend.scalar_indices import scalars_stay
 from wse_sim.frontend.source_lines import helpers_recorded
 from wse_sim.frontend.substitutes import modules_go_on, products_seen
 from wse_sim.frontend.trace import Trace
+from wse_sim.frontend.unread import may_be_unread
 from wse_sim.frontend.watch import (
     Caches,
     as_it_was,
@@ -426,7 +427,8 @@ def trace_exported(
         If the program has symbolic shapes, data-dependent operators or an operator that changes its input.
     """
     _check_program(program)
-    program = without_regions(program)
+    program = given = without_regions(program)
+    is_unread = may_be_unread(program)
     if not _is_functional(program):
         try:
             with warnings.catch_warnings():
@@ -438,7 +440,9 @@ def trace_exported(
         program = copied(program, layers)
     program = decomposed(program, lambda target: operator_of(target)[0])
     trace = ProgramReader(program, dict(ties or {}) | _ties_of(program), name).trace()
-    trace.counts = (lambda trains: torch_flops.counted_program(program, trains),)
+    # The decomposition leaves out what nothing reads; gradients need it, because writes in place have none.
+    trace.counts = (lambda trains: torch_flops.counted_program(given if trains is None else program, trains),)
+    trace.may_be_unread = is_unread
     return trace
 
 
