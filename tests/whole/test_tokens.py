@@ -24,7 +24,7 @@ from wse_sim.whole import (
     run_whole,
     train_whole,
 )
-from wse_sim.whole.host_part import patches_of
+from wse_sim.whole.host_values import patches_of
 from wse_sim.whole.parallel_links import link_attributes
 from wse_sim.whole.regions.leading_rows import JoinedRows
 from wse_sim.whole.values import check_values

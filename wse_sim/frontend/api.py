@@ -436,6 +436,9 @@ def finish(
         with spent("FLOPs by torch"):
             kept = graph if options.recompute == "none" else add_training(forward)
             graph = _torch_part("torch_flops").compared(graph, kept, trace, options.train is not None)
+    else:
+        notes = _torch_part("torch_flops").unread_notes(trace)
+        graph = dataclasses.replace(graph, notes=(*graph.notes, *notes))
     lowered.graph = graph
     return graph, lowered
 

@@ -1,8 +1,8 @@
 """Converts a PyTorch module to a :class:`~wse_sim.frontend.trace.Trace`.
 
 Weights become fake tensors on the device "cpu" (if they were built on "meta"), ``torch.export`` captures the
-module without strict mode, and a decomposition with an empty table makes the program functional while linear
-layers, attention, norms and convolutions stay single operators.
+module without strict mode, and writes in place become operators with a new result, while linear layers, attention,
+norms and convolutions stay single operators.
 
 It is one file so that a change of torch's export affects one file.
 """
@@ -42,6 +42,7 @@ from wse_sim.frontend.faults import (
 )
 from wse_sim.frontend.forward_gradients import captured
 from wse_sim.frontend.function_definitions import defined
+from wse_sim.frontend.functional import made_functional
 from wse_sim.frontend.layer_copies import copied
 from wse_sim.frontend.obstacles import guesses, is_collecting, met
 from wse_sim.frontend.program_reader import ProgramReader, is_counter, kinds_of, operator_of, source_of
@@ -52,6 +53,7 @@ from wse_sim.frontend.scalar_indices import scalars_stay
 from wse_sim.frontend.source_lines import helpers_recorded
 from wse_sim.frontend.substitutes import modules_go_on, products_seen
 from wse_sim.frontend.trace import Trace
+from wse_sim.frontend.unread import may_be_unread
 from wse_sim.frontend.watch import (
     Caches,
     as_it_was,
@@ -426,21 +428,24 @@ def trace_exported(
         If the program has symbolic shapes, data-dependent operators or an operator that changes its input.
     """
     _check_program(program)
-    program = without_regions(program)
+    program = given = without_regions(program)
     known = dict(ties or {}) | _ties_of(program)
+    is_unread = may_be_unread(program)
     if not _is_functional(program):
         _set_apart(program)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FutureWarning)  # from torch's own calls
-                program = program.run_decompositions({})
+                program = made_functional(program)
         except (RuntimeError, AssertionError, ValueError, TypeError) as fault:
             raise ModelError(sentence_of(fault, name)) from fault
     if layers is not None:
         program = copied(program, layers)
     program = decomposed(program, lambda target: operator_of(target)[0])
     trace = ProgramReader(program, known, name).trace()
-    trace.counts = (lambda trains: torch_flops.counted_program(program, trains),)
+    # The decomposition leaves out what nothing reads; gradients need it, because writes in place have none.
+    trace.counts = (lambda trains: torch_flops.counted_program(given if trains is None else program, trains),)
+    trace.may_be_unread = is_unread
     return trace
 
 
@@ -526,7 +531,7 @@ def _unwanted(node: torch.fx.Node) -> tuple[str, str] | None:
 def _is_functional(program: torch.export.ExportedProgram) -> bool:
     """Return whether a program changes nothing in place except counters.
 
-    The decomposition, which takes as long as the capture, is then skipped.
+    Its nodes are then not copied.
     """
     kinds = kinds_of(program)
     return all(

@@ -143,7 +143,7 @@ def _merge_equal(trace: Trace) -> int:
         if first != node.name:
             merged[node.name] = first
     if merged:
-        trace.outputs = tuple(NodeRef(merged.get(ref.name, ref.name)) for ref in trace.outputs)
+        trace.rename_results(merged)
         trace.prune()
     return len(merged)
 

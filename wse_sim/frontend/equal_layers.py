@@ -43,6 +43,8 @@ _library.define("again(Tensor mark, Tensor[] given, int key) -> Tensor[]")
 BEGIN: Callable[..., Tensor] = torch.ops.wse_layers.begin.default
 END: Callable[..., list[Tensor]] = torch.ops.wse_layers.end.default
 AGAIN: Callable[..., list[Tensor]] = torch.ops.wse_layers.again.default
+for _mark in (END, AGAIN):  # torch removes no call whose results nothing reads: the layer may change buffers
+    torch.fx.node.has_side_effect(_mark)
 Made = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, torch.device]
 _keys = itertools.count()
 _results: dict[int, list[Made]] = {}

@@ -384,7 +384,7 @@ def _with_values(
 
 
 def _stored(x: Tensor) -> int:
-    """Return how many numbers hold the weights of a tensor: matrices in a stack (experts) are equal."""
+    """Return the number of weights in memory for a tensor. The matrices of a stack, such as experts, share those of one."""
     return x.numel() if x.dim() < 3 else x[0].numel()
 
 

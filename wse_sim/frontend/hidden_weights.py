@@ -19,6 +19,8 @@ from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 
 LEAST_HIDDEN = 4
 """Fewest equal layers for which weights are hidden; for fewer, a repeated capture would cost more than they do."""
+LEAST_SHARE = 0.5
+"""Least part of a module's weights that is hidden, for the same reason; less is not hidden at all."""
 
 
 class SeenError(Exception):
@@ -57,6 +59,9 @@ class Hidden:
                 self.equal[path] = equal
                 if not any(f"{path}.".startswith(f"{one}." if one else "") for one in shown):
                     self._hide(layer, path, paths[id(first)], times)
+        if len(self.weights) < LEAST_SHARE * len(named):
+            for kept in (self.weights, self.like, self.parts, self.layers):
+                kept.clear()
 
     def _hide(self, layer: nn.Module, path: str, first: str, times: Counter[int]) -> None:
         self.layers.add(id(layer))

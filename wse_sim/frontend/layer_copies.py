@@ -9,6 +9,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from torch.export.graph_signature import OutputKind, OutputSpec, TensorArgument
+
 from wse_sim.frontend.equal_layers import AGAIN, BEGIN, END, Layers
 from wse_sim.frontend.hidden_weights import returned
 
@@ -44,10 +46,13 @@ def copied(program: torch.export.ExportedProgram, layers: Layers) -> torch.expor
         if node.op == "placeholder" and (spec := inputs.get(node.name)) is not None and spec.target
     }
     mutated = {
-        spec.arg.name for spec in program.graph_signature.output_specs if spec.kind.name == "BUFFER_MUTATION"
+        spec.arg.name: str(spec.target)
+        for spec in program.graph_signature.output_specs
+        if spec.kind.name == "BUFFER_MUTATION"
     }
     ties = _names_of_tensors(layers.module)
     regions: dict[torch.fx.Node, _Region] = {}
+    stored: list[tuple[torch.fx.Node, str]] = []
     named: dict[str, torch.fx.Node] = {}  # new nodes of the program's results, by their old names
     for node in list(graph.nodes):
         if node.target is END:
@@ -56,7 +61,7 @@ def copied(program: torch.export.ExportedProgram, layers: Layers) -> torch.expor
             _take_results(node, region.made, named)
         elif node.target is AGAIN:
             mark, given, key = cast("tuple[Node, list[Node], int]", node.args)
-            made = regions[mark].copy(graph, node, given, layers.pairs[key], held)
+            made = regions[mark].copy(graph, node, given, layers.pairs[key], held, stored)
             _take_results(node, made, named)
     for node in reversed(list(graph.nodes)):
         if node.target is BEGIN:
@@ -65,6 +70,11 @@ def copied(program: torch.export.ExportedProgram, layers: Layers) -> torch.expor
     for place, spec in enumerate(results):
         if (node := named.get(getattr(spec.arg, "name", ""))) is not None:
             results[place] = dataclasses.replace(spec, arg=dataclasses.replace(spec.arg, name=node.name))
+    output = graph.output_node()
+    output.args = ((*(node for node, _ in stored), *cast("Sequence[Node]", output.args[0])),)
+    results[:0] = [
+        OutputSpec(OutputKind.BUFFER_MUTATION, TensorArgument(node.name), name) for node, name in stored
+    ]
     layers.forget()  # the program's code is not compiled anew: only its nodes are read
     return program
 
@@ -98,7 +108,7 @@ class _Region:
     """The operators between two marks."""
 
     def __init__(
-        self, end: torch.fx.Node, inputs: Mapping[str, InputSpec], mutated: set[str], ties: Names
+        self, end: torch.fx.Node, inputs: Mapping[str, InputSpec], mutated: Mapping[str, str], ties: Names
     ) -> None:
         self.begin, self.made = cast("tuple[Node, list[Node]]", end.args)
         self.inputs, self.mutated, self.ties = inputs, mutated, ties
@@ -118,8 +128,12 @@ class _Region:
         given: Sequence[torch.fx.Node],
         paths: tuple[str, str],
         held: Mapping[str, torch.fx.Node],
+        stored: list[tuple[torch.fx.Node, str]],
     ) -> list[torch.fx.Node]:
-        """Insert copies of the operators before the node `at` and return the results."""
+        """Insert copies of the operators before the node `at` and return the results.
+
+        `stored` receives the new values of buffers, with the names of the buffers.
+        """
         self.check()
         new: dict[torch.fx.Node, torch.fx.Node] = dict(zip(self.given, given, strict=True))
 
@@ -133,6 +147,8 @@ class _Region:
                 twin = graph.node_copy(node, place)
                 twin.meta = _moved(node.meta, self.begin.meta, at.meta)
                 new[node] = twin
+                if (name := self.mutated.get(node.name)) is not None:
+                    stored.append((twin, paths[1] + name.removeprefix(paths[0])))
         return [place(node) for node in self.made]
 
     def _own(

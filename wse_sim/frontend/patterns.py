@@ -416,9 +416,9 @@ class SpelledAttention:
 
 
 def _is_alone(trace: Trace, node: Node, reader: Node) -> bool:
-    """Return whether only `reader` reads a result, and the model does not return it."""
-    returned = any(trace.base(ref) is node for ref in trace.outputs)
-    return not returned and trace.readers(node.name) == [reader]
+    """Return whether only `reader` reads a result, and the model neither returns nor stores it."""
+    results = (*trace.outputs, *trace.updates)
+    return all(trace.base(ref) is not node for ref in results) and trace.readers(node.name) == [reader]
 
 
 def _heads(trace: Trace, q: Argument, scores: Node) -> int:

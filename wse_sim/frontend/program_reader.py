@@ -19,6 +19,7 @@ from wse_sim.frontend.known_values import placeholder, says_shape
 from wse_sim.frontend.regions import FROZEN
 from wse_sim.frontend.source_lines import user_line
 from wse_sim.frontend.trace import Argument, Node, NodeRef, Trace, distinct
+from wse_sim.frontend.unread import changes_statistics
 
 if TYPE_CHECKING:
     import numpy as np
@@ -110,10 +111,16 @@ class ProgramReader:
                 )
         self.names = {ref.name: fx for fx, ref in renamed.items()}
         trace = Trace(self.name, nodes, outputs, self._evaluate)
+        updates = [
+            ref for ref in renamed.values() if changes_statistics(nodes[ref.name].op, nodes[ref.name].args)
+        ]
         for spec in self.program.graph_signature.output_specs:
             if spec.kind.name == "PARAMETER_MUTATION" and spec.target and spec.arg.name in renamed:
                 trace.written[renamed[spec.arg.name].name] = self._weight_name(spec.target)
+            if spec.kind.name == "BUFFER_MUTATION" and spec.arg.name in renamed:
+                updates.append(renamed[spec.arg.name])
         trace.spread()
+        trace.updates = tuple(ref for ref in dict.fromkeys(updates) if nodes[ref.name].dynamic)
         return trace
 
     def _weight_name(self, target: str) -> str:

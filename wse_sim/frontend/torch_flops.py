@@ -5,6 +5,8 @@ product that torch's autograd runs is counted by the formulas of ``torch.utils.f
 depends neither on the capture nor on the gradient rules. If the module cannot run without values, or its
 control flow is random, its captured program is counted instead.
 
+What forward() runs without a reader counts apart (:mod:`wse_sim.frontend.unread`): the graph does not have it.
+
 If graph and count differ by more than :data:`TOLERANCE`, the graph gets a note with the products that only
 one of them has. If no count can be made, it gets a note too. Neither case stops a capture.
 """
@@ -16,7 +18,7 @@ import copy
 import dataclasses
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, cast
@@ -31,6 +33,7 @@ from wse_sim.frontend.containers import decomposed_result
 from wse_sim.frontend.regions import FROZEN
 from wse_sim.frontend.trace import SHAPE_ONLY, Trace
 from wse_sim.frontend.training import FLOPS_CHECKED, FLOPS_NOTE
+from wse_sim.frontend.unread import Followed
 from wse_sim.frontend.watch import as_it_was, held_tensors, quiet, seeded, unchecked
 from wse_sim.graph import Kernel, KernelGraph, Phase, frozen
 
@@ -58,18 +61,22 @@ Product = tuple[str, int]
 
 @dataclass
 class Counted:
-    """FLOPs of one step: forward, backward, and the forward passes that checkpoints repeat."""
+    """FLOPs of one step: forward, backward, and the forward passes that checkpoints repeat.
+
+    `unread` are those of forward that reach neither a result, nor a gradient, nor a buffer.
+    """
 
     forward: int = 0
     backward: int = 0
     again: int = 0
+    unread: int = 0
     products: Counter[Product] = field(default_factory=Counter)
     strange: set[str] = field(default_factory=set)  # operators without a formula that may contain products
 
     @property
     def total(self) -> int:
-        """FLOPs of the step without recomputation by checkpoints."""
-        return self.forward + self.backward
+        """FLOPs of the step without recomputation by checkpoints and without what nothing reads."""
+        return self.forward - self.unread + self.backward
 
 
 def _convolution_backward(args: Sequence[Any]) -> list[int]:
@@ -111,7 +118,7 @@ class _Counting(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found = Counted()
+        self.found, self.followed = Counted(), Followed()
         self.phase = "forward"
         self.known: dict[object, object] = {}
 
@@ -134,12 +141,13 @@ class _Counting(TorchDispatchMode):
             out = func(*args, **(kwargs or {}))
             if key is not None and (shapes := _shapes(out)) is not None:
                 self.known[key] = shapes
-        self._count(func, args, kwargs or {}, out)
+        flops = self._count(func, args, kwargs or {}, out)
+        self.followed.add(func, args, kwargs or {}, out, flops if self.phase == "forward" else None)
         return out
 
     def _count(
         self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: object
-    ) -> None:
+    ) -> int:
         packet, name = func._overloadpacket, func._schema.name
         if name in _OWN:
             counts = _OWN[name](args)
@@ -151,7 +159,7 @@ class _Counting(TorchDispatchMode):
         else:
             if not name.startswith(_KNOWN) or name in _UNCOUNTED:
                 self.found.strange.add(name)
-            return
+            return 0
         if any(isinstance(x, torch.Tensor) and x.is_complex() for x in args):
             counts = [4 * count for count in counts]  # torch's formulas ignore the type
         # Gradients are computed without a record for further gradients. What a backward pass computes with one is
@@ -162,6 +170,7 @@ class _Counting(TorchDispatchMode):
             sizes = [tuple(x.shape) for x in pytree.tree_leaves(args) if isinstance(x, torch.Tensor)]
             text = f"{packet.__name__} of {' and '.join(' x '.join(map(str, s)) for s in sizes[:3])}"
             self.found.products.update((text, count) for count in counts)
+        return sum(counts)
 
 
 def _described(x: object) -> object:
@@ -208,15 +217,26 @@ def _made(shapes: Any) -> object:
     return torch.empty_strided(shapes[0], shapes[1], dtype=shapes[2], device="meta")
 
 
-def _step(run: Callable[[], object], trained: Sequence[torch.Tensor]) -> Counted:
-    """Count one call of `run` and the backward pass of its result to the trained tensors."""
+Trains = Callable[[str], bool] | None
+"""States for the name of a parameter whether it may train; None for inference, which has no backward pass."""
+
+
+def _step(
+    run: Callable[[], object],
+    trained: Sequence[torch.Tensor] | None,
+    buffers: Callable[[], Iterable[torch.Tensor]],
+) -> Counted:
+    """Count one call of `run` and the backward pass of its result to the trained tensors; None for no backward pass.
+
+    `buffers` returns, after the call, the tensors that stay.
+    """
     counting = _Counting()
     attention = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # its fused operator has no formula
     try:
         with (
             torch.device("meta"),
-            torch.enable_grad(),
+            torch.set_grad_enabled(trained is not None),
             sdpa_kernel(SDPBackend.MATH),
             counting,
         ):
@@ -224,11 +244,14 @@ def _step(run: Callable[[], object], trained: Sequence[torch.Tensor]) -> Counted
             leaves = pytree.tree_leaves(dict(made) if isinstance(made, Mapping) else decomposed_result(made))
             wanted = [x for x in leaves if isinstance(x, torch.Tensor) and x.requires_grad]
             counting.phase = "backward"
-            # Reentrant checkpoints do not support a list of inputs.
-            into = list(trained) if _leaves_of(wanted) - {id(x) for x in trained} else None
-            torch.autograd.backward(wanted, [torch.empty_like(x) for x in wanted], inputs=into)
+            if trained is not None:
+                # Reentrant checkpoints do not support a list of inputs.
+                into = list(trained) if _leaves_of(wanted) - {id(x) for x in trained} else None
+                torch.autograd.backward(wanted, [torch.empty_like(x) for x in wanted], inputs=into)
     finally:
         torch.backends.mha.set_fastpath_enabled(attention)
+    results = [x for x in (*leaves, *buffers()) if isinstance(x, torch.Tensor)]
+    counting.found.unread = counting.followed.unread(results)
     return counting.found
 
 
@@ -256,35 +279,31 @@ def counted_module(
     module: torch.nn.Module,
     args: Sequence[Any],
     kwargs: Mapping[str, Any] | None = None,
-    trains: Callable[[str], bool] = lambda name: True,
+    trains: Trains = lambda name: True,
 ) -> Counted:
-    """Return the FLOPs of a training step of a module, with weights and arguments on "meta".
+    """Return the FLOPs of a step of a module, with weights and arguments on "meta".
 
-    A copy of the module runs. `trains` states for the name of a parameter whether it may train. Any error of
-    a module that cannot run without values is raised.
+    A copy of the module runs. Any error of a module that cannot run without values is raised.
     """
     tensors = dict[str, torch.Tensor](module.named_parameters(remove_duplicate=False))
     tensors |= dict(module.named_buffers(remove_duplicate=False))
     memo = {id(x): _on_meta(x) for x in (*tensors.values(), *held_tensors(module).values())}
     own = copy.deepcopy(module, cast("dict[int, Any]", memo))
     with contextlib.suppress(NotImplementedError):
-        own.train()
+        own.train(trains is not None)
     for name, parameter in own.named_parameters():
-        if parameter.requires_grad and not trains(name):
+        if trains is not None and parameter.requires_grad and not trains(name):
             parameter.requires_grad_(False)
     given = pytree.tree_map_only(torch.Tensor, _on_meta, (tuple(args), dict(kwargs or {})))
     # A hook of the copy may refer to the original module and store tensors there.
     with seeded(), unchecked(), quiet(), as_it_was(module), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return _step(lambda: own(*given[0], **given[1]), [p for p in own.parameters() if p.requires_grad])
+        trained = None if trains is None else [p for p in own.parameters() if p.requires_grad]
+        return _step(lambda: own(*given[0], **given[1]), trained, own.buffers)
 
 
-def counted_program(program: torch.export.ExportedProgram, trains: Callable[[str], bool]) -> Counted:
-    """Return the FLOPs of a training step of a captured program.
-
-    Parts that ran under no_grad have no gradients; `trains` states for the name of a parameter whether it may
-    train.
-    """
+def counted_program(program: torch.export.ExportedProgram, trains: Trains) -> Counted:
+    """Return the FLOPs of a step of a captured program. Parts that ran under no_grad have no gradients."""
     signature = program.graph_signature
     values: list[object] = []
     placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
@@ -295,7 +314,8 @@ def counted_program(program: torch.export.ExportedProgram, trains: Callable[[str
         if isinstance(value, torch.Tensor) and spec.kind.name == "PARAMETER":
             stored = program.state_dict.get(spec.target or "")
             value.requires_grad_(
-                value.is_floating_point()
+                trains is not None
+                and value.is_floating_point()
                 and (stored is None or stored.requires_grad)
                 and trains(spec.target or "")
             )
@@ -310,14 +330,22 @@ def counted_program(program: torch.export.ExportedProgram, trains: Callable[[str
         for made, spec in zip(output.args[0], signature.output_specs, strict=True)
         if spec.kind.name == "PARAMETER_MUTATION"
     }
+    kinds = [spec.kind.name for spec in signature.output_specs]
+    buffers = [x for spec, x in zip(signature.input_specs, values, strict=True) if spec.kind.name == "BUFFER"]
 
     def run() -> object:
-        made = _OnMeta(program.graph_module, results, written).run(*values, enable_io_processing=False)
+        made = _OnMeta(program.graph_module, written).run(*values, enable_io_processing=False)
+        buffers.extend(x for kind, x in zip(kinds, made, strict=True) if kind == "BUFFER_MUTATION")
         return [x for node, x in zip(output.args[0], made, strict=True) if node in results]
 
     with quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return _step(run, [x for x in values if isinstance(x, torch.Tensor) and x.requires_grad])
+        trained = [x for x in values if isinstance(x, torch.Tensor) and x.requires_grad]
+        return _step(
+            run,
+            None if trains is None else trained,
+            lambda: [x for x in buffers if isinstance(x, torch.Tensor)],
+        )
 
 
 def _said_shape(node: torch.fx.Node) -> torch.fx.Node | None:
@@ -340,28 +368,18 @@ def read_by(results: Sequence[torch.fx.Node]) -> set[torch.fx.Node]:
 
 
 class _OnMeta(torch.fx.Interpreter):
-    """Runs a captured program on "meta", reduced to the operators on which `results` depend.
+    """Runs a captured program on "meta".
 
     `written` maps the new value of a weight that the program writes in place to the weight, which still trains.
     """
 
-    def __init__(
-        self,
-        module: torch.fx.GraphModule,
-        results: Sequence[torch.fx.Node],
-        written: Mapping[torch.fx.Node, object],
-    ) -> None:
+    def __init__(self, module: torch.fx.GraphModule, written: Mapping[torch.fx.Node, object]) -> None:
         super().__init__(module)
-        self.live, self.written = read_by(results), written
+        self.written = written
 
     def run_node(self, n: torch.fx.Node) -> object:
-        if n.op in ("call_function", "get_attr") and n not in self.live:
-            return None
         if n in self.written:
             return self.written[n]
-        shape = _said_shape(n)
-        if shape is not None and shape not in self.live:
-            self.env[shape] = _on_meta(shape.meta["val"])
         if n.op == "get_attr":
             return pytree.tree_map_only(torch.Tensor, _on_meta, super().run_node(n))
         is_frozen = (n.meta.get("custom") or {}).get(FROZEN)
@@ -419,10 +437,10 @@ def compared(graph: KernelGraph, kept: KernelGraph, trace: Trace, chosen: bool) 
             f"recomputation of checkpoints, {first.again:,} FLOPs a step by torch, is not in the graph, which keeps what "
             "gradients need"
         )
-    # The module also runs products whose results are not used; a captured program does not have them.
+    has_module = len(trace.counts) > 1  # a program that was made functional lacks what nothing reads
+    notes += unread_note(first) if has_module else unread_notes(trace)
     lacking = bool(first.strange) and first.strange <= _UNCOUNTED  # the captured program has them decomposed
-    unread = first.forward > last.forward and first.backward == last.backward
-    if _is_equal(kept, first) or ((unread or lacking) and _is_equal(kept, last)):
+    if _is_equal(kept, first) or (lacking and _is_equal(kept, last)):
         return _noted(graph, "as torch counts", notes)
     if first.strange:
         notes.append(
@@ -431,6 +449,24 @@ def compared(graph: KernelGraph, kept: KernelGraph, trace: Trace, chosen: bool) 
         return _noted(graph, "not compared", notes)
     notes.append(_difference(kept, first, last if len(counts) > 1 else None))
     return _noted(graph, "differ from torch's", notes)
+
+
+def unread_note(by_torch: Counted) -> list[str]:
+    """Return a note on work of forward() that nothing reads, which torch counts."""
+    if not by_torch.unread:
+        return []
+    return [
+        f"forward: {by_torch.unread:,} of {by_torch.forward:,} FLOPs reach no result, gradient or buffer; they are left out, "
+        "but torch.utils.flop_counter counts them"
+    ]
+
+
+def unread_notes(trace: Trace) -> list[str]:
+    """Return the note of :func:`unread_note` for inference with a trace."""
+    for count in trace.counts if trace.may_be_unread else ():
+        with contextlib.suppress(Exception):  # of a module that cannot run without values, of any type
+            return unread_note(count(None))
+    return []
 
 
 def _noted(graph: KernelGraph, verdict: str, notes: Sequence[str]) -> KernelGraph:

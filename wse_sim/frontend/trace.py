@@ -206,11 +206,15 @@ class Trace:
     evaluate: Callable[[str], Any] = lambda name: None
     log: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    # Functions that count the FLOPs of a training step with torch, in order of preference. Each takes a
-    # function that states whether the parameter of a name trains.
-    counts: tuple[Callable[[Callable[[str], bool]], Any], ...] = ()
+    # Functions that count the FLOPs of a step with torch, in order of preference. Each takes a function that states
+    # whether the parameter of a name trains, or None for inference.
+    counts: tuple[Callable[[Callable[[str], bool] | None], Any], ...] = ()
+    # Whether forward() seems to have products that reach no result.
+    may_be_unread: bool = False
     # Weights that forward() writes, without gradients, by the node of their new value.
     written: dict[str, str] = field(default_factory=dict)
+    # New values of buffers that follow from the inputs. Their work stays, as that of the outputs does.
+    updates: tuple[NodeRef, ...] = ()
     # Captures the module again with more samples; None if it cannot be.
     again: Callable[[], Trace] | None = None
     _users: dict[str, list[str]] | None = None
@@ -277,13 +281,18 @@ class Trace:
             node = self.nodes[user]
             node.args = tuple(substitute(item, old, new) for item in node.args)
             node.kwargs = {k: substitute(v, old, new) for k, v in node.kwargs.items()}
-        self.outputs = tuple(new if ref.name == old else ref for ref in self.outputs)
+        self.rename_results({old: new.name})
         self._users = None
 
+    def rename_results(self, names: Mapping[str, str]) -> None:
+        """Let outputs and updates refer to the nodes to which `names` maps theirs."""
+        self.outputs = tuple(NodeRef(names.get(ref.name, ref.name)) for ref in self.outputs)
+        self.updates = tuple(NodeRef(names.get(ref.name, ref.name)) for ref in self.updates)
+
     def prune(self) -> int:
-        """Remove calls that no output depends on; return their number."""
+        """Remove calls that neither an output nor an update depends on; return their number."""
         live: set[str] = set()
-        stack = [ref.name for ref in self.outputs]
+        stack = [ref.name for ref in (*self.outputs, *self.updates)]
         while stack:
             name = stack.pop()
             if name in live or name not in self.nodes:
@@ -330,10 +339,10 @@ class Trace:
             nodes[node.name] = node
         self.nodes, self._users, self._constant = nodes, None, {}
         self.written = {made: names.get(weight, weight) for made, weight in self.written.items()}
-        self.outputs = tuple(NodeRef(names.get(ref.name, ref.name)) for ref in self.outputs)
+        self.rename_results(names)
         ways = self.counts
         self.counts = tuple(
-            lambda trains, way=way: way(lambda name: trains(name.removeprefix(cut)))  # type: ignore[misc]
+            lambda trains, way=way: way(trains and (lambda name: trains(name.removeprefix(cut))))  # type: ignore[misc]
             for way in ways
         )
 
