@@ -69,7 +69,7 @@ from wse_sim.frontend.scalar_indices import ScalarRows
 from wse_sim.frontend.selections import FACTS, NOTE, Arguments, Function, Named, Selections
 from wse_sim.frontend.source_lines import place_of, user_line
 from wse_sim.frontend.substitutes import forget_after, last_operator, products_seen, substitute
-from wse_sim.frontend.watch import is_captured, is_known, made_by, slot_of
+from wse_sim.frontend.watch import in_transform, is_captured, is_known, made_by, slot_of
 
 _DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 _ASKS = (torch.Tensor.requires_grad.__set__, torch.Tensor.requires_grad_)  # type: ignore[attr-defined]
@@ -536,7 +536,7 @@ class FoldedTests(TorchFunctionMode):
         """
         if any(frame.f_code.co_name == "linearize" for frame, _ in traceback.walk_stack(None)):
             raise ModelError(f"{current_line()}: {LINEARIZED[0]}; {LINEARIZED[1]}")
-        if torch._C._functorch.peek_interpreter_stack() is None:
+        if not in_transform():
             raise GradientAskedError
 
     def _note_asked(self) -> None:

@@ -29,7 +29,7 @@ from torch.utils import _pytree as pytree
 
 from wse_sim.frontend.hidden_weights import Hidden
 from wse_sim.frontend.regions import is_frozen
-from wse_sim.frontend.watch import forward_again, stand_in
+from wse_sim.frontend.watch import forward_again, in_transform, stand_in
 
 LEAST_PARTS = 2
 """Layers with fewer submodules are traced in each call, because marks would cost as much."""
@@ -143,7 +143,7 @@ class Layers:
             given, spec = pytree.tree_flatten((args, kwargs))
             like = _like(given, spec)
             # The tensors of a function transform (vmap, grad) share their memory.
-            if like is None or torch._C._functorch.peek_interpreter_stack() is not None:
+            if like is None or in_transform():
                 return forward(*args, **kwargs)
             for first in self.firsts[number]:
                 if first.like == like and _read_the_same(first, layer):

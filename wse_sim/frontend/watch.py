@@ -135,6 +135,11 @@ def stand_in(function: Callable[..., T]) -> Callable[..., T]:
     return function
 
 
+def in_transform() -> bool:
+    """Return whether a function transform runs, such as vmap or grad of torch.func."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
 def forward_again(parts: Iterable[torch.nn.Module]) -> None:
     """Delete the functions that replace forward() of modules.
 
