@@ -196,10 +196,10 @@ class UnknownOperator(nn.Module):
         return torch.linalg.svd(x)[0]
 
 
-@bad("bad_programs.py", "linalg_inv", "Newton-Schulz", args=(torch.randn(4, 4),))
-class Inverse(nn.Module):
+@bad("bad_programs.py", "linalg_qr", "Newton-Schulz", args=(torch.randn(4, 4),))
+class OrthogonalFactor(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
-        return torch.linalg.inv(x)
+        return torch.linalg.qr(x)[0]
 
 
 @bad("bad_programs.py", "the shapes do not fit", "example arguments", args=(torch.randn(1, 4, 8, 8),))
