@@ -65,8 +65,6 @@ from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import DATA, WEIGHT, Tape
 
 KINDS = ("solve", "triangular", "cholesky")
-BANKS = 4
-"""Words after which two vectors of fp32 are in the same banks again."""
 
 
 @dataclass(frozen=True)
@@ -99,10 +97,11 @@ class Elimination(Family):
         """Return the bytes of matrices with their right-hand columns, pivots and factors, and of code."""
         dtype = asked(how).dtype
         check_tiling(self.name, tiling, self.mappings)
-        n, wide = int(dims["n"]), pitch_of(int(dims["n"]), int(dims.get("r", 0)))
+        n, wide = int(dims["n"]), _pitch(dims, wafer)
         numbers = per_core(dims["b"] * n * wide, tiling)
+        beside = 2.0 * n + wide + wafer.fp32_bank_period_words
         return Footprint(
-            buffers_bytes=(numbers + np.minimum(numbers, 2.0 * n + wide)) * bytes_of(dtype),
+            buffers_bytes=(numbers + np.minimum(numbers, beside)) * bytes_of(dtype),
             code_bytes=wafer.kernel_code_bytes,
         )
 
@@ -110,15 +109,9 @@ class Elimination(Family):
         """Return the cost on the fastest number of cores per matrix."""
         _, dtype, attrs = asked(how)
         check_tiling(self.name, tiling, self.mappings)
-        kind, b, n, cores = (
-            EliminationAttributes.of(attrs).kind,
-            dims["b"],
-            int(dims["n"]),
-            tiling.rows * tiling.cols,
-        )
-        r = int(dims.get("r", 0))
-        held = n * (n + r) * bytes_of(dtype)
-        fits = np.where(held <= wafer.sram_usable_bytes, 0.0, np.inf)
+        kind, cores = EliminationAttributes.of(attrs).kind, tiling.rows * tiling.cols
+        b, n, r = dims["b"], int(dims["n"]), int(dims.get("r", 0))
+        fits = np.where(_fits(dims, wafer, dtype), 0.0, np.inf)
         best = ceil_div(b, cores) * steps_cost(n, r, 1, kind, wafer, dtype) + Cost(idle=0.0 * cores + fits)
         q = 2
         while q <= n:
@@ -164,25 +157,26 @@ class Elimination(Family):
         check_tiling(self.name, tiling, self.mappings)
         b, n, r = (int(dims.get(name, 0)) for name in "bnr")
         rows, cols, kind = int(tiling.rows), int(tiling.cols), EliminationAttributes.of(attrs).kind
-        if b > rows * cols or n * (n + r) * bytes_of(dtype) > wafer.sram_usable_bytes:
+        if b > rows * cols or not _fits(dims, wafer, dtype):
             raise KernelError(
                 f"elimination: {b} matrices of {n} x {n} with {r} columns on {rows} x {cols} cores have no fabric program; "
                 "use a matrix per core that it has room for, or --timing model"
             )
-        builder = new_builder(rows, cols, wafer)
-        matrix = builder.buffer("matrix", n * pitch_of(n, r), dtype, bank=0)
+        builder, wide = new_builder(rows, cols, wafer), _pitch(dims, wafer)
+        period = int(wafer.fp32_bank_period_words)
+        matrix = builder.buffer("matrix", n * wide, dtype, bank=0)
         pivots, factors, row = (
             builder.buffer(name, size, dtype, bank=bank)
-            for name, size, bank in (("pivots", n, 2), ("factors", n, 4), ("row", n + r + BANKS, 6))
+            for name, size, bank in (("pivots", n, 2), ("factors", n, 4), ("row", wide + period, 6))
         )
         k = builder.core_class("core")
-        emit_steps(k, (matrix, pivots, factors, row), n, r, kind, dtype)
+        emit_steps(k, (matrix, pivots, factors, row), n, r, kind, dtype, period)
         builder.place(k, None)
         rng = np.random.default_rng(int(options.get("seed", 0)))
         drawn, right = rng.standard_normal((rows, cols, n, n)), rng.standard_normal((rows, cols, n, r))
         drawn = drawn @ drawn.swapaxes(-1, -2) / n + 2 * np.eye(n)  # every pivot is positive
         x, y = (core.rounded(one.astype(np.float32), dtype) for one in (drawn, right))
-        given = np.zeros((rows, cols, n, pitch_of(n, r)), np.float32)
+        given = np.zeros((rows, cols, n, wide), np.float32)
         given[..., :n], given[..., n : n + r] = np.triu(x) if kind == "triangular" else x, y
         expected = np.full(given.shape, np.nan, np.float32)
         if kind == "cholesky":
@@ -203,8 +197,14 @@ class Elimination(Family):
         )
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Return the matrix and the result."""
-        return Kept((*kernel.inputs[:1], *kernel.outputs))
+        """Return the matrix, which is solved again, and the result, which products need; an inverse and a Cholesky factor
+        need the result only, a determinant the matrix only."""
+        matrix, right = _operands(kernel, tensors)
+        is_factor = EliminationAttributes.of(kernel.attrs).kind == "cholesky"
+        needs_result = is_factor or "r" in kernel.dims
+        needs_matrix = right is not None or not needs_result
+        kept = (matrix,) * (needs_matrix and matrix in kernel.inputs)
+        return Kept((*kept, *(kernel.outputs if needs_result else ())))
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
         """Emit the solution with the transposed matrix, and the products with the result.
@@ -212,7 +212,7 @@ class Elimination(Family):
         Of an inverse X two products, X^T g X^T; of a determinant the transposed inverse; of a Cholesky factor L a product
         L^T g and two triangular solutions.
         """
-        matrix, right = _operands(kernel, tape)
+        matrix, right = _operands(kernel, tape.tensors)
         (result,), dims = kernel.outputs, kernel.dims
         kind = EliminationAttributes.of(kernel.attrs).kind
         emit = _Emitted(kernel, tape)
@@ -233,11 +233,11 @@ class Elimination(Family):
             emit.solution("dx", (gradient, matrix), matrix, kind)
 
 
-def _operands(kernel: Kernel, tape: Tape) -> tuple[str, str | None]:
+def _operands(kernel: Kernel, tensors: Mapping[str, Tensor]) -> tuple[str, str | None]:
     """Return the matrix, which is square, and the right-hand side, if there is one."""
     given = [*kernel.inputs, *kernel.parameters]
     n = kernel.dims["n"]
-    matrix = next((name for name in given if tape.tensors[name].shape[-2:] == (n, n)), given[0])
+    matrix = next((name for name in given if tensors[name].shape[-2:] == (n, n)), given[0])
     return matrix, next((name for name in given if name != matrix), None)
 
 
@@ -252,15 +252,25 @@ class _Emitted:
         """Write a product of a gradient with the result, and return its result, a gradient of `target`."""
         own = self.kernel.dims
         dims = frozen(b=own["b"], m=own["n"], k=own.get("r", own["n"]), n=own["n"])
-        return self._kernel(suffix, given, target, "batch_gemm", dims, frozen())
+        sample = "k" if self.kernel.sample_dim == "r" else self.kernel.sample_dim
+        return self._kernel(suffix, given, target, "batch_gemm", dims, frozen(), sample)
 
     def solution(self, suffix: str, given: tuple[str, ...], target: str, kind: str) -> str:
         """Write a solution with the transposed matrix, and return its result, a gradient of `target`."""
         dims = frozen({"r": self.kernel.dims["n"], **self.kernel.dims})
-        return self._kernel(suffix, given, target, "elimination", dims, frozen(kind=kind))
+        return self._kernel(
+            suffix, given, target, "elimination", dims, frozen(kind=kind), self.kernel.sample_dim
+        )
 
     def _kernel(
-        self, suffix: str, given: tuple[str, ...], target: str, of: str, dims: Dims, attrs: Mapping[str, Any]
+        self,
+        suffix: str,
+        given: tuple[str, ...],
+        target: str,
+        of: str,
+        dims: Dims,
+        attrs: Mapping[str, Any],
+        sample: str | None,
     ) -> str:
         tape, weights = self.tape, self.kernel.parameters
         if target not in tape.wanted or target in self.kernel.outputs:
@@ -276,14 +286,27 @@ class _Emitted:
             family=of,
             dims=dims,
             attrs=attrs,
+            sample_dim=sample,
             parameters=tuple(name for name in given if name in weights),
         )
         return made
 
 
-def pitch_of(n: int, r: int) -> int:
-    """Return the elements from a row of the matrix and its right-hand columns to the next one."""
-    return BANKS * int(ceil_div(n + r, BANKS))
+def _pitch(dims: Dims, wafer: Wafer) -> int:
+    return pitch_of(int(dims["n"]), int(dims.get("r", 0)), int(wafer.fp32_bank_period_words))
+
+
+def _fits(dims: Dims, wafer: Wafer, dtype: str) -> bool:
+    """Return whether a core has room for a matrix with its right-hand columns, pivots, factors and a row."""
+    n, wide = int(dims["n"]), _pitch(dims, wafer)
+    held = (n * wide + 2 * n + wide + wafer.fp32_bank_period_words) * bytes_of(dtype)
+    return bool(held + wafer.kernel_code_bytes <= wafer.sram_usable_bytes)
+
+
+def pitch_of(n: int, r: int, period: int) -> int:
+    """Return the elements from a row of the matrix and its right-hand columns to the next one, which begins in the same
+    bank: `period` words of fp32 later the banks are the same."""
+    return period * int(ceil_div(n + r, period))
 
 
 def steps_cost(n: int, r: int, q: int, kind: str, wafer: Wafer, dtype: str) -> Cost:
@@ -317,13 +340,15 @@ def steps_cost(n: int, r: int, q: int, kind: str, wafer: Wafer, dtype: str) -> C
     return total
 
 
-def emit_steps(k: CoreClass, buffers: Sequence[Buffer], n: int, r: int, kind: str, dtype: str) -> None:
+def emit_steps(
+    k: CoreClass, buffers: Sequence[Buffer], n: int, r: int, kind: str, dtype: str, period: int
+) -> None:
     """Write elimination and substitution on a matrix, with negative reciprocals of its pivots.
 
     The row of the pivot is copied so that its words are in other banks than those of the rows that change.
     """
     matrix, pivots, factors, row = buffers
-    wide = pitch_of(n, r)
+    wide = pitch_of(n, r, period)
 
     def at(line: int, col: int, length: int, stride: int = 1) -> Operand:
         return matrix.dsd(line * wide + col, length, stride)
@@ -333,20 +358,20 @@ def emit_steps(k: CoreClass, buffers: Sequence[Buffer], n: int, r: int, kind: st
         inner = m if kind == "cholesky" else m + r
         k.map(Fn.RSQRT if kind == "cholesky" else Fn.RECIPROCAL, pivot, at(i, i, 1), dtype=dtype)
         if kind == "cholesky":
-            k.mul(row.dsd(i % BANKS, m + 1), at(i, i, m + 1, wide), pivots.dsd(i, m + 1, 0), dtype=dtype)
-            k.mov(at(i, i, m + 1, wide), row.dsd(i % BANKS, m + 1), dtype=dtype)
+            k.mul(row.dsd(i % period, m + 1), at(i, i, m + 1, wide), pivots.dsd(i, m + 1, 0), dtype=dtype)
+            k.mov(at(i, i, m + 1, wide), row.dsd(i % period, m + 1), dtype=dtype)
         else:
             k.mul(pivot, pivot, scalar(-1.0), dtype=dtype)
         if not m or kind == "triangular":
             continue
         given = scalar(-1.0) if kind == "cholesky" else pivots.dsd(i, m, 0)
         k.mul(factors.dsd(0, m), at(i + 1, i, m, wide), given, dtype=dtype)
-        held = row.dsd(i % BANKS + 1, inner)
+        held = row.dsd(i % period + 1, inner)
         if kind != "cholesky":
             k.mov(held, at(i, i + 1, inner), dtype=dtype)
         k.fmac_vectors(at(i + 1, i + 1, inner), factors.dsd(0, m), held, inner, dst_stride=wide, dtype=dtype)
     for i in reversed(range(n if r and kind != "cholesky" else 0)):
-        held = row.dsd(n % BANKS, r)
+        held = row.dsd(n % period, r)
         k.mul(held, at(i, n, r), pivots.dsd(i, r, 0), dtype=dtype)
         if i:
             k.fmac_vectors(at(0, n, r), at(0, i, i, wide), held, r, dst_stride=wide, dtype=dtype)

@@ -67,6 +67,12 @@ def test_a_flow_with_invertible_convolutions_trains_in_both_modes() -> None:
         assert result.samples_per_s > 0
 
 
+def test_a_solution_by_a_cholesky_factor_is_two_triangular_ones() -> None:
+    factor = Uses(lambda a, x: torch.cholesky_solve(x, torch.linalg.cholesky(positive(a, x))), *linear(5, 5))
+    kinds = [k.attrs["kind"] for k in lower(factor, (MANY,)) if k.family == "elimination"]
+    assert kinds == ["cholesky", "triangular", "triangular"]
+
+
 def test_factors_without_a_rule_have_a_remedy() -> None:
     with pytest.raises(ModelError, match=r"linalg_qr .* has no kernel and no rule; iterate with products"):
         lower(Uses(lambda a, x: torch.linalg.qr(a(x))[0], *linear(5, 5)), (MANY,))

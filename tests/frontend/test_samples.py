@@ -94,6 +94,12 @@ def balanced(a: Any, x: Tensor) -> Tensor:
     return y @ (1 / sums)
 
 
+def whitened(a: Any, x: Tensor) -> Tensor:
+    """Solve one triangular system for all samples, which are its right-hand columns, as a normal distribution does."""
+    factor = torch.tril(a.weight) + 3 * torch.eye(4)
+    return torch.linalg.solve_triangular(factor, x.t(), upper=False).t()
+
+
 CASES: dict[str, tuple[nn.Module, Callable[[int], Tensor]]] = {
     "heads": (Uses(heads, *linear(8, 8, 8, 8)), lambda b: torch.randn(b, 3, 8)),
     "windows": (Uses(windows, *linear(4, 4)), lambda b: torch.randn(b, 4, 4, 4)),
@@ -122,6 +128,7 @@ CASES: dict[str, tuple[nn.Module, Callable[[int], Tensor]]] = {
         lambda b: torch.randn(b, 3, 4),
     ),
     "sums over the batch": (Uses(balanced, *linear(4, 3)), lambda b: torch.randn(b, 4)),
+    "columns of a system": (Uses(whitened, *linear(4, 4)), lambda b: torch.randn(b, 4)),
     "mean over the batch": (
         Uses(lambda a, x: x + a(x.mean(0)), *linear(4, 4)),
         lambda b: torch.randn(b, 4),

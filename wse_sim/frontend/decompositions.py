@@ -193,6 +193,12 @@ def _operand_by_gradient(
     return _aten.convolution(x, g, None, dilation, padding, stride, False, [0] * len(stride), 1)
 
 
+def _by_cholesky(y: Tensor, factor: Tensor, upper: bool = False) -> Tensor:
+    """Solve two triangular systems, with a Cholesky factor and with its transpose."""
+    half = torch.linalg.solve_triangular(factor.mT if upper else factor, y, upper=False)
+    return torch.linalg.solve_triangular(factor if upper else factor.mT, half, upper=True)
+
+
 _OWN: dict[OpOverload, Callable[..., Any]] = {
     _aten.diagonal_scatter.default: _on_diagonal,
     _aten.as_strided.default: _whole,
@@ -204,6 +210,7 @@ _OWN: dict[OpOverload, Callable[..., Any]] = {
     _aten.searchsorted.Tensor: _places,
     _aten.multinomial.default: _drawn,
     _aten.addbmm.default: _summed_products,
+    _aten.cholesky_solve.default: _by_cholesky,
 }
 
 
