@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from wse_sim import api
 from wse_sim.graph import Kernel, KernelGraph
+from wse_sim.graph.access import START
 from wse_sim.serialize import decode, encode
 
 Floats = np.ndarray
@@ -45,6 +46,8 @@ WORK: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "a lower bound": lambda x, _: torch.clamp_min(x, 0.1),
     "up to six": lambda x, _: F.relu6(9 * x),
     "hard tanh": lambda x, _: F.hardtanh(x, -0.2, 0.6),
+    "hard swish": lambda x, _: F.hardswish(x),
+    "a leaky relu": lambda x, _: F.leaky_relu(x, 0.3),
     "hard sigmoid": lambda x, _: F.hardsigmoid(4 * x),
     "a steep softplus": lambda x, _: F.softplus(x, beta=2.0),
     "quick gelu": lambda x, _: x * torch.sigmoid(1.702 * x),
@@ -80,7 +83,7 @@ def worked_out(kernels: tuple[Kernel, ...], values: dict[str, Floats]) -> Floats
     value = np.zeros(0)
     for kernel in kernels:
         assert kernel.access.steps, kernel
-        value = values[str(kernel.access.steps[0][1])]
+        value = values[START] = values[str(kernel.access.steps[0][1])]
         for op, taken in kernel.access.steps[1:]:
             others = [] if taken == "" else [values[taken] if isinstance(taken, str) else taken]
             value = DONE[op](value, *others)
@@ -106,11 +109,12 @@ def test_steps_are_what_pytorch_does(name: str) -> None:
         lambda x, y: torch.tanh(x) * 2 + torch.tanh(y) * 3,
         lambda x, y: torch.div(x, y, rounding_mode="floor") * 2,
         lambda x, _: (x * 2) * (x * 2),
+        lambda x, _: F.hardswish(x * 2),
     ],
 )
 def test_what_is_no_row_of_steps_has_none(work: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
-    """A cube, a function by parts, two parallel values, integer quotients, and a value combined with itself have no
-    steps.
+    """A cube, a function by parts, two parallel values, integer quotients, a value combined with itself, and
+    a function that reads its own value twice behind another operator have no steps.
     """
     assert not any(kernel.access.steps for kernel in graph_of(work).kernels)
 

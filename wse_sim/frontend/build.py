@@ -32,6 +32,7 @@ from wse_sim.frontend.samples import computed, in_doubt, settled
 from wse_sim.frontend.steps import says_more, steps_of
 from wse_sim.frontend.trace import Argument, Node, Trace
 from wse_sim.graph import Access, Kernel, KernelGraph, Step, Tensor, TensorKind, frozen
+from wse_sim.graph.access import START
 from wse_sim.kernels import Family, check_graph, family
 from wse_sim.kernels.blocks.training import fused_items
 
@@ -243,7 +244,7 @@ class _Builder:
         if reordered(self.trace, behind, self.tensor_of, self.samples):
             return ()
         steps = steps_of(self.trace, behind, self.tensor_of, own)
-        taken = {name for _, name in steps if isinstance(name, str) and name}
+        taken = {name for _, name in steps if isinstance(name, str)} - {"", START}
         known = {*kernel.inputs, *kernel.parameters}
         return steps if says_more(steps, behind) and (taken <= known if own else taken == known) else ()
 

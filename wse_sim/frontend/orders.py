@@ -204,13 +204,18 @@ def _keeps_order(node: Node) -> bool:
 
 
 def is_straight(trace: Trace, ref: Argument, samples: int, *, turned: bool = False) -> bool:
-    """Return whether a value has the elements of its base tensor in their usual order.
+    """Return whether a value has the elements of its base tensor in their usual order; those of a tensor that no input changes may
+    repeat for every sample.
 
     With `turned`, the usual order is that of the transposed tensor.
     """
     node, base = trace.node(ref), trace.base(ref)
     if node is None or base is None:
         return True
+    if not base.dynamic and node.op in ("expand", "repeat") and node.elements == samples * base.elements:
+        source = trace.node(node.args[0])
+        if source is not None and node.shape == (samples, *source.shape[1:]):
+            return is_straight(trace, NodeRef(source.name), samples, turned=turned)
     if not turned and base.op not in ATTENTION and _is_reshaped(trace, node):
         return True
     if base.elements > MOST_ELEMENTS and not turned:
@@ -230,8 +235,11 @@ def _usual(whole: Elements, base: Node, samples: int) -> list[Elements]:
     if base.op in ATTENTION and len(base.shape) == HEAD_AXES:
         numbers = numbers.swapaxes(1, 2)  # the kernel writes token by token, with all heads
     # Sample by sample, or token by token.
-    is_either = samples > 1 and len(base.shape) > 1 and samples in base.shape[:2]
-    return [numbers, numbers.swapaxes(0, 1)] if is_either else [numbers]
+    if samples > 1 and len(base.shape) > 1 and samples in base.shape[:2]:
+        return [numbers, numbers.swapaxes(0, 1)]
+    if samples > 1 and len(base.shape) == 2 and base.shape[0] % samples == 0:  # all tokens in one dimension
+        return [numbers, numbers.reshape(-1, samples, base.shape[1]).swapaxes(0, 1)]
+    return [numbers]
 
 
 def _has_usual_strides(trace: Trace, node: Node, base: Node, samples: int) -> bool:
@@ -244,7 +252,7 @@ def _has_usual_strides(trace: Trace, node: Node, base: Node, samples: int) -> bo
         if source is None or source.elements != node.elements:
             break
         node = source
-    if sorted(node.shape) != sorted(base.shape):  # a part of the tensor
+    if node.elements != base.elements:  # a part of the tensor
         return False
     whole: Elements = np.empty(base.elements, np.int8)
     seen = viewed(trace, NodeRef(node.name), whole)

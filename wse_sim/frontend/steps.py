@@ -4,6 +4,7 @@
     1 - x               ("", "x"), ("mul", -1.0), ("add", 1.0)
     x / 2, x ** 2       ("mul", 0.5), ("square", "")
     clamp(x, 0, 6)      ("max", 0.0), ("min", 6.0)
+    leaky_relu(x)       ("mul", 0.01), ("max", START)
 
 Families and costs know only the names of operators. Code that computes values also needs the numbers, and the
 order of operands.
@@ -15,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 
 from wse_sim.frontend.trace import Argument, Node, Trace
-from wse_sim.graph import Step
+from wse_sim.graph.access import START, Step
 
 VALUE = object()
 """Placeholder for the current value in the operands of an operator."""
@@ -47,7 +48,8 @@ def steps_of(
 ) -> tuple[Step, ...]:
     """Return the steps that a chain of operators applies to each element.
 
-    The result is empty if an operator has no rule or does not read the current value exactly once. `made` is
+    The result is empty if an operator has no rule, does not read the current value exactly once, or needs an earlier one with
+    which the chain does not start. `made` is
     the name of the operator whose result the first one continues from, which is ("", "") in the steps; if it
     is "", the first step names a tensor.
     """
@@ -63,7 +65,7 @@ def steps_of(
             operands[start] = VALUE
         rule = _RULES.get(node.op)
         steps = rule(node, operands) if rule is not None and operands.count(VALUE) == 1 else None
-        if steps is None:
+        if steps is None or (len(found) > 1 and any(taken == START for _, taken in steps)):
             return ()
         found += steps
         before = node.name
@@ -180,6 +182,15 @@ def _hard_sigmoid(_node: Node, _operands: list[Operand]) -> list[Step]:
     return [("add", 3.0), ("max", 0.0), ("min", 6.0), ("mul", 1 / 6)]
 
 
+def _hard_swish(_node: Node, _operands: list[Operand]) -> list[Step]:
+    return [("add", 3.0), ("max", 0.0), ("min", 6.0), ("mul", START), ("mul", 1 / 6)]
+
+
+def _leaky_relu(node: Node, operands: list[Operand]) -> list[Step] | None:
+    slope = operands[1] if len(operands) > 1 else node.kwargs.get("negative_slope", 0.01)
+    return [("mul", slope), ("max", START)] if isinstance(slope, float) and 0 < slope < 1 else None
+
+
 def _function(node: Node, _operands: list[Operand]) -> list[Step]:
     return [(node.op, "")]
 
@@ -211,6 +222,8 @@ _RULES: dict[str, Rule] = {
     "pow": _power,
     **dict.fromkeys(("clamp", "clip", "clamp_min", "clamp_max", "hardtanh", "relu6"), _clamped),
     "hardsigmoid": _hard_sigmoid,
+    "hardswish": _hard_swish,
+    "leaky_relu": _leaky_relu,
     "gelu": _gelu,
     "softplus": _softplus,
     **dict.fromkeys(PLAIN, _function),

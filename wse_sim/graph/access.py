@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from wse_sim.serialize import saved
 
 Step = tuple[str, str | float]
-"""An elementwise operator, and its operand: a tensor by name, a number, or "" for a function of one argument."""
+"""An elementwise operator, and its operand: a tensor by name, a number, START, or "" for a function of one argument."""
+START = "(start)"
+"""The value with which steps start, as the operand of a later one: x of ``x * clamp(x + 3, 0, 6) / 6``."""
 
 
 @saved

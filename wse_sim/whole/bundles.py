@@ -187,8 +187,9 @@ def settled(graph: KernelGraph, compiler: Callable[[KernelGraph], Plan | Infeasi
     """Plan a laid graph in inference so that its prices count no more bundles than its regions have.
 
     A plan with a region that is slower than the pace is made again: norms and elementwise work get regions for as
-    many bundles as their readers need, and prices count at most the bundles that exist. The plan with the fastest
-    programs is returned, with the prices of its programs.
+    many bundles as their readers need, and prices count at most the bundles that exist. If regions for these bundles take
+    more cores than that is worth, fewer are tried, for a pace between that of the plan and that of its programs. The plan with
+    the fastest programs is returned, with the prices of its programs.
 
     Raises
     ------
@@ -199,8 +200,8 @@ def settled(graph: KernelGraph, compiler: Callable[[KernelGraph], Plan | Infeasi
     if graph.training or isinstance(found, Infeasible):
         return found
     limits, least = dict[str, int](), dict[str, int]()
-    best, pace = found, math.inf
-    late, paces = dict[str, float](), Paces()
+    best, pace, goal = found, math.inf, 0.0
+    late, paces, of_best = dict[str, float](), Paces(), list[RegionKind]()
     for _ in range(REPLANS + 1):
         if isinstance(found, Infeasible):
             break
@@ -217,9 +218,12 @@ def settled(graph: KernelGraph, compiler: Callable[[KernelGraph], Plan | Infeasi
             found = compiler(_limited(graph, limits, least))
             continue
         slowest = max(map(paces.of, regions), default=0.0)
+        goal, before = LATE * max(stage.cycles_per_sample for stage in plan.stages), goal
         if slowest < pace:
-            best, pace, late = plan, slowest, late_paces(plan, regions)
-        fewer, more = _unmet(plan, regions, paces)
+            best, pace, late, of_best = plan, slowest, late_paces(plan, regions), regions
+        elif goal > pace:  # the bundles that were asked for cost more than they bring
+            plan, regions, least, goal = expect(best, PipelinedPlan), of_best, {}, math.sqrt(before * pace)
+        fewer, more = _unmet(plan, regions, paces, goal)
         if not (fewer or more) or (fewer.items() <= limits.items() and more.items() <= least.items()):
             break
         limits, least = limits | fewer, least | more
@@ -286,12 +290,11 @@ def late_paces(plan: PipelinedPlan, regions: Sequence[RegionKind]) -> dict[str, 
 
 
 def _unmet(
-    plan: PipelinedPlan, regions: Sequence[RegionKind], paces: Paces
+    plan: PipelinedPlan, regions: Sequence[RegionKind], paces: Paces, pace: float
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Return, for regions that are slower than the pace of the plan, the numbers of bundles that they need and that
+    """Return, for regions that are slower than `pace`, the numbers of bundles that they need and that
     other regions at the other ends could have; without any, those that exist.
     They are returned as (those that exist, those that are needed)."""
-    pace = LATE * max(stage.cycles_per_sample for stage in plan.stages)
     fewer, more = dict[str, int](), dict[str, int]()
     for region in regions:
         if paces.of(region) <= pace:

@@ -8,8 +8,10 @@ A kernel lists the operands of its operators in `access.steps`: ``clamp(x, 0, 6)
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from wse_sim.graph import PLAIN, Access, Kernel, KernelGraph, Tensor, TensorKind
+from wse_sim.graph.access import START, Step
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.kernels.blocks.activation_slopes import KEPT
 from wse_sim.whole.host_part import with_kernels
@@ -70,15 +72,25 @@ def _of_one_tensor(kernel: Kernel) -> Kernel:
 
 def _spelled(kernel: Kernel) -> Kernel:
     """Return an elementwise kernel expanded by its steps."""
-    ops = ",".join(op for op, _ in kernel.access.steps[1:])
+    first = str(kernel.access.steps[0][1])
+    steps = _started(first, kernel.access.steps[1:])
+    ops = ",".join(op for op, _ in steps[1:])
     family = "elementwise" if kernel.family == "activation" else kernel.family
     count = len(kernel.inputs) + len(kernel.parameters)
-    first = str(kernel.access.steps[0][1])
     inputs = (first, *(name for name in kernel.inputs if name != first))
     attrs = frozen({"ops": ops, "inputs": count})
     return dataclasses.replace(
-        kernel, family=family, inputs=inputs, attrs=attrs, access=dataclasses.replace(kernel.access, order=())
+        kernel,
+        family=family,
+        inputs=inputs,
+        attrs=attrs,
+        access=dataclasses.replace(kernel.access, order=(), steps=steps),
     )
+
+
+def _started(first: str, steps: Sequence[Step]) -> tuple[Step, ...]:
+    """Return steps that start with a tensor, which replaces START."""
+    return (("", first), *((op, first if taken == START else taken) for op, taken in steps))
 
 
 def _two(kernel: Kernel, tensors: dict[str, Tensor]) -> tuple[Kernel, Kernel]:
@@ -94,7 +106,7 @@ def _two(kernel: Kernel, tensors: dict[str, Tensor]) -> tuple[Kernel, Kernel]:
         attrs=frozen(attrs | ({"fused": fused} if fused else {})),
         access=dataclasses.replace(kernel.access, factor=1.0, steps=()),
     )
-    steps = (("", between), *kernel.access.steps[1:])
+    steps = _started(between, kernel.access.steps[1:])
     others = kernel.inputs[1:]
     cols = int(kernel.dims["n" if kernel.family == "gemm" else "k"])
     stored = {"stored": True} if others and kernel.family == "conv2d" else {}

@@ -11,9 +11,10 @@ from wse_sim.frontend.orders import ROWS
 from wse_sim.graph import Derived, Kernel, KernelGraph, TensorKind
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.kernels.blocks.rounds import even
-from wse_sim.kernels.blocks.windows import PAIR
-from wse_sim.kernels.contract.equations import ceil_div
+from wse_sim.kernels.blocks.windows import PAIR, surround
+from wse_sim.kernels.contract.equations import ceil_div, divisors
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
+from wse_sim.kernels.families.conv2d.cost import MOST_ABREAST
 from wse_sim.whole.frozen_layers import frozen_layers
 from wse_sim.whole.host_part import with_kernels
 from wse_sim.whole.parallel_links import plain_priced
@@ -32,7 +33,7 @@ def with_patches(graph: KernelGraph) -> KernelGraph:
     """
     kernels, tensors = list(graph.kernels), dict(graph.tensors)
     for place, kernel in enumerate(kernels):
-        if kernel.family != "conv2d" or not _takes_patches(graph, kernel):
+        if kernel.family != "conv2d" or len(kernel.inputs) != 1 or not _takes_patches(graph, kernel):
             continue
         (image,), (out,), (weight, *bias) = kernel.inputs, kernel.outputs, kernel.parameters
         name, flat, d = kernel.name + ROWS, f"{weight}[flat]", kernel.dims
@@ -62,15 +63,13 @@ def with_patches(graph: KernelGraph) -> KernelGraph:
 
 
 def _takes_patches(graph: KernelGraph, kernel: Kernel) -> bool:
-    """Return whether a convolution takes the patches of an input, and all its readers the pixels of its result."""
+    """Return whether a convolution of one image takes the patches of an input, and all its readers the pixels of its result."""
     d, attrs = kernel.dims, Conv2dAttributes.of(kernel.attrs)
-    (image, *others), (out,) = kernel.inputs, kernel.outputs
+    (image,), (out,) = kernel.inputs, kernel.outputs
     is_tiled = (d["h"], d["w"]) == (d["out_h"] * d["r"], d["out_w"] * d["s"]) and d["r"] == d["s"] == d[
         "stride"
     ]
-    is_plain = attrs.groups == attrs.dilation == 1 and not (
-        others or attrs.transposed or attrs.eps or attrs.uneven
-    )
+    is_plain = attrs.groups == attrs.dilation == 1 and not (attrs.transposed or attrs.eps or attrs.uneven)
     read = [one for one in graph.kernels if image in one.inputs]
     readers = [one.access for one in graph.kernels if out in one.inputs]
     as_rows = all((one.view, one.reordered) == ("pixels", (out,)) for one in readers)
@@ -88,12 +87,59 @@ def _takes_patches(graph: KernelGraph, kernel: Kernel) -> bool:
     )
 
 
+def with_spare_pixels(graph: KernelGraph) -> KernelGraph:
+    """Return the forward graph in which lines of a first convolution's result are longer if no number up to
+    :data:`MOST_ABREAST` divides their length; a note states it.
+
+    Such lines would be computed pixel by pixel. The windows of all readers end before the pixels that are added, so no result
+    changes.
+    """
+    kernels, tensors, notes = {one.name: one for one in graph.kernels}, dict(graph.tensors), list[str]()
+    for kernel in graph.kernels:
+        if kernel.family != "conv2d" or not _is_first(graph, kernel):
+            continue
+        pixels, (out,) = int(kernel.dims["out_w"]), kernel.outputs
+        readers = [one for one in graph.kernels if out in one.inputs]
+        if len(divisors(pixels, MOST_ABREAST)) > 1 or not all(_ends_early(one) for one in readers):
+            continue
+        more = next(n for n in range(1, MOST_ABREAST) if len(divisors(pixels + n, MOST_ABREAST)) > 1)
+        around = surround(kernel.dims, kernel.attrs)
+        dims, attrs = (
+            {**kernel.dims, "out_w": pixels + more},
+            {**kernel.attrs, "spare": more, "around": around},
+        )
+        kernels[kernel.name] = dataclasses.replace(kernel, dims=frozen(dims), attrs=frozen(attrs))
+        tensors[out] = dataclasses.replace(tensors[out], shape=(*tensors[out].shape[:-1], pixels + more))
+        for one in readers:
+            unread = {"unread": more} if one.family == "conv2d" else {}
+            wider = frozen({**one.dims, "w": pixels + more}), frozen({**one.attrs, **unread})
+            kernels[one.name] = dataclasses.replace(one, dims=wider[0], attrs=wider[1])
+        notes.append(
+            f"lines of '{out}' have {more} more pixels that no layer reads, so that several are computed at a time"
+        )
+    return with_kernels(graph, list(kernels.values()), tensors, *notes) if notes else graph
+
+
+def _is_first(graph: KernelGraph, kernel: Kernel) -> bool:
+    """Return whether a convolution reads an image of the host, and others read its result."""
+    kinds = [graph.tensors[name].kind for name in (*kernel.inputs, *kernel.outputs)]
+    is_plain = not (kernel.access.reordered or Depthwise.is_for(kernel) or kernel.name in plain_priced(graph))
+    return kinds == [TensorKind.INPUT, TensorKind.ACTIVATION] and is_plain
+
+
+def _ends_early(kernel: Kernel) -> bool:
+    """Return whether the windows of a kernel read no zeros behind a line."""
+    is_windowed = (
+        kernel.family in ("conv2d", "pool2d") and len(kernel.inputs) == 1 and not kernel.access.reordered
+    )
+    return is_windowed and not kernel.attrs.get("uneven", False) and surround(kernel.dims, kernel.attrs) == 0
+
+
 def with_whole_words(graph: KernelGraph, *, trains: bool = False) -> KernelGraph:
     """Return the forward graph in which an image of an odd number of channels comes in whole words; a note states it. If the graph
     `trains`, convolutions before the first layer that does read such images, and no others.
 
-    Where windows begin at every z-th pixel and z is even, z pixels of a line come as one. Elsewhere two do, if the result has an even
-    number of pixels in a line: then two windows that are computed at a time begin at every 2 z-th. Otherwise a channel of zeros is added.
+    Some pixels of a line come as one (:func:`_together`). If there is no such number, a channel of zeros is added.
     """
     rest = frozen_layers(dataclasses.replace(graph, training=True)) if trains else None
     tensors, together, notes = dict(graph.tensors), dict[str, int](), list[str]()
@@ -135,8 +181,14 @@ def _reads_windows(graph: KernelGraph, kernel: Kernel, image: str) -> bool:
 
 
 def _together(kernel: Kernel) -> int:
-    """Return how many pixels of a line come as one; 1 if windows begin at all of them."""
-    stride = int(kernel.dims["stride"])
-    if stride % PAIR == 0:
-        return stride
-    return PAIR if int(kernel.dims["out_w"]) % PAIR == 0 else 1
+    """Return how many pixels of a line come as one, so that words are whole; 1 if windows begin at all of them.
+
+    Windows that are computed at a time begin at every z q-th pixel, so f = z q pixels may come as one. An image of H x W pixels has a
+    link for every word of these, and a link takes H W / f words or more; a region needs at least a cycle for each of H' W' pixels of the
+    result. f is the least number with which the links are as fast as that.
+    """
+    d = kernel.dims
+    sizes = [int(d["stride"]) * count for count in divisors(int(d["out_w"]), MOST_ABREAST)]
+    whole = [size for size in sizes if size % PAIR == 0]
+    enough = [size for size in whole if d["h"] * d["w"] <= size * d["out_h"] * d["out_w"]]
+    return min(enough, default=max(whole, default=1))

@@ -19,7 +19,7 @@ from wse_sim.frontend.orders import ROWS
 from wse_sim.frontend.repeats import find_repeats
 from wse_sim.graph import PLAIN, Kernel, KernelGraph, Phase, Tensor, TensorKind
 from wse_sim.graph.kernel_graph import frozen
-from wse_sim.whole.regions.contract import POINTWISE
+from wse_sim.whole.regions.contract import POINTWISE, is_pointwise
 
 LOGARITHM = "logarithm of the loss"
 CROSS_ENTROPY, SQUARED = "cross entropy", "squared error"
@@ -258,6 +258,18 @@ def forward_graph(graph: KernelGraph) -> KernelGraph:
     """Return the forward part of a training graph."""
     forward = [kernel for kernel in graph.kernels if kernel.phase is Phase.FORWARD]
     return dataclasses.replace(with_kernels(graph, forward, dict(graph.tensors)), training=False)
+
+
+def for_every_sample(graph: KernelGraph) -> KernelGraph:
+    """Return the forward graph in which elementwise work reads as many samples of a tensor as it writes, where all its samples are
+    equal: rows of a table of positions, say, which are computed once for all samples."""
+    tensors = dict(graph.tensors)
+    for kernel in graph.kernels:
+        shape = graph.tensors[kernel.outputs[0]].shape
+        for name in kernel.inputs if is_pointwise(kernel.family) else ():
+            if (own := graph.tensors[name]).shape != shape and own.shape == (1, *shape[1:]):
+                tensors[name] = dataclasses.replace(own, shape=shape)
+    return graph if tensors == dict(graph.tensors) else dataclasses.replace(graph, tensors=frozen(tensors))
 
 
 def with_kernels(

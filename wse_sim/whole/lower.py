@@ -12,9 +12,10 @@ from wse_sim.graph.kernel_graph import frozen
 from wse_sim.whole.elementwise_steps import in_one_family, with_steps
 from wse_sim.whole.factors import with_affine, with_scales
 from wse_sim.whole.frozen_layers import frozen_layers
-from wse_sim.whole.host_images import with_patches, with_whole_words
+from wse_sim.whole.host_images import with_patches, with_spare_pixels, with_whole_words
 from wse_sim.whole.host_part import (
     behind_host,
+    for_every_sample,
     forward_graph,
     looked_up,
     with_rows_of_host,
@@ -49,7 +50,9 @@ from wse_sim.whole.tokens import with_pooled_tokens
 Pass = Callable[[KernelGraph], KernelGraph]
 REWRITES: tuple[Pass, ...] = (
     with_patches,
+    with_spare_pixels,
     with_whole_words,
+    for_every_sample,
     with_pooled_tokens,
     with_affine,
     with_scales,
@@ -61,7 +64,7 @@ REWRITES: tuple[Pass, ...] = (
     finished_apart,
 )
 """Passes that keep all work on the wafer, in order; a pass that changes nothing returns the same graph."""
-OF_INFERENCE = (with_whole_words, with_affine, summed_apart, finished_apart)
+OF_INFERENCE = (with_spare_pixels, with_whole_words, with_affine, summed_apart, finished_apart)
 """Those of an inference graph alone."""
 TRAINING_REWRITES: tuple[Pass, ...] = (
     *(one for one in REWRITES if one not in OF_INFERENCE),

@@ -266,7 +266,7 @@ def _words_of(graph: KernelGraph, tensor: str) -> int:
     """Return the words of the last dimension of a tensor, or of a pixel of an image."""
     if is_image(graph, tensor):
         return token_words(graph, tensor)
-    return int(ceil_div(graph.tensors[tensor].shape[-1], PAIR))
+    return int(ceil_div((1, *graph.tensors[tensor].shape)[-1], PAIR))
 
 
 def _is_as_one(kernel: Kernel) -> bool:

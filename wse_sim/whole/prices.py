@@ -3,13 +3,16 @@
     composed   every kernel that has a fabric program has its layout (:mod:`wse_sim.whole.lower`) and its price
     plain      every kernel family takes the mapping with the fewest cycles in closed form; most of these
                mappings have no composed program
-    auto       composed if the fabric can step the wafer, all kernels have programs and the plan fits; plain otherwise
+    auto       composed if all kernels have programs and the plan fits, and in training if the fabric can step the wafer; plain
+               otherwise
 
 Table look-ups, dropout, a loss inside the model, updates by optimizers other than sgd, the sum of gradients of a table that is also
 the weight of a layer, and all kernels that no program supports, or whose program has no room on any region, keep their plain price in
 a composed plan. A note of the plan states which prices it has, for how much of the time of its cores, and why they are plain.
 
-The wafer decides, not the model: on one wafer, a larger model must not become faster because its prices change.
+In training on larger wafers prices are plain: programs train in rounds of as many samples as all cores can store, and published
+rates of large models are those of passes that alternate. The wafer decides, not the model: on one wafer, a larger model must not
+become faster because its prices change.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from wse_sim.compiler.plan import Infeasible, Plan
+from wse_sim.compiler.pricing import shared_prices
 from wse_sim.errors import ModelError, WseError
 from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.graph.kernel_graph import frozen
@@ -112,6 +116,7 @@ def composed_graph(graph: KernelGraph, too_large: Collection[str] = ()) -> Compo
     return ComposedGraph(laid, tuple(one.name for one in forward if one.name in aside), shared)
 
 
+@shared_prices()
 def plan_with(
     prices: str,
     graph: KernelGraph,
@@ -140,8 +145,7 @@ def plan_with(
         return _noted(compiler(graph), _plain_note("prices=plain is set"))
     try:
         if prices == AUTO:
-            check_wafer(wafer)
-            check_any(with_programs(_by_sgd(priced_graph(graph))))
+            _check_programs(graph, wafer)
         composed = composed_graph(graph)
         found = _scheduled(composed.graph, wafer, compiler, schedule, samples)
         if prices == COMPOSED and isinstance(found, Infeasible):
@@ -157,6 +161,23 @@ def plan_with(
     if prices == COMPOSED:
         return found
     return _noted(compiler(graph), _plain_note(f"the programs of the fabric do not fit ({found.message})"))
+
+
+def _check_programs(graph: KernelGraph, wafer: Wafer) -> None:
+    """Check that all kernels have programs, and in training that the fabric can step the wafer.
+
+    Raises
+    ------
+    ModelError
+        Naming the first kernel that has none.
+    """
+    if graph.training:
+        check_wafer(wafer)
+    laid = with_programs(_by_sgd(priced_graph(graph)))
+    if graph.training:
+        check_any(laid)
+    elif found := unsupported(laid, KINDS):
+        raise ModelError(next(iter(found.values())))
 
 
 def _without_large(

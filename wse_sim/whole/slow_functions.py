@@ -1,7 +1,7 @@
-"""Separate slow functions from the dense layers of several tokens before them.
+"""Separate slow functions from the dense layers of several tokens and the convolutions before them.
 
-The last row of a dense layer has all its outputs, so one row of cores would apply the function for all tokens. A region of
-elementwise work has all its cores for it.
+The last row of such a layer has all its outputs, so one row of cores would apply the function for all tokens or pixels. A region
+of elementwise work has all its cores for it.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ from wse_sim.whole.regions.contract import PAIR
 from wse_sim.whole.regions.fused_work import items_of
 
 ACTIVATION = ".function"
-"""Name suffix of the kernel that applies the function of a dense layer."""
+"""Name suffix of the kernel that applies the function of a layer."""
+OF_CONVOLUTION = ("bias", "relu")
+"""Operations that the program of a convolution does."""
 
 
 def finished_apart(graph: KernelGraph) -> KernelGraph:
-    """Return the forward graph with the slow function of a dense layer of several tokens as a separate kernel; a note names
-    them. An odd number of features stays in one region."""
+    """Return the forward graph with the slow function of a dense layer of several tokens, and every function but ReLU of a
+    convolution, as a separate kernel; a note names them. An odd number of features stays in one region."""
     tensors, kernels, notes = dict(graph.tensors), list[Kernel](), list(graph.notes)
     plain = plain_priced(graph)
     for kernel in graph.kernels:
-        if kernel.family != "gemm" or kernel.name in plain or not _ends_slowly(kernel, graph.samples):
+        if kernel.name in plain or not _ends_slowly(kernel, graph.samples):
             kernels.append(kernel)
             continue
         *items, function = items_of(kernel)
@@ -61,8 +63,12 @@ def finished_apart(graph: KernelGraph) -> KernelGraph:
 
 
 def _ends_slowly(kernel: Kernel, samples: int) -> bool:
-    """Return whether a dense layer of several tokens ends with a slow function of whole words."""
+    """Return whether a dense layer of several tokens ends with a slow function of whole words, or a convolution with a function
+    that its program does not apply."""
     items = items_of(kernel)
-    if not items or items[-1] not in SPECIAL_FUNCTIONS or "residual" in items:
+    if not items or "residual" in items:
         return False
-    return int(kernel.dims["m"]) > samples and int(kernel.dims["n"]) % PAIR == 0
+    if kernel.family == "conv2d":
+        return items[-1] not in OF_CONVOLUTION and int(kernel.dims["k"]) % PAIR == 0
+    is_slow = kernel.family == "gemm" and items[-1] in SPECIAL_FUNCTIONS
+    return is_slow and int(kernel.dims["m"]) > samples and int(kernel.dims["n"]) % PAIR == 0

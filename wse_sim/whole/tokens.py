@@ -14,6 +14,7 @@ import dataclasses
 from wse_sim.graph import PLAIN, Kernel, KernelGraph, Phase, Tensor, TensorKind
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.whole.host_part import with_kernels
+from wse_sim.whole.regions.contract import IMAGE_AXES
 from wse_sim.whole.regions.leading_rows import FIRST, rows_of
 
 TOKEN_AXES = 3  # samples, tokens, features
@@ -34,8 +35,15 @@ def with_pooled_tokens(graph: KernelGraph) -> KernelGraph:
     for kernel in graph.kernels:
         if _is_mean(graph, kernel):
             tokens, features = tensors[kernel.inputs[0]].shape[1:]
-            kernels.append(_mean(graph, kernel, (tokens, features)))
+            kernels.append(_mean(graph, kernel, features, (tokens, 1)))
             notes.append(f"'{kernel.name}' pools the {tokens} tokens of a sample")
+            continue
+        if _is_mean_of_image(graph, kernel):
+            _, features, *sides = tensors[kernel.inputs[0]].shape
+            kernels.append(_mean(graph, kernel, features, (sides[0], sides[1])))
+            out = kernel.outputs[0]
+            tensors[out] = dataclasses.replace(tensors[out], shape=(graph.samples, features, 1, 1))
+            notes.append(f"'{kernel.name}' pools the pixels of an image")
             continue
         whole = _first_of(graph, kernel)
         if not whole:
@@ -118,6 +126,19 @@ def _is_mean(graph: KernelGraph, kernel: Kernel) -> bool:
     return made.elements == samples * features and tokens != features and kernel.dims["cols"] == tokens
 
 
+def _is_mean_of_image(graph: KernelGraph, kernel: Kernel) -> bool:
+    """Return whether a kernel is a mean over the last two of four dimensions, read as an image or as a row."""
+    if kernel.family != "reduce" or kernel.attrs.get("op") != "mean" or kernel.access.reordered:
+        return False
+    given, made = graph.tensors[kernel.inputs[0]], graph.tensors[kernel.outputs[0]]
+    if len(given.shape) != IMAGE_AXES or made.kind is not TensorKind.ACTIVATION:
+        return False
+    samples, channels, *sides = given.shape
+    # A mean over other dimensions may have these numbers if two of the dimensions are equal.
+    is_last = kernel.dims["rows"] == samples * channels and channels not in sides
+    return is_last and samples == graph.samples and made.elements == samples * channels
+
+
 def _first_of(graph: KernelGraph, kernel: Kernel) -> str:
     """Return the token tensor of which a kernel reads only the first token of each sample; "" if there is
     none."""
@@ -137,11 +158,11 @@ def _first(graph: KernelGraph, kernel: Kernel) -> Kernel:
     )
 
 
-def _mean(graph: KernelGraph, kernel: Kernel, size: tuple[int, int]) -> Kernel:
-    """Return the pooling that replaces a mean over the tokens."""
-    tokens, features = size
-    sizes = {"h": tokens, "w": 1, "r": tokens, "stride": 1}
-    dims = {"b": graph.samples, "c": features, "s": 1, "out_h": 1, "out_w": 1, **sizes}
+def _mean(graph: KernelGraph, kernel: Kernel, features: int, sides: tuple[int, int]) -> Kernel:
+    """Return the pooling that replaces a mean over tokens, or over the lines and columns of an image."""
+    lines, columns = sides
+    sizes = {"h": lines, "w": columns, "r": lines, "s": columns, "stride": 1}
+    dims = {"b": graph.samples, "c": features, "out_h": 1, "out_w": 1, **sizes}
     return dataclasses.replace(
         kernel,
         family="pool2d",

@@ -29,6 +29,12 @@ class Conv2dAttributes(WeightAttributes):
     around: int = attribute(
         -1, "lines and columns of zeros around an image; -1: the least that give as many results", at_least=-1
     )
+    spare: int = attribute(
+        0,
+        "last pixels of a line of the result that no kernel reads, so that several are computed at a time",
+        at_least=0,
+    )
+    unread: int = attribute(0, "last pixels of a line of the image that no window reaches", at_least=0)
     uneven: bool = attribute(
         False, "a stride over 2, and other strides or zeros along lines than along columns"
     )

@@ -63,7 +63,7 @@ class PipelinedOptions(PlacedOptions):
     schedule: Schedule = None
     prices: Literal["auto", "composed", "plain"] = option(
         "auto",
-        "Prices of the fabric programs (composed) or closed forms (plain); auto: composed on a wafer that the fabric can step.",
+        "Prices of the fabric programs (composed) or closed forms (plain); auto: composed, except training on wafers too large to step.",
     )
     loss: Literal["cross entropy", "squared error"] | None = option(
         None, "Loss to add in training, where the model returns its outputs (default: the loss of the model)."

@@ -26,9 +26,8 @@ from wse_sim.modes.pipelined.plan import PipelinedPlan
 def sizer_for(graph: KernelGraph, wafer: Wafer, again: BlockRecompute | None = None) -> Sizer:
     """Return the sizer of the stages of a graph; `again` are the kernels that run twice."""
     algorithm = (optimizer_of(graph) or OPTIMIZERS["sgd"]).name
-    return Sizer(
-        graph, wafer, Prices(wafer, {"training": graph.training, "optimizer": algorithm}), again=again
-    )
+    prices = Prices.shared(wafer, {"training": graph.training, "optimizer": algorithm})
+    return Sizer(graph, wafer, prices, again=again)
 
 
 def sizer_of(plan: PipelinedPlan, wafer: Wafer) -> Sizer:

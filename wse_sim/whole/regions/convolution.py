@@ -18,6 +18,7 @@ begin where f pixels do, with zeros for those before.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -83,7 +84,9 @@ class Convolution(Dense):
         if attrs.dilation != 1 or attrs.transposed:
             raise refused(kernel, "has dilation or is transposed", "use a plain torch.nn.Conv2d")
         windows = Windows.of(kernel)
-        if attrs.uneven or not (windows.lines.is_regular and windows.columns.is_regular):
+        own = windows.columns
+        own = replace(own, size=own.size - attrs.unread, results=own.results - attrs.spare)
+        if attrs.uneven or not (windows.lines.is_regular and own.is_regular):
             raise refused(
                 kernel,
                 "has different strides or padding along lines and along columns",
@@ -136,11 +139,11 @@ class Convolution(Dense):
     @property
     def words(self) -> list[int]:
         """Words of a pixel that every row takes; a row has one bundle."""
-        each, out = self.inputs // PAIR // self.streams, list[int]()
-        for bundle in range(self.streams):
-            rows = self.fed // self.streams + (bundle < self.fed % self.streams)
-            out += self._shares(each, rows, has_last=bundle == self.streams - 1)
-        return out
+        each, (rows, more) = self.inputs // PAIR // self.streams, divmod(self.fed, self.streams)
+        most = self._shares(each, rows + 1, has_last=False) if more else []
+        least = self._shares(each, rows, has_last=False) if self.streams > more + 1 else []
+        last = self._shares(each, rows, has_last=True)
+        return [*more * most, *(self.streams - more - 1) * least, *last]
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
@@ -250,14 +253,16 @@ class Convolution(Dense):
         return float(max(issued, inlet, link * heard + QUEUED_WORDS, link * given, refill))
 
     def linked_cycles(self) -> float:
-        """Return the cycles per sample with as many bundles as possible; infinite if an inlet has no room in any number."""
-        chosen, names = self.bundles, (self.kernel.inputs[0], self.kernel.outputs[0])
-        counts = {name: self.splits(name) for name in names}
-        if not all(counts.values()):
-            return inf
-        self.bundles = {name: count[-1] for name, count in counts.items()}
+        """Return the cycles per sample with the best number of bundles of the image, and as many of the result as possible;
+        infinite if an inlet has no room in any number. More bundles may share the rows less evenly."""
+        chosen, (image, result) = self.bundles, (self.kernel.inputs[0], self.kernel.outputs[0])
+        most = self.splits(result)[-1]
         try:
-            return self.pace()
+            paces = []
+            for count in self.splits(image):
+                self.bundles = {image: count, result: most}
+                paces.append(self.pace())
+            return min(paces, default=inf)
         finally:
             self.bundles = chosen
 

@@ -41,6 +41,7 @@ from wse_sim.whole.regions.pointwise_place import (
     STORES,
     PointwisePlace,
     emit_operators,
+    met_by,
     operators_cycles,
 )
 from wse_sim.whole.regions.shared_color import (
@@ -50,6 +51,9 @@ from wse_sim.whole.regions.shared_color import (
     receive_all,
     route_senders,
 )
+
+AGAIN = 4
+"""Bank of a first operand that a later operator reads too."""
 
 
 class Pointwise(PointwisePlace, RegionKind):
@@ -150,14 +154,16 @@ class Pointwise(PointwisePlace, RegionKind):
                     b.place(core, cell)
 
     def _declare(self, b: Builder) -> None:
-        """Declare the buffers; the running value is two banks away from the other operands."""
+        """Declare the buffers; the running value is two banks away from the other operands, and from the first one if it is
+        read again."""
         where = (self.rows, self.columns)
+        first = AGAIN if self.kernel.inputs[0] in met_by(self.kernel) else 0
 
         def buffer(name: str, bank: int) -> Buffer:
             return b.buffer(f"{self.name}.{name}", self.each, "fp16", where, bank=bank)
 
         self.taken = [
-            [buffer(f"operand{i} {turn}", 2 if i else 0) for i in range(len(self.kernel.inputs))]
+            [buffer(f"operand{i} {turn}", 2 if i else first) for i in range(len(self.kernel.inputs))]
             for turn in (0, 1)
         ]
         self.results = [buffer(f"result{turn}", 0) for turn in (0, 1)]

@@ -92,8 +92,10 @@ class PointwisePlace(PlacedKernel):
                     f"a whole model on the fabric does {known}, one after another",
                 )
         result = graph.tensors[kernel.outputs[0]]
-        takes = len(taken_by(kernel)) if kernel.access.steps else 1 + sum(op in BINARY for op in ops)
+        takes = len({*taken_by(kernel)}) if kernel.access.steps else 1 + sum(op in BINARY for op in ops)
         given = len(kernel.inputs) + len(kernel.parameters)
+        if rereads(kernel) and (graph.training or "div" in ops):
+            takes = len(taken_by(kernel))
         if takes != given or not kernel.inputs or len(kernel.inputs) > MOST_OPERANDS:
             raise refused(
                 kernel,
@@ -462,6 +464,12 @@ def taken_by(kernel: Kernel) -> tuple[str, ...]:
     return (first, second, *rest) if first in kernel.inputs else (second, first, *rest)
 
 
+def rereads(kernel: Kernel) -> bool:
+    """Return whether operators read a tensor several times."""
+    taken = taken_by(kernel)
+    return len({*taken}) < len(taken)
+
+
 def met_by(kernel: Kernel) -> tuple[str | float, ...]:
     """Return tensors and numbers in the order in which the operators read them, without the first value."""
     if kernel.access.steps:
@@ -476,11 +484,16 @@ def numbers_in(kernel: Kernel) -> tuple[int, ...]:
 
 def depth_of(graph: KernelGraph, tensor: str) -> int:
     """Return the number of kernels on the longest path from an input of the model to a tensor."""
+    return graph.remembered("depths", lambda: _depths(graph)).get(tensor, 0)
+
+
+def _depths(graph: KernelGraph) -> dict[str, int]:
+    """Return the depths of all tensors that a kernel makes."""
     depths: dict[str, int] = {}
     for kernel in graph.kernels:
         here = 1 + max((depths.get(name, 0) for name in kernel.inputs), default=0)
         depths |= dict.fromkeys(kernel.outputs, here)
-    return depths.get(tensor, 0)
+    return depths
 
 
 def emit_operators(
