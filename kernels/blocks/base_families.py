@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Unpack
+from typing import Unpack
 
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.probes import elements_probe
-from wse_sim.kernels.contract.equations import bytes_of, check_tiling, pointwise_footprint
-from wse_sim.kernels.contract.family import NONE, Dims, Family, Flow, Footprint, How, Probe, Tiling, asked
+from wse_sim.kernels.contract.equations import bytes_of, pointwise_footprint
+from wse_sim.kernels.contract.family import NONE, Attrs, Dims, Family, Flow, Footprint, How, Probe, Tiling
 from wse_sim.kernels.contract.parameters import sizes
 
 
@@ -21,14 +21,13 @@ class OnElements(Family):
     programs = "forward and backward"
     bands = "1 %"
 
-    def buffers(self, attrs: Mapping[str, Any] = NONE) -> int:
+    def buffers(self, attrs: Attrs = NONE) -> int:
         """Return the number of stage buffers: one for arriving data, one for the result."""
         return 2
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of the operands' stage buffers and of code."""
-        _, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        _, dtype, attrs = self.asked(tiling, how)
         return pointwise_footprint(dims["elements"], tiling, wafer, dtype, buffers=self.buffers(attrs))
 
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
@@ -39,7 +38,7 @@ class OnElements(Family):
 class OnRows(Family):
     """A family that works row by row: a row is finished as soon as its operands have arrived."""
 
-    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
+    def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
         """Return that samples flow row by row."""
         return Flow(rows=dims["rows"])
 
@@ -55,6 +54,5 @@ class Collective(Family):
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of the vector and of code."""
-        check_tiling(self.name, tiling, self.mappings)
-        size = bytes_of(asked(how, dtype="fp32").dtype)
+        size = bytes_of(self.asked(tiling, how, "fp32").dtype)
         return Footprint(activations_bytes=1.0 * dims["words"] * size, code_bytes=wafer.kernel_code_bytes)

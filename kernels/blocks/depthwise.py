@@ -13,17 +13,15 @@ in sequence, as in pooling (:mod:`wse_sim.kernels.blocks.pooling_core`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
-from typing import Any
 
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.pooling_core import CoreOf, apart_bytes, apart_cost, words_apart
 from wse_sim.kernels.blocks.windows import PAIR, Windows, surround
 from wse_sim.kernels.contract.equations import bytes_of
-from wse_sim.kernels.contract.family import Cost, Dims, Footprint, Tiling
+from wse_sim.kernels.contract.family import Attrs, Cost, Dims, Footprint, Tiling
 from wse_sim.kernels.contract.parameters import Attributes, ProductAttributes
 
 
@@ -130,25 +128,25 @@ class DepthwiseCore:
         return float(self.wafer.wavelet_cycles * (self.pixels * heard + zeros))
 
 
-def has_own_filters(dims: Mapping[str, Any], groups: int) -> bool:
+def has_own_filters(dims: Dims, groups: int) -> bool:
     """Return whether every channel has a separate filter."""
     return bool(groups == int(dims["c"]) == int(dims["k"]) > 1)
 
 
-def _core_of(dims: Dims, attrs: Mapping[str, Any], wafer: Wafer) -> tuple[CoreOf, Windows]:
+def _core_of(dims: Dims, attrs: Attrs, wafer: Wafer) -> tuple[CoreOf, Windows]:
     """Return what makes a core, and the windows of the complete image."""
     has_relu = "relu" in ProductAttributes.of(attrs).fused.split(",")
     windows = Windows.sized(dims, surround(dims, attrs))
     return (lambda part, words: DepthwiseCore(part, PAIR * words, has_relu, wafer)), windows
 
 
-def depthwise_cost(dims: Dims, attrs: Mapping[str, Any], tiling: Tiling, wafer: Wafer) -> Cost:
+def depthwise_cost(dims: Dims, attrs: Attrs, tiling: Tiling, wafer: Wafer) -> Cost:
     """Return the cost of channels over the rows of cores, and of bands of lines over the columns."""
     core_of, windows = _core_of(dims, attrs, wafer)
     return apart_cost(core_of, windows, dims, tiling, wafer, Attributes.of(attrs))
 
 
-def depthwise_footprint(dims: Dims, attrs: Mapping[str, Any], tiling: Tiling, wafer: Wafer) -> Footprint:
+def depthwise_footprint(dims: Dims, attrs: Attrs, tiling: Tiling, wafer: Wafer) -> Footprint:
     """Return the bytes of the fullest core: filters and bias, two padded images, and sums including the gaps
     between lines."""
     core_of, windows = _core_of(dims, attrs, wafer)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, Unpack, cast
+from typing import Any, Protocol, Unpack
 
 import numpy as np
 
@@ -32,13 +32,7 @@ from wse_sim.kernels.blocks.lines import Line, new_builder
 from wse_sim.kernels.blocks.probes import ELEMENTS, SIDE, steady
 from wse_sim.kernels.blocks.rounds import pitch
 from wse_sim.kernels.contract.equations import ceil_div
-from wse_sim.kernels.contract.family import Array, Asked, Case, Cost, Dims, How, Probe, Size, Tiling, asked
-
-
-def wanted_of(options: Mapping[str, Any]) -> Asked:
-    """Return the requested phase, precision (default fp32) and attributes of a program."""
-    known = {key: options[key] for key in ("phase", "dtype", "attrs") if key in options}
-    return asked(cast("How", known), "fp32")
+from wse_sim.kernels.contract.family import Array, Case, Cost, Dims, How, Probe, Size, Tiling, asked
 
 
 @dataclass(frozen=True)

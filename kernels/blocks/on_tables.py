@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 
@@ -25,10 +25,11 @@ from wse_sim.kernels.blocks.probes import ELEMENTS, arrival_probes, pointwise_pr
 from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.element_work import WITH_TABLES, WITH_X, ElementWork, Floats, Held
-from wse_sim.kernels.contract.equations import ceil_div, check_tiling, per_core, pointwise, words
+from wse_sim.kernels.contract.equations import ceil_div, per_core, pointwise, words
 from wse_sim.kernels.contract.family import (
     NONE,
     Array,
+    Attrs,
     Case,
     Cost,
     Dims,
@@ -62,21 +63,20 @@ class OnTables(OnElements):
     """Whether the gradient needs only the tables and the result's gradient."""
 
     @abstractmethod
-    def work(self, dims: Dims, attrs: Mapping[str, Any], dtype: str = "fp16") -> ElementWork:
+    def work(self, dims: Dims, attrs: Attrs, dtype: str = "fp16") -> ElementWork:
         """Return the work of a core."""
 
-    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
+    def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
         """Return that samples flow row by row."""
         return Flow(rows=dims.get("rows", 0))
 
-    def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
+    def lay(self, dims: Dims, attrs: Attrs = NONE) -> Lay:
         """With whole words, the operand enters at a separate core."""
         return lay_of_operands(1) if WordAttributes.of(attrs).in_words else Lay()
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of the instructions of the work."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, how)
         work, stated = self.work(dims, attrs, dtype), WorkAttributes.of(attrs)
         cost = pointwise(
             dims["elements"],

@@ -6,15 +6,13 @@ a single core, which runs all of its elements if they are few.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from wse_sim.graph import Attr, Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.products import laid, product
 from wse_sim.kernels.contract.equations import ceil_div, fill_cycles, per_core
-from wse_sim.kernels.contract.family import Cost, Dims, Family, How, Probe, Size, Tiling, asked
+from wse_sim.kernels.contract.family import Attrs, Cost, Dims, Family, How, Probe, Size, Tiling, asked
 from wse_sim.kernels.contract.parameters import WeightAttributes
 
 SIDE = 4  # cores per side of the probe of a product
@@ -37,7 +35,7 @@ def pointwise_probe(
     *,
     dtype: str,
     phase: Phase = Phase.FORWARD,
-    attrs: Mapping[str, Any] | None = None,
+    attrs: Attrs | None = None,
     most: int = ELEMENTS,
 ) -> Probe:
     """Return a probe on one core with its part of `elements`; operands are already in place, so waiting is
@@ -108,7 +106,7 @@ def product_probe(
     *,
     dtype: str,
     phase: Phase,
-    attrs: Mapping[str, Any],
+    attrs: Attrs,
     times: float = 1.0,
 ) -> Probe:
     """Return the probe of a product of streamed or stationary weights, laid out as by `gemm` and run `times`

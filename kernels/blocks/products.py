@@ -32,7 +32,6 @@ arrival of a gradient with the arithmetic and takes 10 to 25 % fewer cycles.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -51,7 +50,7 @@ from wse_sim.kernels.contract.equations import (
     relay_cycles,
     words,
 )
-from wse_sim.kernels.contract.family import Cost, Family, Footprint, Lay, Size, Tiling
+from wse_sim.kernels.contract.family import Attrs, Cost, Family, Footprint, Lay, Size, Tiling
 from wse_sim.kernels.contract.parameters import ProductAttributes, WeightAttributes
 
 SUM_BYTES = 4  # partial sums are fp32 unless the kernel accumulates in fp16
@@ -63,13 +62,11 @@ def chain_latency(cores: Size, wafer: Wafer) -> Size:
     return (cores - 1) * relay_cycles(wafer)
 
 
-def _rate(dtype: str, tiling: Tiling, attrs: Mapping[str, Any], wafer: Wafer) -> float:
+def _rate(dtype: str, tiling: Tiling, attrs: Attrs, wafer: Wafer) -> float:
     return fma_rate(dtype, wafer, ProductAttributes.of(tiling.options, attrs).accumulate)
 
 
-def streamed(
-    m: Size, k: Size, n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]
-) -> Cost:
+def streamed(m: Size, k: Size, n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Attrs) -> Cost:
     """Return the cost of a product of streamed weights: forward or input gradient.
 
     `density` (option or attribute): fraction of non-zero weights; zeros are neither sent nor computed.
@@ -89,7 +86,7 @@ def streamed(
 
 
 def streamed_weight_gradient(
-    m: Size, k: Size, n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]
+    m: Size, k: Size, n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Attrs
 ) -> Cost:
     """Return the cost of a streamed weight gradient: (m features) x (k tokens) x (n outputs)."""
     w = _rate(dtype, tiling, attrs, wafer)
@@ -129,7 +126,7 @@ def stationary(
     tiling: Tiling,
     wafer: Wafer,
     dtype: str,
-    attrs: Mapping[str, Any],
+    attrs: Attrs,
     phase: Phase = Phase.FORWARD,
 ) -> Cost:
     """Return the cost of a stationary product; `orientation`: K over rows ("kn") or columns ("nk"), or the
@@ -146,16 +143,14 @@ def stationary(
     )
 
 
-def product_lay(attrs: Mapping[str, Any]) -> Lay:
+def product_lay(attrs: Attrs) -> Lay:
     """Return the layout: words over one axis of the region, outputs over the other; open if the orientation
     is."""
     ways = {"kn": Lay("rows", "cols"), "nk": Lay("cols", "rows")}
     return ways.get(WeightAttributes.of(attrs).orientation, Lay())
 
 
-def outputs_held(
-    m: Size, k: Size, n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]
-) -> Size:
+def outputs_held(m: Size, k: Size, n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Attrs) -> Size:
     """Return the outputs that the busiest core works on in a forward product: whole rounds of sums."""
     if tiling.mapping == "stationary":
         return _best_oriented(m, k, n, tiling, wafer, dtype, attrs, Phase.FORWARD)[4]
@@ -170,7 +165,7 @@ def _best_oriented(
     tiling: Tiling,
     wafer: Wafer,
     dtype: str,
-    attrs: Mapping[str, Any],
+    attrs: Attrs,
     phase: Phase,
 ) -> tuple[Any, ...]:
     """Return the result of :func:`_oriented` for the fastest allowed orientation."""
@@ -199,7 +194,7 @@ def laid(
     tiling: Tiling,
     wafer: Wafer,
     dtype: str,
-    attrs: Mapping[str, Any],
+    attrs: Attrs,
     phase: Phase,
 ) -> tuple[Any, Any]:
     """Return the cores along the words and along the outputs of a stationary product, in the faster
@@ -221,7 +216,7 @@ def product(
     tiling: Tiling,
     wafer: Wafer,
     dtype: str,
-    attrs: Mapping[str, Any],
+    attrs: Attrs,
     phase: Phase,
 ) -> Cost:
     """Return the cost of a product in the mapping of the tiling ("streamed" or "stationary")."""
@@ -232,7 +227,7 @@ def product(
     return streamed(m, k, n, tiling, wafer, dtype, attrs)
 
 
-def weight_bytes(tiling: Tiling, attrs: Mapping[str, Any], dtype: str, phase: Phase) -> float:
+def weight_bytes(tiling: Tiling, attrs: Attrs, dtype: str, phase: Phase) -> float:
     """Return the bytes per resident weight: its data type; fp32 for a gradient; in training with optimizer
     state.
 
@@ -254,7 +249,7 @@ def product_footprint(
     tiling: Tiling,
     wafer: Wafer,
     dtype: str,
-    attrs: Mapping[str, Any],
+    attrs: Attrs,
     phase: Phase,
     weights: bool = True,
 ) -> Footprint:
@@ -286,7 +281,7 @@ INT8_NOTE = (
 )
 
 
-def weight_notes(attrs: Mapping[str, Any]) -> tuple[str, ...]:
+def weight_notes(attrs: Attrs) -> tuple[str, ...]:
     """Return notes on the weights of a product for readers of a plan."""
     return (INT8_NOTE,) if WeightAttributes.of(attrs).weights == "int8" else ()
 
@@ -302,6 +297,6 @@ class MatrixProduct(Family):
 class WeightProduct(MatrixProduct):
     """A product with weights."""
 
-    def notes(self, attrs: Mapping[str, Any]) -> tuple[str, ...]:
+    def notes(self, attrs: Attrs) -> tuple[str, ...]:
         """Return a note on how int8 weights are priced."""
         return weight_notes(attrs)

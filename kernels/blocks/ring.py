@@ -37,7 +37,7 @@ from wse_sim.fabric.format.builder import Buffer, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass, Operand, Travel
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import Line, new_builder
-from wse_sim.kernels.contract.equations import bytes_of, ceil_div, check_tiling, words
+from wse_sim.kernels.contract.equations import bytes_of, ceil_div, words
 from wse_sim.kernels.contract.family import (
     Array,
     Case,
@@ -49,7 +49,6 @@ from wse_sim.kernels.contract.family import (
     ProgramOptions,
     Size,
     Tiling,
-    asked,
 )
 from wse_sim.kernels.contract.parameters import sizes
 
@@ -192,15 +191,14 @@ class RingHalf(Family):
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of the vector, padded to whole pieces, and of code."""
-        check_tiling(self.name, tiling, self.mappings)
+        size = bytes_of(self.asked(tiling, how, "fp32").dtype)
         length = tiling.cols * ceil_div(dims["words"], tiling.cols)
-        size = bytes_of(asked(how, dtype="fp32").dtype)
         return Footprint(activations_bytes=1.0 * length * size, code_bytes=wafer.kernel_code_bytes)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of P - 1 steps of one piece each; the number of cores must be one integer."""
-        check_tiling(self.name, tiling, self.mappings)
-        half = half_cost(dims["words"], int(tiling.cols), wafer, asked(how, dtype="fp32").dtype)
+        dtype = self.asked(tiling, how, "fp32").dtype
+        half = half_cost(dims["words"], int(tiling.cols), wafer, dtype)
         return half + Cost(startup=wafer.task_start_cycles)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:

@@ -37,7 +37,7 @@ from wse_sim.kernels.blocks.lines import (
 )
 from wse_sim.kernels.blocks.trees import LineTree, best_tree, multicast_back, reduce_cycles
 from wse_sim.kernels.contract.equations import ceil_div, ceil_rate, words
-from wse_sim.kernels.contract.family import Array, Case, Cost, Footprint, Size, Tiling
+from wse_sim.kernels.contract.family import Array, Case, Cost, Dims, Footprint, Size, Tiling
 
 MATRICES = frozenset({"x", "mask"})  # buffers of elements; the others hold a value per row
 
@@ -105,7 +105,7 @@ def _issued(vector: Vector, t: Size, f: Size, wafer: Wafer) -> Cost:
 
 
 def grid_values(
-    name: str, dims: Mapping[str, Any], tiling: Tiling, options: Mapping[str, Any], is_plain: bool = True
+    name: str, dims: Dims, tiling: Tiling, options: Mapping[str, Any], is_plain: bool = True
 ) -> Array:
     """Return random rows for a program on a grid; `is_plain` tells whether the grid program supports the
     attributes.

@@ -195,6 +195,28 @@ class Tiling:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
+def check_tiling(name: str, tiling: Tiling, mappings: tuple[str, ...]) -> None:
+    """Check that the family has the mapping, and that the rectangle has cores.
+
+    Raises
+    ------
+    KernelError
+        If not; the message gives value, limit and remedy.
+    """
+    if tiling.mapping not in mappings:
+        raise KernelError(f"kernel '{name}' has no mapping '{tiling.mapping}'; use {', '.join(mappings)}")
+    for label, value in (("rows", tiling.rows), ("cols", tiling.cols), ("lanes", tiling.lanes)):
+        least = value if isinstance(value, int) else np.min(value)
+        if least < 1:
+            raise KernelError(
+                f"kernel '{name}': {label} is {least}; a tiling needs at least 1, enlarge the rectangle"
+            )
+    if np.any(np.asarray(tiling.lanes) > np.asarray(tiling.cols)):
+        raise KernelError(
+            f"kernel '{name}': {np.max(tiling.lanes)} lanes do not fit in {np.min(tiling.cols)} columns; use fewer lanes"
+        )
+
+
 @dataclass(frozen=True)
 class Footprint:
     """Bytes of SRAM per core (of the fullest core).
@@ -383,6 +405,17 @@ class Family:
     def parameters(cls) -> Mapping[str, Parameter]:
         """Return the attributes that a kernel may state, by name: types, ranges, defaults, meanings."""
         return parameters_of(cls.attributes)
+
+    def asked(self, tiling: Tiling, how: How, dtype: str = "fp16") -> Asked:
+        """Check that the family has the mapping and the rectangle cores; return the arguments with defaults filled in.
+
+        Raises
+        ------
+        KernelError
+            As :func:`check_tiling`.
+        """
+        check_tiling(self.name, tiling, self.mappings)
+        return asked(how, dtype)
 
     def flops(self, dims: Dims, attrs: Attrs = NONE, phase: Phase = Phase.FORWARD) -> Size:
         """Return the FLOPs of a kernel, 2 per multiply-accumulate of a matrix product; 0 if the family has no

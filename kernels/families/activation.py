@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Unpack
 
 from wse_sim.errors import KernelError
 from wse_sim.graph import Kernel, Phase, Tensor
@@ -23,16 +23,11 @@ from wse_sim.kernels.blocks.base_families import OnElements
 from wse_sim.kernels.blocks.chains import activation_program
 from wse_sim.kernels.blocks.training import RESULT_FUNCTIONS, pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
-from wse_sim.kernels.contract.equations import (
-    SPECIAL_FUNCTIONS,
-    check_tiling,
-    max_rate,
-    per_core,
-    pointwise,
-)
+from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS, max_rate, per_core, pointwise
 from wse_sim.kernels.contract.family import (
     NONE,
     Array,
+    Attrs,
     Case,
     Cost,
     Dims,
@@ -42,12 +37,8 @@ from wse_sim.kernels.contract.family import (
     Link,
     ProgramOptions,
     Tiling,
-    asked,
 )
-from wse_sim.kernels.contract.parameters import (
-    WordAttributes,
-    attribute,
-)
+from wse_sim.kernels.contract.parameters import WordAttributes, attribute
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
 
@@ -74,15 +65,14 @@ class Activation(OnElements):
         stated = ActivationAttributes.of(attrs)
         return Flow(at_once=stated.in_words and stated.function in SPECIAL_FUNCTIONS)
 
-    def link(self, attrs: Mapping[str, Any] = NONE) -> Link:
+    def link(self, attrs: Attrs = NONE) -> Link:
         """Return the function, which can be fused to a product."""
         function = ActivationAttributes.of(attrs).function
         return Link(function, part=function)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of special elements, or of vector maxima for relu."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, how)
         backward = phase is not Phase.FORWARD
         if backward and ActivationAttributes.of(attrs).met:
             return Cost(compute=0.0 * per_core(dims["elements"], tiling))

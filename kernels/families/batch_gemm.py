@@ -42,18 +42,11 @@ from wse_sim.kernels.blocks.training import (
 )
 from wse_sim.kernels.blocks.triggered_products import shape_of, shape_program
 from wse_sim.kernels.contract import numerics as core
-from wse_sim.kernels.contract.equations import (
-    bytes_of,
-    ceil_div,
-    ceil_rate,
-    check_tiling,
-    fill_cycles,
-    fma_rate,
-    per_core,
-)
+from wse_sim.kernels.contract.equations import bytes_of, ceil_div, ceil_rate, fill_cycles, fma_rate, per_core
 from wse_sim.kernels.contract.family import (
     NONE,
     Array,
+    Attrs,
     Case,
     Cost,
     Dims,
@@ -68,12 +61,7 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
-from wse_sim.kernels.contract.parameters import (
-    HALF_SUMS,
-    ProductAttributes,
-    attribute,
-    sizes,
-)
+from wse_sim.kernels.contract.parameters import HALF_SUMS, ProductAttributes, attribute, sizes
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import DATA, WEIGHT, Tape
 
@@ -99,19 +87,18 @@ class BatchGemm(MatrixProduct):
     takes_epilogue = True
     color = "#9ecae1"
 
-    def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:
+    def flops(self, dims: Dims, attrs: Attrs = NONE, phase: Phase = Phase.FORWARD) -> Size:
         """Return the FLOPs: 2 b m k n in every phase."""
         return 2 * dims["b"] * dims["m"] * dims["k"] * dims["n"]
 
-    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
+    def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
         """Return the flow: a complete sample arrives before the first row leaves, and partial sums travel."""
         return Flow(rows=dims["m"], is_barrier=True, sums_on_links=True)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of the stationary operand, the double-buffered arriving operand and partial sums,
         and code."""
-        _, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        _, dtype, attrs = self.asked(tiling, how)
         heads = BatchGemmAttributes.of(attrs).heads
         w = fma_rate(dtype, wafer, BatchGemmAttributes.of(tiling.options, attrs).accumulate)
         p, r, q = split(dims, tiling, w, heads)
@@ -129,8 +116,7 @@ class BatchGemm(MatrixProduct):
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of the products of one sub-rectangle (all run in parallel), and of the fused
         operations."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, how)
         fused = fused_cost(fused_forward(attrs, phase), per_core(results(dims), tiling), wafer, dtype)
         heads = BatchGemmAttributes.of(attrs).heads
         w = fma_rate(dtype, wafer, BatchGemmAttributes.of(tiling.options, attrs).accumulate)
@@ -164,7 +150,7 @@ class BatchGemm(MatrixProduct):
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Return the program of one sub-rectangle, which computes its products one after another; gradients
         alike."""
-        attrs, dtype = options.get("attrs") or {}, str(options.get("dtype", "fp16"))
+        _, dtype, attrs = self.asked(tiling, options)
         w = fma_rate(dtype, wafer, BatchGemmAttributes.of(tiling.options, attrs).accumulate)
         p, r, q = (int(v) for v in split(dims, tiling, w, BatchGemmAttributes.of(attrs).heads))
         shape = replace(shape_of(dims, Tiling(r, q, tiling.mapping)), groups=p)

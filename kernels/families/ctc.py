@@ -50,7 +50,6 @@ from wse_sim.kernels.contract.family import (
     ProgramOptions,
     Size,
     Tiling,
-    asked,
 )
 from wse_sim.kernels.contract.parameters import sizes
 from wse_sim.kernels.contract.registry import register
@@ -95,8 +94,7 @@ class AlignmentSum(Family):
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of all frames, with the fastest number of cores per sequence."""
-        phase = asked(how).phase
-        check_tiling(self.name, tiling, self.mappings)
+        phase = self.asked(tiling, how).phase
         most = np.clip(tiling.rows * tiling.cols // dims["batch"], 1, dims["states"])
         best = _step(dims, most, phase, tiling, wafer)
         for k in range(1 + int(log2(max(1, int(np.max(dims["states"])))))):

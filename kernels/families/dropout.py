@@ -24,26 +24,9 @@ from wse_sim.kernels.blocks.base_families import OnElements
 from wse_sim.kernels.blocks.chains import Chain
 from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
-from wse_sim.kernels.contract.equations import (
-    check_tiling,
-    per_core,
-    pointwise,
-)
-from wse_sim.kernels.contract.family import (
-    Array,
-    Case,
-    Cost,
-    Dims,
-    How,
-    Kept,
-    ProgramOptions,
-    Tiling,
-    asked,
-)
-from wse_sim.kernels.contract.parameters import (
-    Attributes,
-    attribute,
-)
+from wse_sim.kernels.contract.equations import per_core, pointwise
+from wse_sim.kernels.contract.family import Array, Case, Cost, Dims, How, Kept, ProgramOptions, Tiling
+from wse_sim.kernels.contract.parameters import Attributes, attribute
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
 
@@ -63,8 +46,7 @@ class Dropout(OnElements):
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """The cost of random elements; zero if p is 0."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, how)
         if DropoutAttributes.of(attrs).p == 0.0:
             return 0.0 * pointwise(dims["elements"], tiling, wafer, dtype=dtype)
         fraction = 1.0 if phase is Phase.FORWARD else wafer.backward_special_fraction
@@ -78,12 +60,8 @@ class Dropout(OnElements):
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Return the program: on every core, scalar code that applies the mask and takes the time to draw it;
         backward alike."""
-        phase, attrs = options.get("phase", Phase.FORWARD), options.get("attrs") or {}
-        dtype, seed, p = (
-            str(options.get("dtype", "fp32")),
-            int(options.get("seed", 0)),
-            DropoutAttributes.of(attrs).p,
-        )
+        phase, dtype, attrs = self.asked(tiling, options, "fp32")
+        seed, p = int(options.get("seed", 0)), DropoutAttributes.of(attrs).p
         fraction = 1.0 if phase is Phase.FORWARD else wafer.backward_special_fraction
         c = Chain(tiling, int(per_core(dims["elements"], tiling)), wafer, dtype, seed)
         values = c.whole()

@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, log2
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,18 +42,11 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
-from wse_sim.kernels.contract.equations import (
-    add_rate,
-    bytes_of,
-    ceil_div,
-    check_tiling,
-    fill_cycles,
-    per_core,
-    words,
-)
+from wse_sim.kernels.contract.equations import add_rate, bytes_of, ceil_div, fill_cycles, per_core, words
 from wse_sim.kernels.contract.family import (
     NONE,
     Array,
+    Attrs,
     Case,
     Cost,
     Dims,
@@ -66,7 +59,6 @@ from wse_sim.kernels.contract.family import (
     Role,
     Size,
     Tiling,
-    asked,
 )
 from wse_sim.kernels.contract.parameters import Attributes, attribute, sizes
 from wse_sim.kernels.contract.registry import register
@@ -107,15 +99,14 @@ class Fourier(Family):
     named_for = ("_fft_c2c", "_fft_r2c", "_fft_c2r", "prims.fft_c2c", "prims.fft_r2c", "prims.fft_c2r")
     attributes = FourierAttributes
 
-    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
+    def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
         """Return the flow: the first result needs all points of a block."""
         return Flow(is_barrier=True)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of points before and after a stage, differences, factors of every stage, and
         code."""
-        dtype = asked(how).dtype
-        check_tiling(self.name, tiling, self.mappings)
+        dtype = self.asked(tiling, how).dtype
         points = per_core(_points(dims), tiling)
         n = max(_axes(dims))
         elements = 5.5 * points + np.minimum(points, n) * max(1, len(factors_of(n)))
@@ -126,8 +117,7 @@ class Fourier(Family):
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of the lines along each axis, and of the exchanges between axes."""
-        _, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        _, dtype, attrs = self.asked(tiling, how)
         axes, points = _axes(dims), _points(dims)
         half = 2 if FourierAttributes.of(attrs).real else 1
         total = Cost(compute=0.0 * per_core(points, tiling))
@@ -159,16 +149,15 @@ class Fourier(Family):
         KernelError
             For several axes, real operands, other lengths, or more than one line per core.
         """
+        _, dtype, attrs = self.asked(tiling, options, "fp32")
         n, lines = int(dims["n"]), int(dims["rows"])
-        plain = len(_axes(dims)) == 1 and not FourierAttributes.of(options.get("attrs")).real
+        plain = len(_axes(dims)) == 1 and not FourierAttributes.of(attrs).real
         if not plain or n & (n - 1) or n < 4 or lines > int(tiling.rows) * int(tiling.cols):
             raise KernelError(
                 f"fft: {lines} x {_axes(dims)} points on {tiling.rows} x {tiling.cols} cores have no fabric program; "
                 "use one axis of 2^k complex points, a line per core, or --timing model"
             )
-        check_tiling(self.name, tiling, self.mappings)
-        dtype, seed = str(options.get("dtype", "fp32")), int(options.get("seed", 0))
-        return self._stages(n, int(tiling.rows), int(tiling.cols), wafer, dtype, seed)
+        return self._stages(n, int(tiling.rows), int(tiling.cols), wafer, dtype, int(options.get("seed", 0)))
 
     def _stages(self, n: int, rows: int, cols: int, wafer: Wafer, dtype: str, seed: int) -> Case:
         """Return the program of the stages in order, all alike except for their factors."""

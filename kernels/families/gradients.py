@@ -33,6 +33,7 @@ from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import ceil_rate, check_tiling, per_core
 from wse_sim.kernels.contract.family import (
     Array,
+    Attrs,
     Case,
     Cost,
     Dims,
@@ -276,7 +277,7 @@ class Schedule(_OfGradients):
         )
 
 
-def _asked_scale(attrs: Mapping[str, Any]) -> tuple[str, bool]:
+def _asked_scale(attrs: Attrs) -> tuple[str, bool]:
     stated = ScaleAttributes.of(attrs)
     if stated.op not in OPS:
         raise KernelError(f"gradient_scale has no operator '{stated.op}'; use one of {', '.join(OPS)}")

@@ -25,20 +25,15 @@ import numpy as np
 from wse_sim.graph import Kernel, Phase, Tensor, frozen
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.probes import product_probe
-from wse_sim.kernels.blocks.products import (
-    SUM_BYTES,
-    WeightProduct,
-    product,
-    product_footprint,
-    weight_bytes,
-)
+from wse_sim.kernels.blocks.products import SUM_BYTES, WeightProduct, product, product_footprint, weight_bytes
 from wse_sim.kernels.blocks.training import product_gradients, turned
 from wse_sim.kernels.blocks.triggered_products import triggered_program
 from wse_sim.kernels.contract import numerics as core
-from wse_sim.kernels.contract.equations import bytes_of, ceil_div, check_tiling
+from wse_sim.kernels.contract.equations import bytes_of, ceil_div
 from wse_sim.kernels.contract.family import (
     NONE,
     Array,
+    Attrs,
     Case,
     Cost,
     Dims,
@@ -53,11 +48,7 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
-from wse_sim.kernels.contract.parameters import (
-    WeightAttributes,
-    attribute,
-    sizes,
-)
+from wse_sim.kernels.contract.parameters import WeightAttributes, attribute, sizes
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
 
@@ -89,19 +80,18 @@ class GroupedGemm(WeightProduct):
     attributes = GroupedGemmAttributes
     color = "#6baed6"
 
-    def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:
+    def flops(self, dims: Dims, attrs: Attrs = NONE, phase: Phase = Phase.FORWARD) -> Size:
         """Return the FLOPs: 2 m k n in every phase."""
         return 2 * dims["m"] * dims["k"] * dims["n"]
 
-    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
+    def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
         """Return the flow: row by row; partial sums travel; zero weights are not sent."""
         return Flow(rows=dims["m"], sums_on_links=True, skips_zero_weights=True)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of the weights of all groups (stationary) or of buffers (streamed), partial sums
         and code."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, how)
         groups = dims["groups"]
         if tiling.mapping == "stationary":
             features = dims["m"] if phase is Phase.WEIGHT_GRADIENT else dims["k"]
@@ -117,8 +107,7 @@ class GroupedGemm(WeightProduct):
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of the groups' products: in sequence (streamed) or in parallel (stationary)."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, how)
         groups, gradient = dims["groups"], phase is Phase.WEIGHT_GRADIENT
         m, k = of_group(dims, tiling, attrs, phase)
         if tiling.mapping == "streamed":
@@ -141,7 +130,7 @@ class GroupedGemm(WeightProduct):
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Return the program of all groups in sequence (streamed), or of the cores of one group
         (stationary)."""
-        phase, attrs = options.get("phase", Phase.FORWARD), options.get("attrs") or {}
+        phase, _, attrs = self.asked(tiling, options)
         m, k = of_group(dims, tiling, attrs, phase)
         part, groups = tiling, int(dims["groups"])
         if tiling.mapping == "stationary":
@@ -174,13 +163,13 @@ class GroupedGemm(WeightProduct):
         product_gradients(kernel, gradient, own, tape, of_weights=of_weights, of_inputs=of_inputs)
 
 
-def rows_of_group(rows: Size, groups: Size, tiling: Tiling, attrs: Mapping[str, Any]) -> Size:
+def rows_of_group(rows: Size, groups: Size, tiling: Tiling, attrs: Attrs) -> Size:
     """Return the rows of the fullest group."""
     load = np.ceil(rows * GroupedGemmAttributes.of(tiling.options, attrs).imbalance / groups)
     return load.astype(np.int64) if np.ndim(load) else int(load)
 
 
-def of_group(dims: Dims, tiling: Tiling, attrs: Mapping[str, Any], phase: Phase) -> tuple[Any, Any]:
+def of_group(dims: Dims, tiling: Tiling, attrs: Attrs, phase: Phase) -> tuple[Any, Any]:
     """Return (m, k) of the fullest group's product: its rows are m, or k in a weight gradient."""
     groups = dims["groups"]
     if phase is Phase.WEIGHT_GRADIENT:

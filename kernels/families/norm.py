@@ -45,14 +45,7 @@ import numpy as np
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.base_families import OnRows
-from wse_sim.kernels.blocks.line_programs import (
-    LineTile,
-    RowWork,
-    lane_tile,
-    line_probe,
-    line_program,
-    wanted_of,
-)
+from wse_sim.kernels.blocks.line_programs import LineTile, RowWork, lane_tile, line_probe, line_program
 from wse_sim.kernels.blocks.line_stages import FEATURE, MATRIX, ROW, TWO_FEATURES, TWO_ROWS, Shape, Vector
 from wse_sim.kernels.blocks.products import weight_bytes
 from wse_sim.kernels.blocks.rounds import pitch
@@ -60,15 +53,7 @@ from wse_sim.kernels.blocks.rows import grid_cost, grid_footprint, grid_program,
 from wse_sim.kernels.blocks.token_blocks import TokenBlocks, lanes_for, linked_cost
 from wse_sim.kernels.blocks.training import FP32_BYTES, input_gradient, weight_gradient
 from wse_sim.kernels.contract import numerics as core
-from wse_sim.kernels.contract.equations import (
-    bytes_of,
-    ceil_div,
-    check_tiling,
-    edge_wait,
-    fill_cycles,
-    least_share,
-    words,
-)
+from wse_sim.kernels.contract.equations import bytes_of, ceil_div, edge_wait, fill_cycles, least_share, words
 from wse_sim.kernels.contract.family import (
     NONE,
     Array,
@@ -88,11 +73,7 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
-from wse_sim.kernels.contract.parameters import (
-    Attributes,
-    attribute,
-    sizes,
-)
+from wse_sim.kernels.contract.parameters import Attributes, attribute, sizes
 from wse_sim.kernels.contract.recent import recent
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
@@ -162,8 +143,7 @@ class Norm(OnRows):
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of statistics, scale and shift, a stage buffer and code."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, how)
         if tiling.mapping == "grid":
             return grid_footprint(dims["rows"], dims["cols"], tiling, wafer)
         if NormAttributes.of(attrs).whole:
@@ -191,8 +171,7 @@ class Norm(OnRows):
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost: vector passes, all-reduces of statistics, a root and a division per token, waiting
         at the edge."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, how)
         if tiling.mapping == "grid":
             return grid_cost(
                 grid_vectors(int(dims["cols"]), NormAttributes.of(attrs).kind == "rms"),
@@ -270,8 +249,7 @@ class Norm(OnRows):
 
         Stationary: one block of whole rows on every core of a column.
         """
-        phase, dtype, attrs = wanted_of(options)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, options, "fp32")
         said = NormAttributes.of(attrs)
         kind, eps = said.kind, said.eps
         if tiling.mapping == "grid":

@@ -32,7 +32,7 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.blocks.probes import elements_probe
 from wse_sim.kernels.contract import numerics as core
-from wse_sim.kernels.contract.equations import check_tiling, per_core, pointwise
+from wse_sim.kernels.contract.equations import per_core, pointwise
 from wse_sim.kernels.contract.family import (
     Array,
     Case,
@@ -44,13 +44,8 @@ from wse_sim.kernels.contract.family import (
     Probe,
     ProgramOptions,
     Tiling,
-    asked,
 )
-from wse_sim.kernels.contract.parameters import (
-    Attributes,
-    attribute,
-    sizes,
-)
+from wse_sim.kernels.contract.parameters import Attributes, attribute, sizes
 from wse_sim.kernels.contract.registry import register
 
 # Number of fma instructions, and whether each element needs a root and a division.
@@ -81,8 +76,7 @@ class Optimizer(Family):
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of fp32 moments and code; weights and gradients are counted where they are
         stored."""
-        attrs = asked(how).attrs
-        check_tiling(self.name, tiling, self.mappings)
+        attrs = self.asked(tiling, how).attrs
         moments = optimizer_named(OptimizerAttributes.of(attrs).algorithm).moments
         return Footprint(
             weights_bytes=4.0 * moments * per_core(dims["elements"], tiling),
@@ -91,8 +85,7 @@ class Optimizer(Family):
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of the update's vector instructions, and of scalar root and division."""
-        attrs = asked(how).attrs
-        check_tiling(self.name, tiling, self.mappings)
+        attrs = self.asked(tiling, how).attrs
         stated = OptimizerAttributes.of(attrs)
         algorithm = stated.algorithm
         if algorithm not in ALGORITHMS:

@@ -37,7 +37,6 @@ from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
     add_rate,
     bytes_of,
-    check_tiling,
     max_rate,
     per_core,
     pointwise,
@@ -46,6 +45,7 @@ from wse_sim.kernels.contract.equations import (
 from wse_sim.kernels.contract.family import (
     NONE,
     Array,
+    Attrs,
     Case,
     Cost,
     Dims,
@@ -59,11 +59,7 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
-from wse_sim.kernels.contract.parameters import (
-    Attributes,
-    attribute,
-    sizes,
-)
+from wse_sim.kernels.contract.parameters import Attributes, attribute, sizes
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
 
@@ -106,14 +102,13 @@ class Pool2d(Family):
     bands = "1 %"
     attributes = Pool2dAttributes
 
-    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
+    def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
         """Return that samples flow row by row."""
         return Flow(rows=dims["out_h"])
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of the operands' stage buffers and of code."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, how)
         stated = Pool2dAttributes.of(attrs)
         if stated.apart and not stated.trains and phase is Phase.FORWARD and tiling.mapping == "stationary":
             core_of, windows = _core_of(dims, stated, wafer)
@@ -126,8 +121,7 @@ class Pool2d(Family):
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost: one vector instruction per position of the window."""
-        _, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        _, dtype, attrs = self.asked(tiling, how)
         stated = Pool2dAttributes.of(attrs)
         is_max = stated.kind == "max"
         phase = asked(how).phase
@@ -172,15 +166,9 @@ class Pool2d(Family):
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Return the program: one vector instruction per window position on every core; positions are stored
         as planes."""
-        phase, attrs = options.get("phase", Phase.FORWARD), options.get("attrs") or {}
+        phase, dtype, attrs = self.asked(tiling, options, "fp32")
         outputs = dims["b"] * dims["out_h"] * dims["out_w"] * dims["c"]
-        c = Chain(
-            tiling,
-            int(per_core(outputs, tiling)),
-            wafer,
-            str(options.get("dtype", "fp32")),
-            int(options.get("seed", 0)),
-        )
+        c = Chain(tiling, int(per_core(outputs, tiling)), wafer, dtype, int(options.get("seed", 0)))
         is_max, taps = Pool2dAttributes.of(attrs).kind == "max", int(dims["r"]) * int(dims["s"])
         (_gather if phase is Phase.FORWARD else _scatter)(c, is_max, taps)
         return c.case()
@@ -296,7 +284,7 @@ class Pool3d(Family):
     mappings = ("stationary", "streamed")
     attributes = Pool2dAttributes
 
-    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
+    def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
         """Return that samples flow line by line, in every slice."""
         return Flow(rows=dims["out_d"] * dims["out_h"])
 

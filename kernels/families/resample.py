@@ -37,7 +37,6 @@ from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import (
     ceil_div,
-    check_tiling,
     fma_rate,
     mov_rate,
     per_core,
@@ -47,6 +46,7 @@ from wse_sim.kernels.contract.equations import (
 from wse_sim.kernels.contract.family import (
     NONE,
     Array,
+    Attrs,
     Case,
     Cost,
     Dims,
@@ -61,11 +61,7 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
-from wse_sim.kernels.contract.parameters import (
-    Attributes,
-    attribute,
-    sizes,
-)
+from wse_sim.kernels.contract.parameters import Attributes, attribute, sizes
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
 
@@ -104,20 +100,18 @@ class Resample(Family):
     bands = "3 %"
     attributes = ResampleAttributes
 
-    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
+    def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
         """Return the flow: the first line of the result needs the complete image."""
         return Flow(rows=dims["out_h"], is_barrier=True)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of the operands' stage buffers and of code."""
-        dtype = asked(how).dtype
-        check_tiling(self.name, tiling, self.mappings)
+        dtype = self.asked(tiling, how).dtype
         return pointwise_footprint(_outputs(dims), tiling, wafer, dtype)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of one copy, or of weighted taps."""
-        _, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        _, dtype, attrs = self.asked(tiling, how)
         if ResampleAttributes.of(attrs).antialias:
             return self._passes(dims, tiling, wafer, dtype, mode_of(attrs))
         taps = TAPS[mode_of(attrs)]
@@ -177,11 +171,11 @@ class Resample(Family):
             weighted taps.
         """
         rows, cols = int(tiling.rows), int(tiling.cols)
-        mode = mode_of(options.get("attrs"))
-        if ResampleAttributes.of(options.get("attrs")).antialias:
+        phase, dtype, attrs = self.asked(tiling, options)
+        mode, backward = mode_of(attrs), phase is not Phase.FORWARD
+        if ResampleAttributes.of(attrs).antialias:
             raise KernelError("an antialiased resample has no fabric program; use --timing model")
-        dtype, seed = str(options.get("dtype", "fp16")), int(options.get("seed", 0))
-        backward = options.get("phase", Phase.FORWARD) is not Phase.FORWARD
+        seed = int(options.get("seed", 0))
         if mode == "nearest":
             s = _enlargement(dims)
             pixels = int(ceil_div(per_core(_outputs(dims), tiling), s * s))
@@ -273,7 +267,7 @@ class Resample(Family):
         pointwise_gradient(kernel, gradient, tape, moves=True)
 
 
-def mode_of(attrs: Mapping[str, Any] | None) -> str:
+def mode_of(attrs: Attrs | None) -> str:
     """Return the mode (nearest, bilinear, trilinear, bicubic): the stated one, or that of the operator's
     name.
 

@@ -22,21 +22,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.base_families import OnRows
-from wse_sim.kernels.blocks.line_programs import (
-    RowWork,
-    line_probe,
-    line_program,
-    spread,
-    spread_tile,
-    wanted_of,
-)
+from wse_sim.kernels.blocks.line_programs import RowWork, line_probe, line_program, spread, spread_tile
 from wse_sim.kernels.blocks.line_stages import MATRIX, ROW, Shape, Vector
 from wse_sim.kernels.blocks.rows import grid_cost, grid_footprint, grid_program, grid_values
 from wse_sim.kernels.blocks.softmax import (
@@ -48,11 +41,7 @@ from wse_sim.kernels.blocks.softmax import (
 )
 from wse_sim.kernels.blocks.token_blocks import TokenBlocks, linked_cost
 from wse_sim.kernels.blocks.training import pointwise_gradient
-from wse_sim.kernels.contract.equations import (
-    check_tiling,
-    pointwise,
-    pointwise_footprint,
-)
+from wse_sim.kernels.contract.equations import pointwise, pointwise_footprint
 from wse_sim.kernels.contract.family import (
     NONE,
     Attrs,
@@ -68,11 +57,7 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
-from wse_sim.kernels.contract.parameters import (
-    Attributes,
-    attribute,
-    sizes,
-)
+from wse_sim.kernels.contract.parameters import Attributes, attribute, sizes
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
 
@@ -115,8 +100,7 @@ class Softmax(OnRows):
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of the operands' stage buffers and of code."""
-        dtype = asked(how).dtype
-        check_tiling(self.name, tiling, self.mappings)
+        dtype = self.asked(tiling, how).dtype
         if tiling.mapping == "grid":
             return grid_footprint(dims["rows"], dims["cols"], tiling, wafer)
         if SoftmaxAttributes.of(asked(how).attrs).whole and tiling.mapping == "stationary":
@@ -126,8 +110,7 @@ class Softmax(OnRows):
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of special elements (backward: `backward_special_fraction` of them) and of the all-reduces."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, how)
         if tiling.mapping == "grid":
             return grid_cost(GRID, dims["rows"], dims["cols"], tiling, wafer)
         if SoftmaxAttributes.of(attrs).whole and phase is Phase.FORWARD:
@@ -156,11 +139,10 @@ class Softmax(OnRows):
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Return the program of softmax (or its logarithm) along lines of cores, or of its gradient; on a
         grid hand-written, in fp32."""
-        phase, dtype, attrs = wanted_of(options)
+        phase, dtype, attrs = self.asked(tiling, options, "fp32")
         if tiling.mapping == "grid":
             values = grid_values(self.name, dims, tiling, options, not SoftmaxAttributes.of(attrs).log)
             return grid_program(GRID, dims["rows"], dims["cols"], tiling, wafer, values, self.compute(values))
-        check_tiling(self.name, tiling, self.mappings)
         tile, log = spread_tile(dims, tiling), SoftmaxAttributes.of(attrs).log
         rng = np.random.default_rng(int(options.get("seed", 0)))
         x, g = rng.standard_normal((2, tile.rows, tile.cols)).astype(np.float32)
@@ -197,7 +179,7 @@ LOG_GRADIENT = (
 )
 
 
-def _work(phase: Phase, dtype: str, wafer: Wafer, attrs: Mapping[str, Any]) -> RowWork:
+def _work(phase: Phase, dtype: str, wafer: Wafer, attrs: Attrs) -> RowWork:
     """Return the instructions of a phase."""
     forward, log = phase is Phase.FORWARD, SoftmaxAttributes.of(attrs).log
     if forward:
@@ -217,7 +199,7 @@ def whole_blocks(dims: Dims, wafer: Wafer, dtype: str, attrs: Attrs, lane: int =
     return TokenBlocks(whole_work(dtype, attrs), int(dims["cols"]) // lane, dtype, wafer, lane=lane)
 
 
-def whole_work(dtype: str, attrs: Mapping[str, Any]) -> RowWork:
+def whole_work(dtype: str, attrs: Attrs) -> RowWork:
     """Return the instructions for a whole row on one core, without scalar code."""
     log = SoftmaxAttributes.of(attrs).log
     matrices = {name: Shape(MATRIX, dtype) for name in (("x", "y") if log else ("x",))}

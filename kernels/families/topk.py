@@ -29,17 +29,11 @@ from wse_sim.errors import KernelError
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.base_families import OnRows
-from wse_sim.kernels.blocks.line_programs import LineTile, RowWork, line_probe, line_program, wanted_of
+from wse_sim.kernels.blocks.line_programs import LineTile, RowWork, line_probe, line_program
 from wse_sim.kernels.blocks.line_stages import FEATURE, MATRIX, ROW, Shape, Vector
 from wse_sim.kernels.blocks.training import moved_gradient
 from wse_sim.kernels.contract import numerics as core
-from wse_sim.kernels.contract.equations import (
-    bytes_of,
-    ceil_div,
-    check_tiling,
-    max_rate,
-    words,
-)
+from wse_sim.kernels.contract.equations import bytes_of, ceil_div, max_rate, words
 from wse_sim.kernels.contract.family import (
     Array,
     Case,
@@ -55,9 +49,7 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
-from wse_sim.kernels.contract.parameters import (
-    sizes,
-)
+from wse_sim.kernels.contract.parameters import sizes
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
 
@@ -86,8 +78,7 @@ class TopK(OnRows):
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of a core's rows, values and indices of the largest elements, and code."""
-        dtype = asked(how).dtype
-        check_tiling(self.name, tiling, self.mappings)
+        dtype = self.asked(tiling, how).dtype
         _, n, e = spread(dims, tiling)
         # The piece, its mask (or indices), and the largest elements; a sort exchanges as much as it stores.
         more = e + 2 * np.minimum(dims["k"], e)
@@ -98,8 +89,7 @@ class TopK(OnRows):
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of k passes or of a sort, whichever is faster; backward scatters k gradients per
         row."""
-        phase, dtype, _ = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, _ = self.asked(tiling, how)
         p, n, e = spread(dims, tiling)
         if phase is not Phase.FORWARD:
             passes = 1.0 * n * ceil_div(dims["k"], p)
@@ -131,8 +121,7 @@ class TopK(OnRows):
         KernelError
             For a backward pass, and if a sort is faster.
         """
-        phase, dtype, _ = wanted_of(options)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, _ = self.asked(tiling, options, "fp32")
         p, n, e = (int(v) for v in spread(dims, tiling))
         k = int(dims["k"])
         sorts = _sort(p, n, e, wafer, dtype).total < select_cost(k, p, n, e, wafer, dtype).total

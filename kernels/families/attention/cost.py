@@ -19,7 +19,6 @@ the K-tree with fitted counts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -30,13 +29,8 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.line_stages import RowLayout, issued
 from wse_sim.kernels.blocks.mesh import best_groups, mesh_gemv, mesh_product
 from wse_sim.kernels.blocks.trees import k_tree, multicast_back, reduce_cycles
-from wse_sim.kernels.contract.equations import (
-    ceil_div,
-    ceil_rate,
-    row_allreduce,
-    words,
-)
-from wse_sim.kernels.contract.family import Cost, Dims, Size, Tiling
+from wse_sim.kernels.contract.equations import ceil_div, ceil_rate, row_allreduce, words
+from wse_sim.kernels.contract.family import Attrs, Cost, Dims, Size, Tiling
 from wse_sim.kernels.families.attention.attributes import AttentionAttributes
 from wse_sim.kernels.families.attention.stages import SOFTMAX, SOFTMAX_SHAPES
 
@@ -50,7 +44,7 @@ def grid_tile(dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any]:
     )
 
 
-def grid_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, Any]) -> Cost:
+def grid_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs) -> Cost:
     """Return the cost of prefill or decode on a square grid; the option `groups` sets the groups of the
     K-tree.
 
@@ -109,7 +103,7 @@ def _tree_call(n: Size, grid: int, groups: int, wafer: Wafer) -> Cost:
     return call + multicast_back(n, tree, wafer, "fp16")
 
 
-def special_cycles(wafer: Wafer, attrs: Mapping[str, Any], phase: Phase) -> float:
+def special_cycles(wafer: Wafer, attrs: Attrs, phase: Phase) -> float:
     """Return the cycles per score of softmax, mask and dropout."""
     kinds = 1.0 + (AttentionAttributes.of(attrs).dropout > 0.0)
     fraction = 1.0 if phase is Phase.FORWARD else wafer.backward_special_fraction

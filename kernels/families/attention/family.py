@@ -56,7 +56,6 @@ from wse_sim.kernels.contract.equations import (
     bytes_of,
     ceil_div,
     ceil_rate,
-    check_tiling,
     fill_cycles,
     fma_rate,
     per_core,
@@ -64,6 +63,7 @@ from wse_sim.kernels.contract.equations import (
 )
 from wse_sim.kernels.contract.family import (
     NONE,
+    Attrs,
     Case,
     Cost,
     Dims,
@@ -80,9 +80,7 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
-from wse_sim.kernels.contract.parameters import (
-    sizes,
-)
+from wse_sim.kernels.contract.parameters import sizes
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import DATA, Tape
 from wse_sim.kernels.families.attention.attributes import AttentionAttributes
@@ -122,7 +120,7 @@ class Attention(Family):
     attributes = AttentionAttributes
     color = "#fdae6b"
 
-    def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:
+    def flops(self, dims: Dims, attrs: Attrs = NONE, phase: Phase = Phase.FORWARD) -> Size:
         """Return 2 b heads q kv (d + value width), without causal savings; backward twice that, plus
         recomputed scores."""
         rows = dims["b"] * dims["heads"] * dims["q"] * dims["kv"]
@@ -131,13 +129,13 @@ class Attention(Family):
             return forward
         return 2 * forward + (forward // 2 if AttentionAttributes.of(attrs).recompute else 0)
 
-    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
+    def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
         """Return the flow: all keys of a sample arrive before the first query; with pairs, all results leave
         at the end."""
         pairs = AttentionAttributes.of(attrs).pairs
         return Flow(rows=dims["q"], is_barrier=True, at_once=pairs, sums_on_links=True)
 
-    def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
+    def lay(self, dims: Dims, attrs: Attrs = NONE) -> Lay:
         """Return the layout by pairs: queries and results over the rows; queries, keys and values enter over
         one link each.
 
@@ -156,7 +154,7 @@ class Attention(Family):
             most_links=bands,
         )
 
-    def notes(self, attrs: Mapping[str, Any]) -> tuple[str, ...]:
+    def notes(self, attrs: Attrs) -> tuple[str, ...]:
         """Return a note that causal masks do not reduce the work."""
         return (
             ("causal masks are not exploited: all q x kv scores are computed and counted",)
@@ -171,8 +169,7 @@ class Attention(Family):
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of resident keys and values (stationary), one key's partial sums and scores, and
         code."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, how)
         size = bytes_of(dtype)
         if AttentionAttributes.of(tiling.options, attrs).pairs:
             return pair_footprint(dims, tiling, wafer, attrs)
@@ -206,8 +203,7 @@ class Attention(Family):
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of two products (four backward), and of softmax and dropout elements."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, how)
         forward = phase is Phase.FORWARD
         if AttentionAttributes.of(tiling.options, attrs).pairs:
             return pair_cost(dims, tiling, wafer, phase, attrs)
@@ -222,7 +218,7 @@ class Attention(Family):
         return parts[part] if part else sum(parts.values(), Cost())
 
     def _parts(
-        self, dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, dtype: str, attrs: Mapping[str, Any]
+        self, dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, dtype: str, attrs: Attrs
     ) -> dict[str, Cost]:
         """Return the cost by part, streamed or stationary."""
         w = fma_rate(dtype, wafer, AttentionAttributes.of(tiling.options, attrs).accumulate)
@@ -255,12 +251,12 @@ class Attention(Family):
         KernelError
             For a precision other than fp16, or where a line of cores holds several heads or samples.
         """
-        check_tiling(self.name, tiling, self.mappings)
+        dtype = self.asked(tiling, options).dtype
         if tiling.mapping == "grid":
             from wse_sim.kernels.families.attention.grid import grid_program
 
             return grid_program(dims, tiling, wafer, **options)
-        if (dtype := str(options.get("dtype", "fp16"))) != "fp16":
+        if dtype != "fp16":
             raise KernelError(f"attention in {dtype} has no fabric program; use fp16 (sums are fp32)")
         return head_program(dims, tiling, wafer, **options)
 

@@ -16,7 +16,6 @@ decode   one query: keys and values of the oldest tokens move one row up (the sh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Unpack
 
@@ -33,7 +32,7 @@ from wse_sim.kernels.blocks.mesh import best_groups
 from wse_sim.kernels.blocks.ring import WIDE, ring, route_ring
 from wse_sim.kernels.blocks.trees import k_tree
 from wse_sim.kernels.contract.equations import ceil_div
-from wse_sim.kernels.contract.family import Array, Case, ProgramOptions, Tiling
+from wse_sim.kernels.contract.family import Array, Case, Dims, ProgramOptions, Tiling
 from wse_sim.kernels.families.attention.attributes import AttentionAttributes
 from wse_sim.kernels.families.attention.reference import compute
 from wse_sim.kernels.families.attention.stages import SOFTMAX, SOFTMAX_SHAPES
@@ -49,9 +48,7 @@ class GridTile:
     d: int
 
 
-def grid_program(
-    dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]
-) -> Case:
+def grid_program(dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
     """Return the program of prefill, or of decode if there is a single query.
 
     Raises

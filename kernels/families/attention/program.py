@@ -40,7 +40,7 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.line_stages import Lines, RowLayout, Sharing
 from wse_sim.kernels.blocks.rounds import Blocks, pitch
 from wse_sim.kernels.contract.equations import ceil_div
-from wse_sim.kernels.contract.family import Case, ProgramOptions, Tiling
+from wse_sim.kernels.contract.family import Case, Dims, ProgramOptions, Tiling, asked
 from wse_sim.kernels.families.attention.attributes import AttentionAttributes
 from wse_sim.kernels.families.attention.circulate import (
     BuiltRectangle,
@@ -79,7 +79,7 @@ class Head:
         return Blocks(self.items, self.cols if self.streams else self.rows)
 
 
-def head_of(dims: Mapping[str, Any], tiling: Tiling) -> Head:
+def head_of(dims: Dims, tiling: Tiling) -> Head:
     """Return the cores of one head of one sample.
 
     Raises
@@ -107,15 +107,13 @@ def _check(fits: bool, what: str, least: str) -> None:
         )
 
 
-def head_program(
-    dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]
-) -> Case:
+def head_program(dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
     """Return the program of one head of one sample, forward or backward; the attribute `part` selects one
     part.
 
     Parts: scores, softmax, values; backward: products (all four) and softmax.
     """
-    attrs, phase = options.get("attrs") or {}, options.get("phase", Phase.FORWARD)
+    phase, _, attrs = asked(options)
     head, part = head_of(dims, tiling), AttentionAttributes.of(tiling.options, attrs).part
     forward = phase is Phase.FORWARD
     build = {

@@ -19,7 +19,7 @@ Source: arXiv 2404.15888, WaferLLM; calibration 1.2, 1.4.  Band: 1 %.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Unpack
 
@@ -41,8 +41,9 @@ from wse_sim.kernels.blocks.trees import (
     multicast_back,
     reduce_cycles,
 )
-from wse_sim.kernels.contract.equations import bytes_of, ceil_div, check_tiling, words
+from wse_sim.kernels.contract.equations import bytes_of, ceil_div, words
 from wse_sim.kernels.contract.family import (
+    Attrs,
     Case,
     Cost,
     Dims,
@@ -51,11 +52,8 @@ from wse_sim.kernels.contract.family import (
     ProgramOptions,
     Size,
     Tiling,
-    asked,
 )
-from wse_sim.kernels.contract.parameters import (
-    attribute,
-)
+from wse_sim.kernels.contract.parameters import attribute
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.families.collectives.line_reduce import LineReduceAttributes, tree_cost, tree_of
 
@@ -78,16 +76,14 @@ class Allreduce(Collective):
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of the vector (padded to whole pieces for a ring) and of code."""
-        dtype = asked(how, dtype="fp32").dtype
-        check_tiling(self.name, tiling, self.mappings)
+        dtype = self.asked(tiling, how, "fp32").dtype
         length = tiling.cols * ceil_div(dims["words"], tiling.cols)
         return Footprint(activations_bytes=1.0 * length * bytes_of(dtype), code_bytes=wafer.kernel_code_bytes)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of the tree and the multicast back, or of the ring; the number of cores must be one
         integer."""
-        _, dtype, attrs = asked(how, dtype="fp32")
-        check_tiling(self.name, tiling, self.mappings)
+        _, dtype, attrs = self.asked(tiling, how, "fp32")
         n, tree = dims["words"], tree_or_ring(dims["words"], tiling, wafer, dtype, attrs)
         if tree is None:
             return ring_cost(n, int(tiling.cols), wafer, dtype)
@@ -95,9 +91,9 @@ class Allreduce(Collective):
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Return a program in which every core starts with x and ends with the sum of its row."""
-        dtype, n = str(options.get("dtype", "fp32")), int(dims["words"])
-        rows, cols = int(tiling.rows), int(tiling.cols)
-        tree = tree_or_ring(n, tiling, wafer, dtype, options.get("attrs") or {})
+        _, dtype, attrs = self.asked(tiling, options, "fp32")
+        n, rows, cols = int(dims["words"]), int(tiling.rows), int(tiling.cols)
+        tree = tree_or_ring(n, tiling, wafer, dtype, attrs)
         b = new_builder(rows, cols, wafer)
         length = n if tree is not None else cols * ceil_div(n, cols)
         x = b.buffer("x", length, dtype)
@@ -120,7 +116,7 @@ def ring_cost(n: Size, cores: int, wafer: Wafer, dtype: str) -> Cost:
 
 
 def tree_or_ring(
-    n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any], *, rings: bool = True
+    n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Attrs, *, rings: bool = True
 ) -> LineTree | None:
     """Return the tree of a tiling for vectors of at most n elements; None: a ring, which requires `rings`."""
     stated = AllreduceAttributes.of(tiling.options, attrs)

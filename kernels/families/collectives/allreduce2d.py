@@ -14,7 +14,6 @@ Source: arXiv 2404.15888.  Band: that of the trees (exact for chain, star, tree;
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
@@ -27,21 +26,9 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.base_families import Collective
 from wse_sim.kernels.blocks.lines import Line, new_builder, route_rectangle
 from wse_sim.kernels.blocks.trees import LINE_ALGORITHMS, LineTree, multicast_back
-from wse_sim.kernels.contract.equations import check_tiling, crossing_cycles, words
-from wse_sim.kernels.contract.family import (
-    Case,
-    Cost,
-    Dims,
-    How,
-    ProgramOptions,
-    Size,
-    Tiling,
-    asked,
-)
-from wse_sim.kernels.contract.parameters import (
-    Attributes,
-    attribute,
-)
+from wse_sim.kernels.contract.equations import crossing_cycles, words
+from wse_sim.kernels.contract.family import Attrs, Case, Cost, Dims, How, ProgramOptions, Size, Tiling
+from wse_sim.kernels.contract.parameters import Attributes, attribute
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.families.collectives.allreduce import (
     LinePart,
@@ -73,15 +60,14 @@ class Allreduce2d(Collective):
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of the algorithm; the sides of the rectangle must be integers."""
-        _, dtype, attrs = asked(how, dtype="fp32")
-        check_tiling(self.name, tiling, self.mappings)
+        _, dtype, attrs = self.asked(tiling, how, "fp32")
         algorithm = chosen(dims["words"], tiling, wafer, dtype, attrs)
         return _cost(algorithm, dims["words"], tiling, wafer, dtype, attrs)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Return a program in which every core starts with x and ends with the sum of all."""
-        dtype, n, attrs = str(options.get("dtype", "fp32")), int(dims["words"]), options.get("attrs") or {}
-        rows, cols = int(tiling.rows), int(tiling.cols)
+        _, dtype, attrs = self.asked(tiling, options, "fp32")
+        n, rows, cols = int(dims["words"]), int(tiling.rows), int(tiling.cols)
         algorithm = chosen(n, tiling, wafer, dtype, attrs)
         trees = [_tree(algorithm, n, side, tiling, wafer, dtype, attrs) for side in (cols, rows)]
         b = new_builder(rows, cols, wafer)
@@ -93,7 +79,7 @@ class Allreduce2d(Collective):
         return Case(b.build(), b.config, {"x": values.astype(np.float32)}, {"x": total.astype(np.float32)})
 
 
-def chosen(n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]) -> str:
+def chosen(n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Attrs) -> str:
     """Return the algorithm of a tiling, for vectors of at most n elements.
 
     Raises
@@ -111,7 +97,7 @@ def chosen(n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str
 
 
 def _tree(
-    algorithm: str, n: Size, side: int, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]
+    algorithm: str, n: Size, side: int, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Attrs
 ) -> LineTree:
     """Return the tree of a line of `side` cores: the fastest to reduce (corner), or to all-reduce
     (rows_columns)."""
@@ -125,9 +111,7 @@ def _tree(
     return tree
 
 
-def _cost(
-    algorithm: str, n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]
-) -> Cost:
+def _cost(algorithm: str, n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Attrs) -> Cost:
     lines = [
         (int(side), vertical) for side, vertical in ((tiling.cols, False), (tiling.rows, True)) if side > 1
     ]

@@ -35,7 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 
@@ -46,14 +46,10 @@ from wse_sim.kernels.blocks.elements import fused_cost, fused_forward, fused_pro
 from wse_sim.kernels.blocks.probes import product_probe
 from wse_sim.kernels.blocks.products import WeightProduct, product_footprint, product_lay
 from wse_sim.kernels.blocks.training import before_fusion, kept_by_product, product_gradients, unfused
-from wse_sim.kernels.contract.equations import (
-    bytes_of,
-    check_tiling,
-    per_core,
-    words,
-)
+from wse_sim.kernels.contract.equations import bytes_of, per_core, words
 from wse_sim.kernels.contract.family import (
     NONE,
+    Attrs,
     Case,
     Cost,
     Dims,
@@ -69,9 +65,7 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
-from wse_sim.kernels.contract.parameters import (
-    sizes,
-)
+from wse_sim.kernels.contract.parameters import sizes
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
@@ -120,14 +114,14 @@ class Conv2d(WeightProduct):
     takes_affine = True
     color = "#a1d99b"
 
-    def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:
+    def flops(self, dims: Dims, attrs: Attrs = NONE, phase: Phase = Phase.FORWARD) -> Size:
         """Return the FLOPs: in every phase 2 per weight of a group and position over which the filter
         slides."""
         slides = ("h", "w") if Conv2dAttributes.of(attrs).transposed else ("out_h", "out_w")
         channels = dims["c"] * dims["k"] // Conv2dAttributes.of(attrs).groups
         return 2 * dims["b"] * dims[slides[0]] * dims[slides[1]] * channels * dims["r"] * dims["s"]
 
-    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
+    def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
         """Return the flow: line by line; after a whole image if trained or depthwise; partial sums travel;
         zero weights are not sent."""
         waits = Conv2dAttributes.of(attrs).trains
@@ -135,7 +129,7 @@ class Conv2d(WeightProduct):
             return Flow(rows=dims["out_h"], is_barrier=True)
         return Flow(rows=dims["out_h"], is_barrier=waits, sums_on_links=True, skips_zero_weights=True)
 
-    def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
+    def lay(self, dims: Dims, attrs: Attrs = NONE) -> Lay:
         """Return the layout of products; one link for every stream if the kernel trains on the whole fabric, where an
         inlet then stores at least one image, with all its channels."""
         stated, lay = Conv2dAttributes.of(attrs), product_lay(attrs)
@@ -146,7 +140,7 @@ class Conv2d(WeightProduct):
         held = bytes_of("fp16") * dims["h"] * dims["w"] * dims["c"]
         return replace(lay, most_links=1, store_bytes=held)
 
-    def store_bytes(self, dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, Any] = NONE) -> Size:
+    def store_bytes(self, dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs = NONE) -> Size:
         """Return the bytes of an inlet of unfolded pixels: two images of the channels that it receives, fewer with more
         rows, which have their own streams."""
         stated = Conv2dAttributes.of(attrs)
@@ -157,8 +151,7 @@ class Conv2d(WeightProduct):
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the footprint of the product, plus halo lines; if trained on the whole fabric, at least the
         last row's."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, how)
         if _is_apart(tiling, phase, attrs):
             return depthwise_footprint(dims, attrs, tiling, wafer)
         m, k, n = as_product(dims, phase, attrs)
@@ -172,8 +165,7 @@ class Conv2d(WeightProduct):
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of the product, of the exchange of halo lines, and of the fused operations."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, how)
         streamed = tiling.mapping == "streamed"
         if Conv2dAttributes.of(attrs).trains and not streamed:
             return trained_cost(dims, tiling, wafer, phase, attrs)
@@ -231,7 +223,7 @@ class Conv2d(WeightProduct):
         product_gradients(kernel, gradient, own, tape, of_weights=of_weights, of_inputs=of_inputs)
 
 
-def _is_apart(tiling: Tiling, phase: Phase, attrs: Mapping[str, Any]) -> bool:
+def _is_apart(tiling: Tiling, phase: Phase, attrs: Attrs) -> bool:
     return tiling.mapping == "stationary" and phase is Phase.FORWARD and Conv2dAttributes.of(attrs).apart
 
 

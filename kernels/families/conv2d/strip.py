@@ -15,15 +15,13 @@ order: line, channel, phase, position.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from wse_sim.errors import KernelError
 from wse_sim.kernels.contract.equations import ceil_div
-from wse_sim.kernels.contract.family import Dims, Size, Tiling
+from wse_sim.kernels.contract.family import Attrs, Dims, Size, Tiling
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 
 
@@ -153,7 +151,7 @@ def padding_of(small: int, large: int, size: int, stride: int) -> int:
     return max(0, ceil_div((small - 1) * stride + size - large, 2))
 
 
-def strip_of(dims: Dims, tiling: Tiling, attrs: Mapping[str, Any]) -> Strip:
+def strip_of(dims: Dims, tiling: Tiling, attrs: Attrs) -> Strip:
     """Return the strip of a convolution on the rows of its lanes, for one image; all images are equal.
 
     Raises

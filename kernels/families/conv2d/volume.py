@@ -37,10 +37,11 @@ from wse_sim.kernels.blocks.elements import fused_cost, fused_forward, fused_pro
 from wse_sim.kernels.blocks.products import WeightProduct, product_footprint
 from wse_sim.kernels.blocks.training import before_fusion, kept_by_product, product_gradients, unfused
 from wse_sim.kernels.contract import numerics as core
-from wse_sim.kernels.contract.equations import bytes_of, ceil_div, check_tiling, per_core, words
+from wse_sim.kernels.contract.equations import bytes_of, ceil_div, per_core, words
 from wse_sim.kernels.contract.family import (
     NONE,
     Array,
+    Attrs,
     Case,
     Cost,
     Dims,
@@ -77,7 +78,7 @@ class Planes:
     count: Size
 
 
-def planes_of(dims: Dims, attrs: Mapping[str, Any]) -> tuple[Planes, ...]:
+def planes_of(dims: Dims, attrs: Attrs) -> tuple[Planes, ...]:
     """Return the 2-D convolutions that make up the kernel."""
     flat = {name: dims[name] for name in ("h", "w", "k", "r", "s", "stride", "out_h", "out_w")}
     taps, stride = dims["t"], dims["stride_d"]
@@ -92,7 +93,7 @@ def planes_of(dims: Dims, attrs: Mapping[str, Any]) -> tuple[Planes, ...]:
     )
 
 
-def slices_halo(dims: Dims, tiling: Tiling, attrs: Mapping[str, Any]) -> Size:
+def slices_halo(dims: Dims, tiling: Tiling, attrs: Attrs) -> Size:
     """Return the elements that a row of cores receives for its channels: halo lines and slices."""
     transposed = Conv3dAttributes.of(attrs).transposed
     depth, height = ("d", "h") if transposed else ("out_d", "out_h")
@@ -137,7 +138,7 @@ class Conv3d(WeightProduct):
     takes_affine = True
     color = "#a1d99b"
 
-    def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:
+    def flops(self, dims: Dims, attrs: Attrs = NONE, phase: Phase = Phase.FORWARD) -> Size:
         """Return the FLOPs: in every phase 2 per weight of a group and position over which the filter
         slides."""
         sides = ("d", "h", "w") if Conv3dAttributes.of(attrs).transposed else ("out_d", "out_h", "out_w")
@@ -145,15 +146,14 @@ class Conv3d(WeightProduct):
         channels = dims["c"] * dims["k"] // Conv3dAttributes.of(attrs).groups
         return 2 * dims["b"] * dims[sides[0]] * dims[sides[1]] * dims[sides[2]] * channels * taps
 
-    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
+    def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
         """Return the flow: slice by slice and line by line; partial sums travel; zero weights are not
         sent."""
         return Flow(rows=dims["out_d"] * dims["out_h"], sums_on_links=True, skips_zero_weights=True)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the footprint of the product of the largest class, plus the halo."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, how)
         m, k, n = as_product(planes_of(dims, attrs)[-1].dims, phase, attrs)
         base = product_footprint(m, k, n, tiling, wafer, dtype, attrs, phase)
         halo = slices_halo(dims, tiling, attrs) * bytes_of(dtype)
@@ -164,8 +164,7 @@ class Conv3d(WeightProduct):
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of the products of all classes, of the halo exchange, and of the fused
         operations."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, how)
         halo = words(slices_halo(dims, tiling, attrs), dtype) * wafer.wavelet_cycles
         halo = halo * (tiling.mapping == "streamed")
         total = Cost(ramp=2.0 * halo, startup=4.0 * wafer.vector_start_cycles * (halo > 0))

@@ -46,22 +46,11 @@ from wse_sim.kernels.blocks.products import (
     product_lay,
 )
 from wse_sim.kernels.blocks.trained_rows import Streams, TrainedRows
-from wse_sim.kernels.blocks.training import (
-    before_fusion,
-    kept_by_product,
-    product_gradients,
-    turned,
-    unfused,
-)
+from wse_sim.kernels.blocks.training import before_fusion, kept_by_product, product_gradients, turned, unfused
 from wse_sim.kernels.blocks.triggered_products import triggered_program
 from wse_sim.kernels.blocks.word_rows import PAIR, WordRows
 from wse_sim.kernels.contract import numerics as core
-from wse_sim.kernels.contract.equations import (
-    bytes_of,
-    ceil_div,
-    check_tiling,
-    words,
-)
+from wse_sim.kernels.contract.equations import bytes_of, ceil_div, words
 from wse_sim.kernels.contract.family import (
     NONE,
     Array,
@@ -82,10 +71,7 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
-from wse_sim.kernels.contract.parameters import (
-    HALF_SUMS,
-    sizes,
-)
+from wse_sim.kernels.contract.parameters import HALF_SUMS, sizes
 from wse_sim.kernels.contract.recent import recent
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
@@ -117,15 +103,15 @@ class Gemm(WeightProduct):
     shards_weights = True
     color = "#9ecae1"
 
-    def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:
+    def flops(self, dims: Dims, attrs: Attrs = NONE, phase: Phase = Phase.FORWARD) -> Size:
         """Return the FLOPs: 2 m k n in every phase."""
         return 2 * dims["m"] * dims["k"] * dims["n"]
 
-    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
+    def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
         """Return the flow: row by row; partial sums travel; zero weights are not sent."""
         return Flow(rows=dims["m"], sums_on_links=True, skips_zero_weights=True)
 
-    def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
+    def lay(self, dims: Dims, attrs: Attrs = NONE) -> Lay:
         """Return the layout of products; a residual needs stores next to the last row, and a row above that.
 
         If rows finish several tokens in rotation, sums travel up the columns, and results to the keepers of a
@@ -177,8 +163,7 @@ class Gemm(WeightProduct):
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of weights (stationary) or weight buffers (streamed), partial sums, and code."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, how)
         if tiling.mapping == "grid":
             m, k, n, _ = grid_tile(dims, tiling)
             size = bytes_of(dtype)
@@ -191,8 +176,7 @@ class Gemm(WeightProduct):
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of the product and of its fused operations."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, how)
         if tiling.mapping == "grid":
             return grid_cost(dims, tiling, wafer, dtype, attrs)
         m, k, n = (dims[name] for name in "mkn")
@@ -279,7 +263,7 @@ def part_of(tiling: Tiling, layers: int) -> Tiling:
     return tiling if layers == 1 else replace(tiling, cols=np.maximum(1, tiling.cols / layers))
 
 
-def trained_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, Any], phase: Phase) -> Cost:
+def trained_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs, phase: Phase) -> Cost:
     """Return the cost of one pass of a layer in a network that trains on the fabric; every pass has its own
     dims."""
     layer = trained_layer(dims, tiling, wafer, attrs, phase)
@@ -351,7 +335,7 @@ def grid_tile(dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any, Any]:
     )
 
 
-def grid_cost(dims: Dims, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]) -> Cost:
+def grid_cost(dims: Dims, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Attrs) -> Cost:
     """Return the cost of a grid algorithm; `accumulate` defaults to fp16."""
     m, k, n, steps = grid_tile(dims, tiling)
     stated = GemmAttributes.of(tiling.options, attrs)

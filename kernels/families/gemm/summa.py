@@ -7,8 +7,7 @@ with a control wavelet; its first command switches the sender's router, its seco
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 
@@ -19,15 +18,13 @@ from wse_sim.fabric.format.program import Command
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.contract.equations import ceil_div
-from wse_sim.kernels.contract.family import Array, Case, ProgramOptions, Tiling
+from wse_sim.kernels.contract.family import Array, Case, Dims, ProgramOptions, Tiling
 from wse_sim.kernels.families.gemm.attributes import GemmAttributes
 
 A_COLOR, B_COLOR = 0, 1
 
 
-def summa_program(
-    dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]
-) -> Case:
+def summa_program(dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
     """Return the program of C = A B on a square grid; tiles are column-major (A, C: columns of M; B: rows of
     N).
 
@@ -123,7 +120,7 @@ def _multiply(
         )
 
 
-def _case(b: Builder, dims: Mapping[str, Any], p: int, tile: tuple[int, int, int], seed: int) -> Case:
+def _case(b: Builder, dims: Dims, p: int, tile: tuple[int, int, int], seed: int) -> Case:
     m, k, n = tile
     rng = np.random.default_rng(seed)
     a, x = np.zeros((p * m, p * k), np.float32), np.zeros((p * k, p * n), np.float32)

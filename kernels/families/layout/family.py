@@ -38,15 +38,7 @@ from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.blocks.ring import WIDE
 from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
-from wse_sim.kernels.contract.equations import (
-    bytes_of,
-    ceil_div,
-    check_tiling,
-    mov_rate,
-    per_core,
-    relay_cycles,
-    words,
-)
+from wse_sim.kernels.contract.equations import bytes_of, ceil_div, mov_rate, per_core, relay_cycles, words
 from wse_sim.kernels.contract.family import (
     NONE,
     Array,
@@ -63,11 +55,7 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
-from wse_sim.kernels.contract.parameters import (
-    Attributes,
-    attribute,
-    sizes,
-)
+from wse_sim.kernels.contract.parameters import Attributes, attribute, sizes
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
 from wse_sim.kernels.families.layout.exchange import exchange_program
@@ -115,8 +103,7 @@ class Layout(OnElements):
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost: zero, local work, a copy, or an exchange over the middle links."""
-        _, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        _, dtype, attrs = self.asked(tiling, how)
         op = LayoutAttributes.of(attrs).op
         n = per_core(dims["elements"], tiling)
         zero = 0.0 * n
@@ -166,9 +153,8 @@ class Layout(OnElements):
         KernelError
             For a rectangle that is not square (exchanges), or operators that move nothing.
         """
-        check_tiling(self.name, tiling, self.mappings)
-        op = LayoutAttributes.of(options.get("attrs")).op
-        dtype, seed = str(options.get("dtype", "fp16")), int(options.get("seed", 0))
+        _, dtype, attrs = self.asked(tiling, options)
+        op, seed = LayoutAttributes.of(attrs).op, int(options.get("seed", 0))
         rows, cols = int(tiling.rows), int(tiling.cols)
         n = int(per_core(dims["elements"], tiling))
         if op in FREE:

@@ -22,9 +22,8 @@ handovers of a step.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 
@@ -36,18 +35,11 @@ from wse_sim.kernels.blocks.probes import ROUNDS, pointwise_probe, product_probe
 from wse_sim.kernels.blocks.products import product_footprint, stationary, weight_notes
 from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
-from wse_sim.kernels.contract.equations import (
-    add_rate,
-    bytes_of,
-    ceil_div,
-    ceil_rate,
-    check_tiling,
-    fma_rate,
-    per_core,
-)
+from wse_sim.kernels.contract.equations import add_rate, bytes_of, ceil_div, ceil_rate, fma_rate, per_core
 from wse_sim.kernels.contract.family import (
     NONE,
     Array,
+    Attrs,
     Case,
     Cost,
     Dims,
@@ -62,11 +54,7 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
-from wse_sim.kernels.contract.parameters import (
-    Attributes,
-    attribute,
-    sizes,
-)
+from wse_sim.kernels.contract.parameters import Attributes, attribute, sizes
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import DATA, WEIGHT, Tape
 from wse_sim.kernels.families.scan.recurrent import RECURRENT, RecurrentRow, recurrent_program, recurrent_step
@@ -107,7 +95,7 @@ class Scan(Family):
         of_state="of these, the weights of a state",
     )
 
-    def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:
+    def flops(self, dims: Dims, attrs: Attrs = NONE, phase: Phase = Phase.FORWARD) -> Size:
         """Return the FLOPs: 2 per weight, step and sample; by default the weights of the recurrent
         product."""
         kind = ScanAttributes.of(attrs).kind
@@ -115,18 +103,17 @@ class Scan(Family):
         weights = dims.get("weights", gates * dims["width"] * dims["width"])
         return 2 * dims["steps"] * dims["batch"] * weights
 
-    def notes(self, attrs: Mapping[str, Any]) -> tuple[str, ...]:
+    def notes(self, attrs: Attrs) -> tuple[str, ...]:
         """Return a note on how int8 weights are priced."""
         return weight_notes(attrs)
 
-    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
+    def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
         """Return the flow: the result of a sample needs all of its steps."""
         return Flow(is_barrier=True)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of the state and of the recurrent weights."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, how)
         state = 2.0 * per_core(dims["batch"] * dims["width"], tiling) * bytes_of(dtype)
         kind = ScanAttributes.of(attrs).kind
         if kind not in RECURRENT:
@@ -139,8 +126,7 @@ class Scan(Family):
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of one step of the recurrence, times the number of steps."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, how)
         kind = ScanAttributes.of(attrs).kind
         forward = phase is Phase.FORWARD
         fraction, factor = (1.0, 1.0) if forward else (wafer.backward_special_fraction, 2.0)
@@ -206,9 +192,8 @@ class Scan(Family):
             For weights on more than one row, and their backward pass.
         """
 
-        kind = ScanAttributes.of(options.get("attrs")).kind
-        phase = options.get("phase", Phase.FORWARD)
-        dtype, seed = str(options.get("dtype", "fp32")), int(options.get("seed", 0))
+        phase, dtype, attrs = self.asked(tiling, options, "fp32")
+        kind, seed = ScanAttributes.of(attrs).kind, int(options.get("seed", 0))
         rows, cols, steps = int(tiling.rows), int(tiling.cols), int(dims["steps"])
         if kind in RECURRENT and phase is Phase.FORWARD and rows == 1:
             units = int(ceil_div(int(dims["width"]), cols))
