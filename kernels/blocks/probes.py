@@ -10,10 +10,9 @@ from dataclasses import replace
 
 from wse_sim.graph import Attr, Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.products import laid, product
-from wse_sim.kernels.contract.equations import ceil_div, fill_cycles, per_core
+from wse_sim.kernels.blocks.products import TiledProduct
+from wse_sim.kernels.contract.equations import fill_cycles, per_core
 from wse_sim.kernels.contract.family import Attrs, Cost, Dims, Family, How, Probe, Size, Tiling, asked
-from wse_sim.kernels.contract.parameters import WeightAttributes
 
 SIDE = 4  # cores per side of the probe of a product
 ROUNDS = 6  # rounds of its first run
@@ -96,43 +95,26 @@ def arrival_probes(cost: Cost, dtype: str) -> tuple[Probe, ...]:
     return (Probe("operands", "embedding", dims, small, "rows", SIDE, wait, "one link per row", dtype),)
 
 
-def product_probe(
-    part: str,
-    m: Size,
-    k: Size,
-    n: Size,
-    tiling: Tiling,
-    wafer: Wafer,
-    *,
-    dtype: str,
-    phase: Phase,
-    attrs: Attrs,
-    times: float = 1.0,
-) -> Probe:
+def product_probe(part: str, product: TiledProduct, times: float = 1.0) -> Probe:
     """Return the probe of a product of streamed or stationary weights, laid out as by `gemm` and run `times`
     times; without fill."""
-    cost = times * steady(product(m, k, n, tiling, wafer, dtype, attrs, phase))
-    gradient = phase is Phase.WEIGHT_GRADIENT
+    tiling, wafer, gradient = product.tiling, product.wafer, product.is_gradient
+    cost = times * steady(product.cost())
+    f, t = map(int, product.tile)
     if tiling.mapping == "streamed":
-        features, tokens = (m, k) if gradient else (k, m)
-        f = int(ceil_div(features, tiling.cols // tiling.lanes))
-        t = int(ceil_div(tokens, tiling.lanes * tiling.rows))
         dims = {"m": f * SIDE, "k": t * SIDE} if gradient else {"m": t * SIDE, "k": f * SIDE}
         step, tile = "n", f"{f} words on {t} tokens"
     else:
-        features = m if gradient else k
-        rows, cols = laid(m, k, n, tiling, wafer, dtype, attrs, phase)
-        f, t = int(ceil_div(features, rows)), int(ceil_div(n, cols))
         dims = {"m" if gradient else "k": f * SIDE, "n": t * SIDE}
         step, tile = "k" if gradient else "m", f"{f} words on {t} outputs"
     small = Tiling(SIDE, SIDE, tiling.mapping, options={"orientation": "kn"})
     # Feeders and collectors store the words of all rounds in fp32.
     rounds = max(1, min(ROUNDS, wafer.sram_usable_bytes // (2 * 4 * max(f, t))))
-    stated = WeightAttributes.of(tiling.options, attrs)
+    stated = product.stated
     kept: dict[str, Attr] = {"accumulate": stated.accumulate or "fp32"}
     if stated.density < 1.0 and not gradient:
         kept["density"] = stated.density
-    return Probe(part, "gemm", dims, small, step, rounds, cost, tile, dtype, phase, kept)
+    return Probe(part, "gemm", dims, small, step, rounds, cost, tile, product.dtype, product.phase, kept)
 
 
 def fill_probes(idle_cycles: float, tiling: Tiling, wafer: Wafer) -> tuple[Probe, ...]:

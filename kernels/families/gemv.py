@@ -32,9 +32,9 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import Line, new_builder
 from wse_sim.kernels.blocks.mesh import best_groups, joined_gemv
 from wse_sim.kernels.blocks.products import MatrixProduct
-from wse_sim.kernels.blocks.trees import LineTree, k_tree, multicast_back, reduce_cycles
+from wse_sim.kernels.blocks.trees import LineTree, k_tree, multicast_back, reduce_cost
 from wse_sim.kernels.contract import numerics as core
-from wse_sim.kernels.contract.equations import bytes_of, ceil_div, ceil_rate, mov_rate, words
+from wse_sim.kernels.contract.equations import bytes_of, ceil_div, ceil_rate, mov_rate
 from wse_sim.kernels.contract.family import (
     NONE,
     Array,
@@ -98,18 +98,14 @@ class Gemv(MatrixProduct):
         k, n = ceil_div(dims["m"], tiling.rows), ceil_div(dims["n"], tiling.cols)
         stated = GemvAttributes.of(tiling.options, attrs)
         tree, sums = _tree(tiling, wafer, attrs), n * stated.vectors
-        up, streams = reduce_cycles(tree, words(sums, dtype), wafer, vertical=True)
-        starts = max(0, streams - 1) * wafer.vector_start_cycles
-        received = streams * words(sums, dtype) * wafer.wavelet_cycles
         call = Cost(
             compute=ceil_rate(sums, mov_rate(dtype, wafer)),
-            startup=2 * wafer.loop_cycles + 2 * wafer.vector_start_cycles + starts,
-            fabric=1.0 * received,
-            idle=np.maximum(0.0, up - starts - received),
+            startup=2 * wafer.loop_cycles + 2 * wafer.vector_start_cycles,
         )
         how_local = {"column": stated.column, "dtype": dtype, "accumulate": stated.accumulate}
         local = joined_gemv(k, n, stated.vectors, wafer, **how_local)
-        return local + call + multicast_back(sums, tree, wafer, dtype, vertical=True)
+        up = reduce_cost(tree, sums, wafer, dtype, vertical=True)
+        return local + call + up + multicast_back(sums, tree, wafer, dtype, vertical=True)
 
     def compute(
         self, x: Array, a: Array, *, dtype: str = "fp32", parts: int = 1, accumulate: str = "fp32"

@@ -17,7 +17,7 @@ features and 8 rows per core; weight gradients as those of gemm.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 import numpy as np
@@ -25,7 +25,7 @@ import numpy as np
 from wse_sim.graph import Kernel, Phase, Tensor, frozen
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.probes import product_probe
-from wse_sim.kernels.blocks.products import SUM_BYTES, WeightProduct, product, product_footprint, weight_bytes
+from wse_sim.kernels.blocks.products import SUM_BYTES, TiledProduct, WeightProduct, weight_bytes
 from wse_sim.kernels.blocks.training import product_gradients, turned
 from wse_sim.kernels.blocks.triggered_products import triggered_program
 from wse_sim.kernels.contract import numerics as core
@@ -33,6 +33,7 @@ from wse_sim.kernels.contract.equations import bytes_of, ceil_div
 from wse_sim.kernels.contract.family import (
     NONE,
     Array,
+    Asked,
     Attrs,
     Case,
     Cost,
@@ -103,17 +104,12 @@ class GroupedGemm(WeightProduct):
                 code_bytes=wafer.kernel_code_bytes,
             )
         m, k = of_group(dims, tiling, attrs, phase)
-        return product_footprint(m, k, dims["n"], tiling, wafer, dtype, attrs, phase)
+        return TiledProduct(m, k, dims["n"], tiling, wafer, phase, dtype, attrs).footprint()
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of the groups' products: in sequence (streamed) or in parallel (stationary)."""
-        phase, dtype, attrs = self.asked(tiling, how)
-        groups, gradient = dims["groups"], phase is Phase.WEIGHT_GRADIENT
-        m, k = of_group(dims, tiling, attrs, phase)
-        if tiling.mapping == "streamed":
-            return groups * product(m, k, dims["n"], tiling, wafer, dtype, attrs, phase)
-        part, per_core = share_of_group(m if gradient else k, dims["n"], groups, tiling)
-        return per_core * product(m, k, dims["n"], part, wafer, dtype, attrs, phase)
+        product, times = product_of_group(dims, tiling, wafer, self.asked(tiling, how))
+        return times * product.cost()
 
     def compute(
         self, x: Array, weights: Array, group: Array, *, dtype: str = "fp32", parts: int = 1
@@ -130,25 +126,15 @@ class GroupedGemm(WeightProduct):
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Return the program of all groups in sequence (streamed), or of the cores of one group
         (stationary)."""
-        phase, _, attrs = self.asked(tiling, options)
-        m, k = of_group(dims, tiling, attrs, phase)
-        part, groups = tiling, int(dims["groups"])
-        if tiling.mapping == "stationary":
-            features = m if phase is Phase.WEIGHT_GRADIENT else k
-            part, groups = share_of_group(features, dims["n"], groups, tiling)
-        return triggered_program({"m": m, "k": k, "n": dims["n"]}, part, wafer, groups=int(groups), **options)
+        one, groups = product_of_group(dims, tiling, wafer, self.asked(tiling, options))
+        sizes = {"m": one.m, "k": one.k, "n": one.n}
+        return triggered_program(sizes, one.tiling, wafer, groups=int(groups), **options)
 
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
         """Return a probe of one group's product on a small rectangle with the same tile, repeated for every
         group of a core."""
-        phase, dtype, attrs = asked(how)
-        m, k = of_group(dims, tiling, attrs, phase)
-        part, times = tiling, dims["groups"]
-        if tiling.mapping == "stationary":
-            features = m if phase is Phase.WEIGHT_GRADIENT else k
-            part, times = share_of_group(features, dims["n"], dims["groups"], tiling)
-        kept: dict[str, Any] = {"dtype": dtype, "phase": phase, "attrs": attrs, "times": float(times)}
-        return (product_probe("product", m, k, dims["n"], part, wafer, **kept),)
+        product, times = product_of_group(dims, tiling, wafer, asked(how))
+        return (product_probe("product", product, float(times)),)
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Return the inputs, if the weights are trained."""
@@ -177,14 +163,18 @@ def of_group(dims: Dims, tiling: Tiling, attrs: Attrs, phase: Phase) -> tuple[An
     return rows_of_group(dims["m"], groups, tiling, attrs), dims["k"]
 
 
-def share_of_group(features: Size, n: Size, groups: Size, tiling: Tiling) -> tuple[Tiling, Any]:
-    """Return the cores of one group in the stationary mapping, in the shape of its tiles, and the groups per
-    core."""
+def product_of_group(dims: Dims, tiling: Tiling, wafer: Wafer, how: Asked) -> tuple[TiledProduct, Any]:
+    """Return the product of the fullest group, and how often a core does one. Stationary groups have separate cores, in
+    the shape of their tiles."""
+    m, k = of_group(dims, tiling, how.attrs, how.phase)
+    product = TiledProduct(m, k, dims["n"], tiling, wafer, *how)
+    if tiling.mapping == "streamed":
+        return product, dims["groups"]
     cores = tiling.rows * tiling.cols
-    area = np.maximum(1, cores // groups)
-    r = np.clip(np.rint(np.sqrt(area * features / n)).astype(np.int64), 1, area)
+    area = np.maximum(1, cores // dims["groups"])
+    r = np.clip(np.rint(np.sqrt(area * product.features / dims["n"])).astype(np.int64), 1, area)
     part = Tiling(r, np.maximum(1, area // r), "stationary", options=tiling.options)
-    return part, ceil_div(groups, cores)
+    return replace(product, tiling=part), ceil_div(dims["groups"], cores)
 
 
 FAMILY = register(GroupedGemm())

@@ -28,7 +28,7 @@ from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.line_stages import RowLayout, issued
 from wse_sim.kernels.blocks.mesh import best_groups, mesh_gemv, mesh_product
-from wse_sim.kernels.blocks.trees import k_tree, multicast_back, reduce_cycles
+from wse_sim.kernels.blocks.trees import k_tree, multicast_back, reduce_cost
 from wse_sim.kernels.contract.equations import ceil_div, ceil_rate, row_allreduce, words
 from wse_sim.kernels.contract.family import Attrs, Cost, Dims, Size, Tiling
 from wse_sim.kernels.families.attention.attributes import AttentionAttributes
@@ -81,26 +81,13 @@ def _decode(n: Size, d: Size, grid: int, groups: int, wafer: Wafer) -> Cost:
         startup=6 * o,
     )
     cost = shift + mesh_gemv(d, n, wafer) + mesh_gemv(n, d, wafer)
+    tree, call = k_tree(grid, groups, wafer.stream_order), Cost(startup=wafer.loop_cycles + o)
     for length in (n, 1, 1, d):
-        cost = cost + _tree_call(length, grid, groups, wafer)
+        up, back = reduce_cost(tree, length, wafer, "fp16"), multicast_back(length, tree, wafer, "fp16")
+        cost = cost + call + up + back
     # Maximum and sum accumulate into one number: one element per cycle.
     passes = 2.0 * n + ceil_rate(n, wafer.add_fp16_per_cycle) + ceil_rate(n, wafer.fma_fp16_per_cycle)
     return cost + Cost(compute=passes, special=n * wafer.exp_cycles + wafer.divide_cycles, startup=8 * o)
-
-
-def _tree_call(n: Size, grid: int, groups: int, wafer: Wafer) -> Cost:
-    """Return the cost of a K-tree all-reduce: the enclosing loop, the reduction, and one multicast in each
-    direction."""
-    tree, o = k_tree(grid, groups, wafer.stream_order), wafer.vector_start_cycles
-    up, streams = reduce_cycles(tree, words(n, "fp16"), wafer)
-    starts = max(0, streams - 1) * o
-    received = streams * words(n, "fp16") * wafer.wavelet_cycles
-    call = Cost(
-        startup=wafer.loop_cycles + o + starts,
-        fabric=1.0 * received,
-        idle=np.maximum(0.0, up - starts - received),
-    )
-    return call + multicast_back(n, tree, wafer, "fp16")
 
 
 def special_cycles(wafer: Wafer, attrs: Attrs, phase: Phase) -> float:

@@ -23,7 +23,7 @@ from wse_sim.fabric.format.builder import Builder
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.base_families import Collective
 from wse_sim.kernels.blocks.lines import Line, emit_reduce, new_builder, route_reduce
-from wse_sim.kernels.blocks.trees import LINE_ALGORITHMS, LineTree, best_tree, reduce_cycles
+from wse_sim.kernels.blocks.trees import LINE_ALGORITHMS, LineTree, best_tree, reduce_cost
 from wse_sim.kernels.contract.equations import words
 from wse_sim.kernels.contract.family import Attrs, Case, Cost, Dims, How, ProgramOptions, Size, Tiling
 from wse_sim.kernels.contract.parameters import Attributes, attribute
@@ -78,19 +78,8 @@ def tree_of(n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Attrs) -> 
 
 
 def tree_cost(tree: LineTree, n: Size, wafer: Wafer, dtype: str, *, vertical: bool = False) -> Cost:
-    """Return the cost of a tree with its task start, by cause as seen by the root; `vertical`: along a
-    column."""
-    b = words(n, dtype) * wafer.wavelet_cycles
-    cycles, streams = reduce_cycles(tree, words(n, dtype), wafer, vertical=vertical)
-    startup = max(0, streams - 1) * wafer.vector_start_cycles
-    received = streams * b
-    return Cost(
-        fabric=received,
-        startup=startup + wafer.task_start_cycles,
-        idle=np.maximum(0.0, cycles - received - startup)
-        if np.ndim(cycles)
-        else max(0.0, float(cycles - received - startup)),
-    )
+    """Return the cost of a tree with its task start; `vertical`: along a column."""
+    return reduce_cost(tree, n, wafer, dtype, vertical=vertical) + Cost(startup=wafer.task_start_cycles)
 
 
 def reduce_case(b: Builder, n: int, dtype: str, seed: int, axis: int | tuple[int, int]) -> Case:

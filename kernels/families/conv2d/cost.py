@@ -11,11 +11,11 @@ import numpy as np
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.line_ring import has_room, held_bytes, held_in
-from wse_sim.kernels.blocks.products import chain_latency, product
+from wse_sim.kernels.blocks.products import TiledProduct, chain_latency
 from wse_sim.kernels.blocks.windows import Windows, surround
 from wse_sim.kernels.blocks.word_rows import PAIR, QUEUED_WORDS, WordRows
-from wse_sim.kernels.contract.equations import ceil_div, ceil_rate, divisors, fma_rate, up_to
-from wse_sim.kernels.contract.family import Attrs, Cost, Dims, How, Size, Tiling, asked
+from wse_sim.kernels.contract.equations import ceil_div, ceil_rate, divisors, up_to
+from wse_sim.kernels.contract.family import Asked, Attrs, Cost, Dims, How, Size, Tiling, asked
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 from wse_sim.kernels.families.conv2d.strip import reach_of
 
@@ -57,11 +57,9 @@ def windows_in(dims: Dims, attrs: Attrs, streams: int = 1, abreast: int = 0) -> 
 
 def turns_cost(dims: Dims, tiling: Tiling, wafer: Wafer, how: How) -> Cost:
     """Return the cost of the convolution as a product, without the exchange of halo lines."""
-    phase, dtype, attrs = asked(how)
-    m, k, n = as_product(dims, phase, attrs)
-    whole = product(m, k, n, tiling, wafer, dtype, attrs, phase)
-    issue = issue_per_pixel(dims, tiling, m, phase, attrs, dtype, wafer)
-    sums = sums_per_pixel(dims, tiling, phase, attrs)
+    product = as_product(dims, tiling, wafer, asked(how))
+    whole, issue = product.cost(), issue_per_pixel(dims, product)
+    sums = sums_per_pixel(dims, tiling, product.phase, product.attrs)
     return replace(whole, compute=whole.compute * issue, fabric=whole.fabric * sums)
 
 
@@ -153,17 +151,16 @@ def waiting_cycles(work: Size, dealt: Size, windows: Windows, rows: Size, wafer:
     return (images[-1] - images[-3]) / 2
 
 
-def as_product(dims: Dims, phase: Phase, attrs: Attrs) -> tuple[Any, Any, Any]:
-    """Return (M, K, N) of the convolution as a matrix product."""
-    lines, per_line = line_pixels(dims, attrs)
+def as_product(dims: Dims, tiling: Tiling, wafer: Wafer, how: Asked) -> TiledProduct:
+    """Return the convolution as a matrix product."""
+    lines, per_line = line_pixels(dims, how.attrs)
     pixels = dims["b"] * lines * per_line
     features = dims["c"] * dims["r"] * dims["s"]
-    stated = Conv2dAttributes.of(attrs)
+    stated = Conv2dAttributes.of(how.attrs)
     # Unfolded pixels are multiplied by all filters, which have zeros for the channels of other groups.
     outputs = ceil_div(dims["k"], 1 if stated.unfolded else stated.groups)
-    if phase is Phase.WEIGHT_GRADIENT:
-        return features, pixels, outputs
-    return pixels, features, outputs
+    m, k = (features, pixels) if how.phase is Phase.WEIGHT_GRADIENT else (pixels, features)
+    return TiledProduct(m, k, outputs, tiling, wafer, *how)
 
 
 def line_pixels(dims: Dims, attrs: Attrs) -> tuple[Any, Any]:
@@ -178,17 +175,13 @@ def line_pixels(dims: Dims, attrs: Attrs) -> tuple[Any, Any]:
     )
 
 
-def issue_per_pixel(
-    dims: Dims, tiling: Tiling, pixels: Size, phase: Phase, attrs: Attrs, dtype: str, wafer: Wafer
-) -> Size:
+def issue_per_pixel(dims: Dims, product: TiledProduct) -> Size:
     """Return issue cycles of whole lines over those of as many pixels in one vector: a line of odd length
     rounds up."""
-    if tiling.mapping != "streamed" or phase is Phase.WEIGHT_GRADIENT:
+    if product.tiling.mapping != "streamed" or product.is_gradient:
         return 1.0
-    w = fma_rate(dtype, wafer, Conv2dAttributes.of(tiling.options, attrs).accumulate)
-    line = line_pixels(dims, attrs)[1]
-    several = ceil_div(pixels, tiling.lanes * tiling.rows) >= 2 * line
-    return np.where(several, ceil_rate(line, w) * w / line, 1.0)
+    w, line = product.rate, line_pixels(dims, product.attrs)[1]
+    return np.where(product.tile[1] >= 2 * line, ceil_rate(line, w) * w / line, 1.0)
 
 
 def sums_per_pixel(dims: Dims, tiling: Tiling, phase: Phase, attrs: Attrs) -> Size:

@@ -44,11 +44,12 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.depthwise import depthwise_cost, depthwise_footprint
 from wse_sim.kernels.blocks.elements import fused_cost, fused_forward, fused_probes
 from wse_sim.kernels.blocks.probes import product_probe
-from wse_sim.kernels.blocks.products import WeightProduct, product_footprint, product_lay
+from wse_sim.kernels.blocks.products import WeightProduct, product_lay
 from wse_sim.kernels.blocks.training import before_fusion, kept_by_product, product_gradients, unfused
 from wse_sim.kernels.contract.equations import bytes_of, per_core, words
 from wse_sim.kernels.contract.family import (
     NONE,
+    Asked,
     Attrs,
     Case,
     Cost,
@@ -154,8 +155,7 @@ class Conv2d(WeightProduct):
         phase, dtype, attrs = self.asked(tiling, how)
         if _is_apart(tiling, phase, attrs):
             return depthwise_footprint(dims, attrs, tiling, wafer)
-        m, k, n = as_product(dims, phase, attrs)
-        base = product_footprint(m, k, n, tiling, wafer, dtype, attrs, phase)
+        base = as_product(dims, tiling, wafer, Asked(phase, dtype, attrs)).footprint()
         halo = halo_elements(dims, tiling, attrs) * bytes_of(dtype)
         buffers = base.buffers_bytes + halo
         if Conv2dAttributes.of(attrs).trains and tiling.mapping == "stationary" and phase is Phase.FORWARD:
@@ -199,13 +199,12 @@ class Conv2d(WeightProduct):
         """
         wanted = asked(how)
         phase, dtype, attrs = wanted
-        m, k, n = as_product(dims, phase, attrs)
+        product = as_product(dims, tiling, wafer, wanted)
         fused = fused_probes(fused_forward(attrs, phase), per_core(results(dims), tiling), wafer, dtype)
         if tiling.mapping == "stationary":
-            whole = product_probe("product", m, k, n, tiling, wafer, dtype=dtype, phase=phase, attrs=attrs)
-            return (whole, *fused)
+            return product_probe("product", product), *fused
         cost, line = turns_cost(dims, tiling, wafer, how), line_pixels(dims, attrs)[1]
-        return (streamed_probe(dims, (m, k, n), line, tiling, wafer, cost, wanted), *fused)
+        return (streamed_probe(dims, product, line, cost), *fused)
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Return the inputs, if the filters are trained, and the tensors that a fused activation needs."""

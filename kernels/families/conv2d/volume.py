@@ -34,13 +34,14 @@ from wse_sim.errors import KernelError
 from wse_sim.graph import Kernel, Phase, Tensor, frozen
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.elements import fused_cost, fused_forward, fused_probes
-from wse_sim.kernels.blocks.products import WeightProduct, product_footprint
+from wse_sim.kernels.blocks.products import WeightProduct
 from wse_sim.kernels.blocks.training import before_fusion, kept_by_product, product_gradients, unfused
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import bytes_of, ceil_div, per_core, words
 from wse_sim.kernels.contract.family import (
     NONE,
     Array,
+    Asked,
     Attrs,
     Case,
     Cost,
@@ -154,8 +155,9 @@ class Conv3d(WeightProduct):
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the footprint of the product of the largest class, plus the halo."""
         phase, dtype, attrs = self.asked(tiling, how)
-        m, k, n = as_product(planes_of(dims, attrs)[-1].dims, phase, attrs)
-        base = product_footprint(m, k, n, tiling, wafer, dtype, attrs, phase)
+        base = as_product(
+            planes_of(dims, attrs)[-1].dims, tiling, wafer, Asked(phase, dtype, attrs)
+        ).footprint()
         halo = slices_halo(dims, tiling, attrs) * bytes_of(dtype)
         return Footprint(
             base.weights_bytes, base.activations_bytes, base.buffers_bytes + halo, base.code_bytes

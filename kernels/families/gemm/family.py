@@ -38,13 +38,7 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.elements import fused_cost, fused_forward, fused_probes
 from wse_sim.kernels.blocks.mesh import mesh_product, summa
 from wse_sim.kernels.blocks.probes import product_probe
-from wse_sim.kernels.blocks.products import (
-    WeightProduct,
-    outputs_held,
-    product,
-    product_footprint,
-    product_lay,
-)
+from wse_sim.kernels.blocks.products import TiledProduct, WeightProduct, product_lay
 from wse_sim.kernels.blocks.trained_rows import Streams, TrainedRows
 from wse_sim.kernels.blocks.training import before_fusion, kept_by_product, product_gradients, turned, unfused
 from wse_sim.kernels.blocks.triggered_products import triggered_program
@@ -172,25 +166,24 @@ class Gemm(WeightProduct):
                 activations_bytes=(2.0 * m * k + m * n) * size,
                 code_bytes=wafer.kernel_code_bytes,
             )
-        return product_footprint(dims["m"], dims["k"], dims["n"], tiling, wafer, dtype, attrs, phase)
+        return TiledProduct(dims["m"], dims["k"], dims["n"], tiling, wafer, phase, dtype, attrs).footprint()
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of the product and of its fused operations."""
         phase, dtype, attrs = self.asked(tiling, how)
         if tiling.mapping == "grid":
             return grid_cost(dims, tiling, wafer, dtype, attrs)
-        m, k, n = (dims[name] for name in "mkn")
         if tiling.mapping == "stationary" and GemmAttributes.of(attrs).trained_rows:
             return trained_cost(dims, tiling, wafer, attrs, phase)
         is_plain = tiling.mapping == "stationary" and phase is Phase.FORWARD
         if is_plain and GemmAttributes.of(attrs).word_rows:
             return word_rows(dims, tiling, wafer, attrs).cost()
-        whole = product(m, k, n, tiling, wafer, dtype, attrs, phase)
+        product = TiledProduct(dims["m"], dims["k"], dims["n"], tiling, wafer, phase, dtype, attrs)
         if not (fused := fused_forward(attrs, phase)):
-            return whole
-        held = outputs_held(m, k, n, tiling, wafer, dtype, attrs)
+            return product.cost()
+        held = product.held
         moved = Cost(ramp=words(held, dtype) * wafer.wavelet_cycles)  # to the cores that work on the outputs
-        return whole + moved + fused_cost(fused, held, wafer, dtype)
+        return product.cost() + moved + fused_cost(fused, held, wafer, dtype)
 
     def compute(
         self,
@@ -229,10 +222,9 @@ class Gemm(WeightProduct):
         phase, dtype, attrs = asked(how)
         if tiling.mapping == "grid":
             return ()
-        m, k, n = (dims[name] for name in "mkn")
-        whole = product_probe("product", m, k, n, tiling, wafer, dtype=dtype, phase=phase, attrs=attrs)
-        held = outputs_held(m, k, n, tiling, wafer, dtype, attrs)
-        return (whole, *fused_probes(fused_forward(attrs, phase), held, wafer, dtype))
+        product = TiledProduct(dims["m"], dims["k"], dims["n"], tiling, wafer, phase, dtype, attrs)
+        fused = fused_forward(attrs, phase)
+        return product_probe("product", product), *fused_probes(fused, product.held, wafer, dtype)
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Return the inputs, if the weights are trained, and the tensors that a fused activation needs."""

@@ -32,7 +32,7 @@ from wse_sim.graph import Kernel, Phase, TensorKind
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.blocks.probes import ROUNDS, pointwise_probe, product_probe
-from wse_sim.kernels.blocks.products import product_footprint, stationary, weight_notes
+from wse_sim.kernels.blocks.products import TiledProduct, weight_notes
 from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import add_rate, bytes_of, ceil_div, ceil_rate, fma_rate, per_core
@@ -118,10 +118,7 @@ class Scan(Family):
         kind = ScanAttributes.of(attrs).kind
         if kind not in RECURRENT:
             return Footprint(activations_bytes=state, code_bytes=wafer.kernel_code_bytes)
-        at_rest = Tiling(tiling.rows, tiling.cols, "stationary", options=tiling.options)
-        width = dims["width"]
-        gates = RECURRENT[kind][0] * width
-        base = product_footprint(dims["batch"], width, gates, at_rest, wafer, dtype, attrs, phase)
+        base = _recurrent_product(dims, tiling, wafer, kind, (phase, dtype, attrs)).footprint()
         return Footprint(base.weights_bytes, state, base.buffers_bytes, base.code_bytes)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
@@ -133,10 +130,8 @@ class Scan(Family):
         n = per_core(dims["batch"] * dims["width"], tiling)
         element, o_map = fraction * wafer.special_element_cycles, wafer.map_element_cycles
         if kind in RECURRENT:
-            at_rest = Tiling(tiling.rows, tiling.cols, "stationary", options=tiling.options)
-            width, (gates, specials) = dims["width"], RECURRENT[kind]
-            turn = factor * stationary(dims["batch"], width, gates * width, at_rest, wafer, dtype, attrs)
-            turn = turn + Cost(special=specials * n * element)
+            product = _recurrent_product(dims, tiling, wafer, kind, (Phase.FORWARD, dtype, attrs))
+            turn = factor * product.cost() + Cost(special=RECURRENT[kind][1] * n * element)
         elif kind == "selective":
             turn = Cost(
                 compute=factor * 2 * ceil_rate(n, fma_rate(dtype, wafer)),
@@ -268,18 +263,14 @@ class Scan(Family):
             small, sizes = Tiling(1, 1, "streamed"), {"width": n_run, "batch": 1}
             tile, stated = f"{n} states", {"kind": kind}
             return (Probe(kind, self.name, sizes, small, "steps", start, cost, tile, dtype, phase, stated),)
-        forward = phase is Phase.FORWARD
-        gates, specials = RECURRENT[kind]
-        at_rest = Tiling(tiling.rows, tiling.cols, "stationary", options=tiling.options)
-        product = product_probe(
-            "recurrent product", dims["batch"], dims["width"], gates * dims["width"], at_rest, wafer,
-            dtype=dtype, phase=Phase.FORWARD, attrs=attrs, times=dims["steps"] * (1.0 if forward else 2.0),
-        )  # fmt: skip
+        times = dims["steps"] * (1.0 if phase is Phase.FORWARD else 2.0)
+        product = _recurrent_product(dims, tiling, wafer, kind, (Phase.FORWARD, dtype, attrs))
+        probe, specials = product_probe("recurrent product", product, times), RECURRENT[kind][1]
         if not specials:
-            return (product,)
+            return (probe,)
         special = Cost(special=self.cost(dims, tiling, wafer, **how).special)
         elements = specials * n * tiling.rows * tiling.cols
-        return product, pointwise_probe(
+        return probe, pointwise_probe(
             "gates", "activation", elements, tiling, special, dtype=dtype, attrs={"function": "gelu"}
         )
 
@@ -323,6 +314,15 @@ class Scan(Family):
         left = 0 if not wanted.isdisjoint(kernel.inputs[:1]) else d.get("of_input", 0) * d["steps"]
         left += 0 if state else d.get("of_state", 0)
         return int(self.flops(d, kernel.attrs)) - 2 * int(d["batch"]) * int(left)
+
+
+def _recurrent_product(
+    dims: Dims, tiling: Tiling, wafer: Wafer, kind: str, how: tuple[Phase, str, Attrs]
+) -> TiledProduct:
+    """Return the product of a step: the states of a batch times the stationary weights of all gates."""
+    at_rest = Tiling(tiling.rows, tiling.cols, "stationary", options=tiling.options)
+    width = dims["width"]
+    return TiledProduct(dims["batch"], width, RECURRENT[kind][0] * width, at_rest, wafer, *how)
 
 
 def pitch_of(n: int, dtype: str) -> int:
