@@ -5,14 +5,43 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Unpack
 
+from wse_sim.graph import Kernel, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.probes import elements_probe
+from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract.equations import bytes_of, pointwise_footprint
-from wse_sim.kernels.contract.family import NONE, Attrs, Dims, Family, Flow, Footprint, How, Probe, Tiling
+from wse_sim.kernels.contract.family import (
+    NONE,
+    Attrs,
+    Dims,
+    Family,
+    Flow,
+    Footprint,
+    How,
+    Kept,
+    Probe,
+    Size,
+    Tiling,
+)
 from wse_sim.kernels.contract.parameters import sizes
+from wse_sim.kernels.contract.tape import Tape
 
 
-class OnElements(Family):
+class OnePass(Family):
+    """A family whose backward pass is one kernel, which reads the result's gradient and what was kept."""
+
+    moves = False  # the gradient needs only that of the result, as for a copy
+
+    def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
+        """Return the inputs, or nothing if the gradient needs only that of the result."""
+        return Kept() if self.moves else Kept(kernel.inputs)
+
+    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
+        """Emit one pass with the result's gradient and the stored tensors as its operands."""
+        pointwise_gradient(kernel, gradient, tape, moves=self.moves)
+
+
+class OnElements(OnePass):
     """A family that works on each element in place, spread over all cores of the rectangle."""
 
     dims: Mapping[str, str] = sizes(elements="elements")
@@ -21,6 +50,10 @@ class OnElements(Family):
     programs = "forward and backward"
     bands = "1 %"
 
+    def elements(self, dims: Dims) -> Size:
+        """Return the number of elements that are spread over the cores."""
+        return dims["elements"]
+
     def buffers(self, attrs: Attrs = NONE) -> int:
         """Return the number of stage buffers: one for arriving data, one for the result."""
         return 2
@@ -28,7 +61,7 @@ class OnElements(Family):
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of the operands' stage buffers and of code."""
         _, dtype, attrs = self.asked(tiling, how)
-        return pointwise_footprint(dims["elements"], tiling, wafer, dtype, buffers=self.buffers(attrs))
+        return pointwise_footprint(self.elements(dims), tiling, wafer, dtype, buffers=self.buffers(attrs))
 
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
         """Return a probe on the elements of one core."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
 from wse_sim.fabric.format.builder import Builder
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.base_families import OnRows
 from wse_sim.kernels.blocks.line_stages import (
     FEATURE,
     MATRIX,
@@ -203,51 +204,48 @@ def _wanted(values: Array, kind: str, tile: LineTile, layout: RowLayout[int], at
     return tiles
 
 
-class OnLines(Protocol):
+class OnLines(OnRows):
     """A family whose rows are spread along lines of cores."""
 
-    name: str
-
-    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """Cycles by cause."""
-        ...
-
     def tile(self, dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any]:
-        """Return (cores per row, rows per core, elements of a row per core)."""
-        ...
+        """Return (cores per row, rows per core, elements of a row per core): by default over all cores."""
+        return spread(dims, tiling)
 
-
-def line_probe(found: OnLines, dims: Dims, tiling: Tiling, wafer: Wafer, how: How) -> tuple[Probe, ...]:
-    """Return a probe on one line of a few cores with the tile of the plan; fill and operand streams keep
-    their formula."""
-    phase, dtype, attrs = asked(how)
-    in_place = replace(tiling, mapping="streamed")
-    p, t, f = (int(v) for v in found.tile(dims, in_place))
-    cost = found.cost(dims, in_place, wafer, **how)
-    # A longer line only adds latency, which is not measured here.
-    cores = min(p, SIDE)
-    sizes = {name: int(value) for name, value in dims.items()} | {"rows": t, "cols": cores * f}
-    whole = t * f <= ELEMENTS
-    step = "" if whole else ("rows" if p == 1 and f <= ELEMENTS // 2 and t > 1 else "cols")
-    start = 1
-    if step:
-        start = int(ceil_div(ELEMENTS // 2, f)) if step == "rows" else cores * int(ceil_div(ELEMENTS // 2, t))
-        del sizes[step]
-    lines = SIDE if phase is Phase.WEIGHT_GRADIENT else 1
-    if lines > 1 and "rows" in sizes:
-        sizes["rows"] *= lines
-    return (
-        Probe(
-            part="rows",
-            family=found.name,
-            dims=sizes,
-            tiling=Tiling(lines, cores, "streamed"),
-            step=step,
-            start=start,
-            cost=steady(cost) if whole else replace(steady(cost), startup=0.0 * cost.total),
-            tile=f"{t} rows of {f} features",
-            dtype=dtype,
-            phase=phase,
-            attrs=dict(attrs),
-        ),
-    )
+    def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
+        """Return a probe on one line of a few cores with the tile of the plan, on a few lines for a weight gradient; none
+        on a grid. Fill and operand streams keep their formula."""
+        if tiling.mapping == "grid":
+            return ()
+        phase, dtype, attrs = asked(how)
+        in_place = replace(tiling, mapping="streamed")
+        p, t, f = (int(v) for v in self.tile(dims, in_place))
+        cost = self.cost(dims, in_place, wafer, **how)
+        # A longer line only adds latency, which is not measured here.
+        cores = min(p, SIDE)
+        sizes = {name: int(value) for name, value in dims.items()} | {"rows": t, "cols": cores * f}
+        whole = t * f <= ELEMENTS
+        step = "" if whole else ("rows" if p == 1 and f <= ELEMENTS // 2 and t > 1 else "cols")
+        start = 1
+        if step:
+            start = (
+                int(ceil_div(ELEMENTS // 2, f)) if step == "rows" else cores * int(ceil_div(ELEMENTS // 2, t))
+            )
+            del sizes[step]
+        lines = SIDE if phase is Phase.WEIGHT_GRADIENT else 1
+        if lines > 1 and "rows" in sizes:
+            sizes["rows"] *= lines
+        return (
+            Probe(
+                part="rows",
+                family=self.name,
+                dims=sizes,
+                tiling=Tiling(lines, cores, "streamed"),
+                step=step,
+                start=start,
+                cost=steady(cost) if whole else replace(steady(cost), startup=0.0 * cost.total),
+                tile=f"{t} rows of {f} features",
+                dtype=dtype,
+                phase=phase,
+                attrs=dict(attrs),
+            ),
+        )

@@ -22,7 +22,6 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.base_families import OnElements
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.blocks.probes import ELEMENTS, arrival_probes, pointwise_probe
-from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.element_work import WITH_TABLES, WITH_X, ElementWork, Floats, Held
 from wse_sim.kernels.contract.equations import ceil_div, per_core, pointwise, words
@@ -44,7 +43,6 @@ from wse_sim.kernels.contract.family import (
     lay_of_operands,
 )
 from wse_sim.kernels.contract.parameters import WordAttributes, attribute, sizes
-from wse_sim.kernels.contract.tape import Tape
 
 
 @dataclass(frozen=True)
@@ -160,10 +158,6 @@ class OnTables(OnElements):
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Return the operand, unless the work is linear."""
         return Kept() if self.is_linear else Kept(kernel.inputs)
-
-    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """Emit one pass over the result's gradient."""
-        pointwise_gradient(kernel, gradient, tape)
 
 
 def _rounded(work: ElementWork, x: Array, tables: Sequence[Array], dtype: str) -> Array:

@@ -21,7 +21,7 @@ from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.base_families import OnElements
 from wse_sim.kernels.blocks.chains import activation_program
-from wse_sim.kernels.blocks.training import RESULT_FUNCTIONS, pointwise_gradient
+from wse_sim.kernels.blocks.training import RESULT_FUNCTIONS
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS, max_rate, per_core, pointwise
 from wse_sim.kernels.contract.family import (
@@ -40,7 +40,6 @@ from wse_sim.kernels.contract.family import (
 )
 from wse_sim.kernels.contract.parameters import WordAttributes, attribute
 from wse_sim.kernels.contract.registry import register
-from wse_sim.kernels.contract.tape import Tape
 
 
 @dataclass(frozen=True)
@@ -129,10 +128,6 @@ class Activation(OnElements):
             if ActivationAttributes.of(kernel.attrs).function in RESULT_FUNCTIONS
             else kernel.inputs
         )
-
-    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """Emit one pass over the result's gradient and stored tensors."""
-        pointwise_gradient(kernel, gradient, tape)
 
 
 FAMILY = register(Activation())

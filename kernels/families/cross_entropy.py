@@ -23,12 +23,12 @@ import numpy as np
 
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.base_families import OnRows
-from wse_sim.kernels.blocks.line_programs import RowWork, line_probe, line_program, spread, spread_tile
+from wse_sim.kernels.blocks.base_families import OnePass
+from wse_sim.kernels.blocks.line_programs import OnLines, RowWork, line_program, spread_tile
 from wse_sim.kernels.blocks.line_stages import MATRIX, ROW, Shape, Vector
 from wse_sim.kernels.blocks.rows import grid_cost, grid_program, grid_values
 from wse_sim.kernels.blocks.softmax import softmax
-from wse_sim.kernels.blocks.training import FP32_BYTES, pointwise_gradient
+from wse_sim.kernels.blocks.training import FP32_BYTES
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import ceil_div, pointwise, pointwise_footprint
 from wse_sim.kernels.contract.family import (
@@ -39,18 +39,16 @@ from wse_sim.kernels.contract.family import (
     Footprint,
     How,
     Kept,
-    Probe,
     ProgramOptions,
     Tiling,
 )
 from wse_sim.kernels.contract.parameters import sizes
 from wse_sim.kernels.contract.registry import register
-from wse_sim.kernels.contract.tape import Tape
 
 STARTS = 3  # starts that the calibrated cycles per element do not include
 
 
-class CrossEntropy(OnRows):
+class CrossEntropy(OnLines, OnePass):
     """The family of softmax cross-entropy losses."""
 
     name = "cross_entropy"
@@ -86,8 +84,6 @@ class CrossEntropy(OnRows):
         p, t, f = self.tile(dims, tiling)
         return local + _work(phase, dtype, wafer).collectives(t, f, p, tiling.rows, wafer)
 
-    tile = staticmethod(spread)
-
     def compute(self, logits: Array, labels: Array, *, dtype: str = "fp32", parts: int = 1) -> Array:
         """Return the mean over the rows of log-sum-exp minus the label's logit."""
         logs = softmax(core.rounded(logits, dtype), parts=parts, log=True)
@@ -119,10 +115,6 @@ class CrossEntropy(OnRows):
         kept = {"y": wanted * tile.rows + mask, "mask": mask}
         return line_program(work, tile, wafer, kept, {"y": wanted})
 
-    def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
-        """Return a probe on one line of cores with its rows."""
-        return () if tiling.mapping == "grid" else line_probe(self, dims, tiling, wafer, how)
-
     def _reference(self, logits: Array, options: Mapping[str, Any]) -> tuple[Any, Any]:
         """Return the one-hot mask of random labels, and the loss of every row."""
         rng = np.random.default_rng(int(options.get("seed", 0)) + 1)
@@ -135,10 +127,6 @@ class CrossEntropy(OnRows):
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Return the inputs and the logarithm of each row's sum."""
         return Kept(kernel.inputs, kernel.dims["rows"] * FP32_BYTES)
-
-    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """Emit one pass over the result's gradient and stored tensors."""
-        pointwise_gradient(kernel, gradient, tape)
 
 
 # Maximum, difference, the label's element, exponentials and their sum, logarithm, loss.

@@ -31,8 +31,9 @@ from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.program import Fn
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.base_families import OnePass
 from wse_sim.kernels.blocks.lines import new_builder
-from wse_sim.kernels.blocks.training import FP32_BYTES, pointwise_gradient
+from wse_sim.kernels.blocks.training import FP32_BYTES
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import add_rate, ceil_div, check_tiling, words
 from wse_sim.kernels.contract.family import (
@@ -42,7 +43,6 @@ from wse_sim.kernels.contract.family import (
     Case,
     Cost,
     Dims,
-    Family,
     Flow,
     Footprint,
     How,
@@ -53,7 +53,6 @@ from wse_sim.kernels.contract.family import (
 )
 from wse_sim.kernels.contract.parameters import sizes
 from wse_sim.kernels.contract.registry import register
-from wse_sim.kernels.contract.tape import Tape
 
 NEVER = -1e30
 """Finite value that represents the logarithm of a zero probability."""
@@ -64,7 +63,7 @@ STARTS = (4, 5)
 """Instructions of a step that compute an exponential or a logarithm of every element."""
 
 
-class AlignmentSum(Family):
+class AlignmentSum(OnePass):
     """The family of sums over alignments (CTC)."""
 
     name = "ctc"
@@ -193,11 +192,6 @@ class AlignmentSum(Family):
         """Return the emissions, and the logarithm of every state and frame."""
         states = kernel.dims["steps"] * kernel.dims["states"] * kernel.dims["batch"]
         return Kept(kernel.inputs[:1], states * FP32_BYTES)
-
-    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """Emit the recurrence from the last frame to the first, with the probability of every state and
-        frame."""
-        pointwise_gradient(kernel, gradient, tape)
 
 
 def _step(dims: Dims, p: Size, phase: Phase, tiling: Tiling, wafer: Wafer) -> Cost:

@@ -22,13 +22,11 @@ from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.base_families import OnElements
 from wse_sim.kernels.blocks.chains import Chain
-from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import per_core, pointwise
 from wse_sim.kernels.contract.family import Array, Case, Cost, Dims, How, Kept, ProgramOptions, Tiling
 from wse_sim.kernels.contract.parameters import Attributes, attribute
 from wse_sim.kernels.contract.registry import register
-from wse_sim.kernels.contract.tape import Tape
 
 
 @dataclass(frozen=True)
@@ -43,6 +41,7 @@ class Dropout(OnElements):
 
     name = "dropout"
     attributes = DropoutAttributes
+    moves = True
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """The cost of random elements; zero if p is 0."""
@@ -76,10 +75,6 @@ class Dropout(OnElements):
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Return the kept bytes: one bit per element."""
         return Kept((), (kernel.dims["elements"] + 7) // 8)
-
-    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """Emit the same kernel with the gradient as its operand."""
-        pointwise_gradient(kernel, gradient, tape, moves=True)
 
 
 FAMILY = register(Dropout())

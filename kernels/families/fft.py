@@ -28,7 +28,6 @@ reads halves and writes pairs).  Band: 3 %.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, log2
 from typing import Unpack
@@ -37,10 +36,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wse_sim.errors import KernelError
-from wse_sim.graph import Kernel, Tensor
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.base_families import OnePass
 from wse_sim.kernels.blocks.lines import new_builder
-from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import add_rate, bytes_of, ceil_div, fill_cycles, per_core, words
 from wse_sim.kernels.contract.family import (
@@ -50,11 +48,9 @@ from wse_sim.kernels.contract.family import (
     Case,
     Cost,
     Dims,
-    Family,
     Flow,
     Footprint,
     How,
-    Kept,
     ProgramOptions,
     Role,
     Size,
@@ -62,7 +58,6 @@ from wse_sim.kernels.contract.family import (
 )
 from wse_sim.kernels.contract.parameters import Attributes, attribute, sizes
 from wse_sim.kernels.contract.registry import register
-from wse_sim.kernels.contract.tape import Tape
 
 BUTTERFLY = 10
 """Real operations of a radix-2 butterfly: a complex product (six), a sum and a difference (two each)."""
@@ -83,7 +78,7 @@ class FourierAttributes(Attributes):
     real: bool = attribute(False, "operand or result are real numbers")
 
 
-class Fourier(Family):
+class Fourier(OnePass):
     """The family of Fourier transforms."""
 
     name = "fft"
@@ -98,6 +93,7 @@ class Fourier(Family):
     sums_rows = True
     named_for = ("_fft_c2c", "_fft_r2c", "_fft_c2r", "prims.fft_c2c", "prims.fft_r2c", "prims.fft_c2r")
     attributes = FourierAttributes
+    moves = True  # the gradient is the inverse transform
 
     def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
         """Return the flow: the first result needs all points of a block."""
@@ -200,14 +196,6 @@ class Fourier(Family):
         inputs |= {"re0": x[..., 0], "im0": x[..., 1]}
         expected = {f"re{last}": wanted[..., 0], f"im{last}": wanted[..., 1]}
         return Case(b.build(), b.config, inputs, expected, tolerance=1e-4 if dtype == "fp32" else 0.1)
-
-    def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Return nothing: the transform is linear."""
-        return Kept()
-
-    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """Emit the inverse transform of the gradient."""
-        pointwise_gradient(kernel, gradient, tape, moves=True)
 
 
 def _axes(dims: Dims) -> tuple[int, ...]:

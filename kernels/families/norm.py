@@ -44,8 +44,7 @@ import numpy as np
 
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.base_families import OnRows
-from wse_sim.kernels.blocks.line_programs import LineTile, RowWork, lane_tile, line_probe, line_program
+from wse_sim.kernels.blocks.line_programs import LineTile, OnLines, RowWork, lane_tile, line_program
 from wse_sim.kernels.blocks.line_stages import FEATURE, MATRIX, ROW, TWO_FEATURES, TWO_ROWS, Shape, Vector
 from wse_sim.kernels.blocks.products import weight_bytes
 from wse_sim.kernels.blocks.rounds import pitch
@@ -105,7 +104,7 @@ class NormAttributes(Attributes):
     )
 
 
-class Norm(OnRows):
+class Norm(OnLines):
     """The family of normalisations."""
 
     name = "norm"
@@ -290,10 +289,10 @@ class Norm(OnRows):
             None if NormAttributes.of(asked(how).attrs).whole else blocks_of(dims, tiling, wafer, *asked(how))
         )
         if blocks is None:
-            return line_probe(self, dims, tiling, wafer, how)
+            return super().probes(dims, tiling, wafer, **how)
         cores = int(tiling.rows * tiling.cols)
         block = {"rows": blocks.sizes(ceil_div(int(dims["rows"]), cores))[0], "cols": dims["cols"]}
-        (probe,) = line_probe(self, block, Tiling(1, 1, "streamed"), wafer, how)
+        (probe,) = super().probes(block, Tiling(1, 1, "streamed"), wafer, **how)
         # The program of the kernel alone neither receives nor sends words.
         local = replace(blocks.cost(int(dims["rows"]), cores), ramp=0.0)
         return (replace(probe, cost=replace(local, startup=0.0) if probe.step else local),)

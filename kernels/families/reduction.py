@@ -22,8 +22,7 @@ import numpy as np
 from wse_sim.errors import KernelError
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.base_families import OnRows
-from wse_sim.kernels.blocks.line_programs import LineTile, RowWork, lane_tile, line_probe, line_program
+from wse_sim.kernels.blocks.line_programs import LineTile, OnLines, RowWork, lane_tile, line_program
 from wse_sim.kernels.blocks.line_stages import MATRIX, ROW, Shape, Vector
 from wse_sim.kernels.blocks.training import moved_gradient
 from wse_sim.kernels.contract import numerics as core
@@ -37,7 +36,6 @@ from wse_sim.kernels.contract.family import (
     Footprint,
     How,
     Kept,
-    Probe,
     ProgramOptions,
     Size,
     Tiling,
@@ -54,7 +52,7 @@ class ReduceAttributes(Attributes):
     op: str = attribute("sum", "operator", choices=("sum", "mean", "max", "min"))
 
 
-class Reduce(OnRows):
+class Reduce(OnLines):
     """The family of reductions over the last dimension."""
 
     name = "reduce"
@@ -110,10 +108,6 @@ class Reduce(OnRows):
         g = x[:, 0]
         wanted = np.repeat(g[:, None], tile.cols, axis=1) / (tile.cols if op == "mean" else 1)
         return line_program(work, tile, wafer, {"total": g}, {"x": wanted})
-
-    def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
-        """Return a probe on one line of cores with its rows."""
-        return line_probe(self, dims, tiling, wafer, how)
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Return nothing: the backward pass needs only sizes."""

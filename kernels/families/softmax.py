@@ -28,8 +28,8 @@ import numpy as np
 
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.base_families import OnRows
-from wse_sim.kernels.blocks.line_programs import RowWork, line_probe, line_program, spread, spread_tile
+from wse_sim.kernels.blocks.base_families import OnePass
+from wse_sim.kernels.blocks.line_programs import OnLines, RowWork, line_program, spread_tile
 from wse_sim.kernels.blocks.line_stages import MATRIX, ROW, Shape, Vector
 from wse_sim.kernels.blocks.rows import grid_cost, grid_footprint, grid_program, grid_values
 from wse_sim.kernels.blocks.softmax import (
@@ -40,7 +40,6 @@ from wse_sim.kernels.blocks.softmax import (
     softmax_vectors,
 )
 from wse_sim.kernels.blocks.token_blocks import TokenBlocks, linked_cost
-from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract.equations import pointwise, pointwise_footprint
 from wse_sim.kernels.contract.family import (
     NONE,
@@ -52,14 +51,12 @@ from wse_sim.kernels.contract.family import (
     How,
     Kept,
     Lay,
-    Probe,
     ProgramOptions,
     Tiling,
     asked,
 )
 from wse_sim.kernels.contract.parameters import Attributes, attribute, sizes
 from wse_sim.kernels.contract.registry import register
-from wse_sim.kernels.contract.tape import Tape
 
 STARTS = 3  # starts that the calibrated cycles per element do not include
 
@@ -72,7 +69,7 @@ class SoftmaxAttributes(Attributes):
     whole: bool = attribute(False, "every row is on one core, without help of others")
 
 
-class Softmax(OnRows):
+class Softmax(OnLines, OnePass):
     """The family of softmax over the last dimension."""
 
     name = "softmax"
@@ -130,8 +127,6 @@ class Softmax(OnRows):
         p, t, f = self.tile(dims, tiling)
         return local + _work(phase, dtype, wafer, attrs).collectives(t, f, p, tiling.rows, wafer)
 
-    tile = staticmethod(spread)
-
     compute = staticmethod(softmax)
 
     gradient = staticmethod(softmax_gradient)
@@ -151,17 +146,9 @@ class Softmax(OnRows):
             return line_program(work, tile, wafer, {"x": x}, {"x": y})
         return line_program(work, tile, wafer, {"y": y, "g": g}, {"g": self.gradient(y, g, log=log)})
 
-    def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
-        """Return a probe on one line of cores with its rows."""
-        return () if tiling.mapping == "grid" else line_probe(self, dims, tiling, wafer, how)
-
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Return the kernel's result."""
         return Kept(kernel.outputs)
-
-    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """Emit one pass over the result's gradient and stored tensors."""
-        pointwise_gradient(kernel, gradient, tape)
 
 
 LOG = (

@@ -28,8 +28,7 @@ import numpy as np
 from wse_sim.errors import KernelError
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.base_families import OnRows
-from wse_sim.kernels.blocks.line_programs import LineTile, RowWork, line_probe, line_program
+from wse_sim.kernels.blocks.line_programs import LineTile, OnLines, RowWork, line_program
 from wse_sim.kernels.blocks.line_stages import FEATURE, MATRIX, ROW, Shape, Vector
 from wse_sim.kernels.blocks.training import moved_gradient
 from wse_sim.kernels.contract import numerics as core
@@ -57,7 +56,7 @@ from wse_sim.kernels.contract.tape import Tape
 PIECE = 16
 
 
-class TopK(OnRows):
+class TopK(OnLines):
     """The family of the k largest of a row."""
 
     name = "topk"
@@ -147,7 +146,7 @@ class TopK(OnRows):
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
         """Return a probe on one line of cores with its rows; no probe measures the scatter of a backward
         pass."""
-        return line_probe(self, dims, tiling, wafer, how) if asked(how).phase is Phase.FORWARD else ()
+        return super().probes(dims, tiling, wafer, **how) if asked(how).phase is Phase.FORWARD else ()
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Return nothing: the backward pass needs only sizes."""

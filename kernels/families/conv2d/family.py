@@ -86,7 +86,45 @@ from wse_sim.kernels.families.conv2d.reference import compute, gradient
 from wse_sim.kernels.families.conv2d.training_cost import last_row_bytes, trained_cost
 
 
-class Conv2d(WeightProduct):
+class SlidingProduct(WeightProduct):
+    """A convolution over some axes of an image or a volume."""
+
+    attributes = Conv2dAttributes
+    takes_epilogue = True
+    takes_affine = True
+    color = "#a1d99b"
+    mappings = ("stationary", "streamed")
+    axes: Mapping[str, str] = {"h": "r", "w": "s"}
+    """Sizes of the image over which a filter slides, with those of the filter."""
+
+    def flops(self, dims: Dims, attrs: Attrs = NONE, phase: Phase = Phase.FORWARD) -> Size:
+        """Return the FLOPs: in every phase 2 per weight of a group and position over which the filter
+        slides."""
+        stated = Conv2dAttributes.of(attrs)
+        found = 2 * dims["b"] * (dims["c"] * dims["k"] // stated.groups)
+        for side, taps in self.axes.items():
+            found = found * dims[side if stated.transposed else f"out_{side}"] * dims[taps]
+        return found
+
+    def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
+        """Return the inputs, if the filters are trained, and the tensors that a fused activation needs."""
+        return kept_by_product(kernel, tensors, not trained.isdisjoint(kernel.parameters))
+
+    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
+        """Emit the filters' gradient with the forward dims; the input gradient slides over the result's
+        gradient."""
+        gradient, own = before_fusion(kernel, gradient, tape)
+        d, attrs = kernel.dims, unfused(kernel)
+        # Channels and sizes of input and output are swapped.
+        sides = {"c": d["k"], "k": d["c"]}
+        for side in self.axes:
+            sides |= {side: d[f"out_{side}"], f"out_{side}": d[side]}
+        sliding = {**attrs, "transposed": not Conv2dAttributes.of(attrs).transposed}
+        of_weights, of_inputs = (d, kernel.sample_dim, True), (frozen({**d, **sides}), sliding)
+        product_gradients(kernel, gradient, own, tape, of_weights=of_weights, of_inputs=of_inputs)
+
+
+class Conv2d(SlidingProduct):
     """The family of 2-D convolutions."""
 
     name = "conv2d"
@@ -103,24 +141,12 @@ class Conv2d(WeightProduct):
         out_h="lines of the result",
         out_w="columns of the result",
     )
-    mappings = ("stationary", "streamed")
     lies = (
         "streamed: image lines over rows, channels and taps over columns, halo lines first; "
         "stationary: unfolded pixels meet filters at rest"
     )
     programs = "both mappings, all phases; strides, taps, padding, groups"
     bands = "6 %; 17 % where one tap of five and more meets the bank of the sums; weight gradient as gemm"
-    attributes = Conv2dAttributes
-    takes_epilogue = True
-    takes_affine = True
-    color = "#a1d99b"
-
-    def flops(self, dims: Dims, attrs: Attrs = NONE, phase: Phase = Phase.FORWARD) -> Size:
-        """Return the FLOPs: in every phase 2 per weight of a group and position over which the filter
-        slides."""
-        slides = ("h", "w") if Conv2dAttributes.of(attrs).transposed else ("out_h", "out_w")
-        channels = dims["c"] * dims["k"] // Conv2dAttributes.of(attrs).groups
-        return 2 * dims["b"] * dims[slides[0]] * dims[slides[1]] * channels * dims["r"] * dims["s"]
 
     def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
         """Return the flow: line by line; after a whole image if trained or depthwise; partial sums travel;
@@ -206,21 +232,6 @@ class Conv2d(WeightProduct):
         cost, line = turns_cost(dims, tiling, wafer, how), line_pixels(dims, attrs)[1]
         return (streamed_probe(dims, product, line, cost), *fused)
 
-    def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Return the inputs, if the filters are trained, and the tensors that a fused activation needs."""
-        return kept_by_product(kernel, tensors, not trained.isdisjoint(kernel.parameters))
-
-    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """Emit the filters' gradient with the forward dims; the input gradient slides over the result's
-        gradient."""
-        gradient, own = before_fusion(kernel, gradient, tape)
-        d, attrs = kernel.dims, unfused(kernel)
-        # Channels and sizes of input and output are swapped.
-        sides = {"h": d["out_h"], "w": d["out_w"], "c": d["k"], "k": d["c"], "out_h": d["h"], "out_w": d["w"]}
-        sliding = {**attrs, "transposed": not Conv2dAttributes.of(attrs).transposed}
-        of_weights, of_inputs = (d, kernel.sample_dim, True), (frozen({**d, **sides}), sliding)
-        product_gradients(kernel, gradient, own, tape, of_weights=of_weights, of_inputs=of_inputs)
-
 
 def _is_apart(tiling: Tiling, phase: Phase, attrs: Attrs) -> bool:
     return tiling.mapping == "stationary" and phase is Phase.FORWARD and Conv2dAttributes.of(attrs).apart
@@ -228,7 +239,7 @@ def _is_apart(tiling: Tiling, phase: Phase, attrs: Attrs) -> bool:
 
 def results(dims: Dims) -> Size:
     """Return the number of elements of the result."""
-    return dims["b"] * dims["out_h"] * dims["out_w"] * dims["k"]
+    return dims["b"] * dims.get("out_d", 1) * dims["out_h"] * dims["out_w"] * dims["k"]
 
 
 FAMILY = register(Conv2d())

@@ -19,14 +19,13 @@ from typing import Unpack
 
 import numpy as np
 
-from wse_sim.graph import Kernel, Phase
+from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.activation_slopes import cycles_of_kept
 from wse_sim.kernels.blocks.base_families import OnElements
 from wse_sim.kernels.blocks.chains import chain_program, ops_of
 from wse_sim.kernels.blocks.elements import chain, chain_work
 from wse_sim.kernels.blocks.probes import ELEMENTS, SIDE, elements_probe
-from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract.equations import (
     BYTES_PER_WAVELET,
     SPECIAL_FUNCTIONS,
@@ -60,7 +59,6 @@ from wse_sim.kernels.contract.family import (
 )
 from wse_sim.kernels.contract.parameters import WordAttributes, attribute, sizes, spaced
 from wse_sim.kernels.contract.registry import register
-from wse_sim.kernels.contract.tape import Tape
 from wse_sim.kernels.families.generated.reduction_chain import REDUCED, folded_program
 
 STORES = 2
@@ -203,10 +201,6 @@ class Generated(OnElements):
                 attrs=dict(attrs),
             ),
         )
-
-    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """Emit one pass over the result's gradient and stored tensors."""
-        pointwise_gradient(kernel, gradient, tape)
 
 
 def _trained_cost(

@@ -22,7 +22,6 @@ exchange transposes a matrix tiled on a square (:mod:`wse_sim.kernels.families.l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Unpack
 
@@ -31,12 +30,10 @@ import numpy as np
 from wse_sim.errors import KernelError
 from wse_sim.fabric.format.builder import fabric_in, fabric_out
 from wse_sim.fabric.format.classes import Travel
-from wse_sim.graph import Kernel, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.base_families import OnElements
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.blocks.ring import WIDE
-from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import bytes_of, ceil_div, mov_rate, per_core, relay_cycles, words
 from wse_sim.kernels.contract.family import (
@@ -48,7 +45,6 @@ from wse_sim.kernels.contract.family import (
     Dims,
     Footprint,
     How,
-    Kept,
     Lay,
     Probe,
     ProgramOptions,
@@ -57,7 +53,6 @@ from wse_sim.kernels.contract.family import (
 )
 from wse_sim.kernels.contract.parameters import Attributes, attribute, sizes
 from wse_sim.kernels.contract.registry import register
-from wse_sim.kernels.contract.tape import Tape
 from wse_sim.kernels.families.layout.exchange import exchange_program
 
 FREE = frozenset({"view", "reshape", "unsqueeze", "squeeze", "expand", "detach", "alias", "flatten"})
@@ -89,6 +84,7 @@ class Layout(OnElements):
     programs = "copy to a neighbour, fill; transpose on a square of cores"
     bands = "3 %; fp32 transposes 5 % from 200 elements per core"
     attributes = LayoutAttributes
+    moves = True
 
     def lay(self, dims: Dims, attrs: Attrs = NONE) -> Lay:
         """Data that cores join enters and leaves over a link per core."""
@@ -197,14 +193,6 @@ class Layout(OnElements):
                 attrs={"op": "transpose" if exchange else op if op in LOCAL else "copy"},
             ),
         )
-
-    def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Return nothing: the backward pass needs only sizes."""
-        return Kept()
-
-    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """Emit the same kernel with the gradient as its operand."""
-        pointwise_gradient(kernel, gradient, tape, moves=True)
 
 
 def _joined_cost(dims: Dims, tiling: Tiling, wafer: Wafer, dtype: str, said: LayoutAttributes) -> Cost:
