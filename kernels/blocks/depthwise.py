@@ -18,7 +18,7 @@ from functools import cached_property
 from math import ceil
 
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.pooling_core import CoreOf, apart_bytes, apart_cost, words_apart
+from wse_sim.kernels.blocks.pooling_core import ApartCore, CoreOf, apart_bytes, apart_cost, words_apart
 from wse_sim.kernels.blocks.windows import PAIR, Windows, surround
 from wse_sim.kernels.contract.equations import bytes_of
 from wse_sim.kernels.contract.family import Attrs, Cost, Dims, Footprint, Tiling
@@ -26,7 +26,7 @@ from wse_sim.kernels.contract.parameters import Attributes, ProductAttributes
 
 
 @dataclass(frozen=True)
-class DepthwiseCore:
+class DepthwiseCore(ApartCore):
     """A core with `each` channels of an image and their filters."""
 
     windows: Windows
@@ -56,16 +56,6 @@ class DepthwiseCore:
     def received(self) -> int:
         """Pixels that arrive: the image, and zeros between its lines."""
         return self.windows.lines.size * self.wide - 2 * self.windows.columns.around
-
-    @property
-    def pixels(self) -> int:
-        """Pixels of the image."""
-        return self.windows.lines.size * self.windows.columns.size
-
-    @property
-    def results(self) -> int:
-        """Pixels of the result, T."""
-        return self.windows.lines.results * self.windows.columns.results
 
     @property
     def taps(self) -> int:
@@ -114,13 +104,6 @@ class DepthwiseCore:
         count = self.sums * self.each
         relu = ceil(self.wafer.vector_start_cycles) + ceil(count / self.wafer.max_fp32_per_cycle)
         return float(self.moved + taps + self.has_relu * relu)
-
-    def turn_cycles(self, cores: int) -> float:
-        """Return the cycles that a core waits while the other cores of its column send; its queues hide some
-        of them."""
-        wafer = self.wafer
-        queued = max(wafer.output_queue_wavelets) + wafer.ramp_cycles + wafer.router_queue_wavelets
-        return float(max(0, self.results * self.each // PAIR - queued) * (cores - 1))
 
     def inlet_cycles(self, heard: int) -> float:
         """Return the cycles of its inlet, which receives `heard` words per pixel and also sends zeros."""

@@ -57,14 +57,11 @@ class RowWork:
     def cost(self, t: Size, f: Size, line: Size, column: Size, wafer: Wafer) -> Cost:
         """Return the cost of the instructions on tiles of t rows and f features; arrays choose the faster
         layout elementwise."""
-        ways = [
+        first, second = (
             vectors_cost(self.vectors, self.shapes, RowLayout(t, f, by_row), line, column, wafer)
             for by_row in (False, True)
-        ]
-        first, second = (way.total for way in ways)
-        parts = zip(*(way.parts().values() for way in ways), strict=True)
-        return Cost(*(np.where(second < first, b, a) if np.ndim(first) else (b if second < first else a)
-                      for a, b in parts))  # fmt: skip
+        )
+        return first.or_faster(second)
 
     def collectives(self, t: Size, f: Size, line: Size, column: Size, wafer: Wafer) -> Cost:
         """Return the cost of the collectives among the instructions."""

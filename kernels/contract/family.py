@@ -293,6 +293,8 @@ class Cost:
 
     def replaced(self, where: Size, other: Cost) -> Cost:
         """Return the cost with that of `other` for the shapes where a condition holds."""
+        if not np.ndim(where):
+            return other if where else self
         pairs = zip(self._all, other._all, strict=True)
         return Cost(*(np.where(where, theirs, own) for own, theirs in pairs))
 

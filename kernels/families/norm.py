@@ -37,7 +37,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, Unpack
 
 import numpy as np
@@ -358,19 +357,6 @@ def _is_laid(attrs: Attrs) -> bool:
     return said.whole or said.most_bundles > 0
 
 
-class Same:
-    """Wrapper of a wafer that compares by identity, for use as a cache key."""
-
-    def __init__(self, wafer: Wafer) -> None:
-        self.wafer = wafer
-
-    def __hash__(self) -> int:
-        return id(self.wafer)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and other.wafer is self.wafer
-
-
 def blocks_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, dtype: str, attrs: Attrs) -> Cost:
     """Return the cost of blocks of tokens; on the fabric over the number of links that is fastest, words of a
     link included."""
@@ -390,29 +376,16 @@ def blocks_of(
     fit, which the fabric refuses."""
     if tiling.mapping != "stationary" or not in_tokens(attrs):
         return None
-    said, trains = NormAttributes.of(attrs), bool(tiling.options.get("training", False))
-    found = _blocks(
-        int(dims["cols"]), Same(wafer), phase, dtype, said.kind, affine_of(attrs), said.eps, trains, lane
-    )
-    return found if found.most or said.most_bundles else None
+    trains = bool(tiling.options.get("training", False))
+    found = _blocks(int(dims["cols"]), wafer, phase, dtype, attrs, trains, lane)
+    return found if found.most or NormAttributes.of(attrs).most_bundles else None
 
 
-@lru_cache(maxsize=64)
+@recent(64)
 def _blocks(
-    cols: int,
-    same: Same,
-    phase: Phase,
-    dtype: str,
-    kind: str,
-    has: tuple[str, ...],
-    eps: float,
-    trains: bool,
-    lane: int,
+    cols: int, wafer: Wafer, phase: Phase, dtype: str, attrs: Attrs, trains: bool, lane: int
 ) -> TokenBlocks:
-    """Return blocks of tokens of `cols` features on `lane` cores; cached, because many shapes use the same
-    ones."""
-    wafer = same.wafer
-    attrs = {"kind": kind, "eps": eps, "affine": has[0] if len(has) == 1 else ("" if has else "none")}
+    """Return blocks of tokens of `cols` features on `lane` cores; many shapes use the same ones."""
     blocks, parameter_bytes = (6, bytes_of(dtype) + FP32_BYTES) if trains else (4, bytes_of(dtype))
     forward = TokenBlocks(
         _work(Phase.FORWARD, dtype, attrs, cols), cols // lane, dtype, wafer,

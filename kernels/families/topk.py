@@ -93,11 +93,7 @@ class TopK(OnLines):
         if phase is not Phase.FORWARD:
             passes = 1.0 * n * ceil_div(dims["k"], p)
             return Cost(compute=passes, startup=wafer.vector_start_cycles + 0.0 * passes)
-        ways = (select_cost(dims["k"], p, n, e, wafer, dtype), _sort(p, n, e, wafer, dtype))
-        better = np.asarray(ways[1].total < ways[0].total)
-        parts = zip(ways[0].parts().values(), ways[1].parts().values(), strict=True)
-        chosen = [np.where(better, b, a) for a, b in parts]
-        return Cost(*(value if value.ndim else float(value) for value in chosen))
+        return select_cost(dims["k"], p, n, e, wafer, dtype).or_faster(_sort(p, n, e, wafer, dtype))
 
     def compute(self, x: Array, k: int, *, dtype: str = "fp32") -> tuple[Any, Any]:
         """Return values and indices of the k largest of each row: k times, find the maximum and mask it."""

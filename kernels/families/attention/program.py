@@ -27,7 +27,6 @@ mask are computed like all others. Mask and dropout take cycles of the scalar co
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Unpack
 
 import numpy as np
@@ -55,28 +54,7 @@ from wse_sim.kernels.families.attention.circulate import (
 )
 from wse_sim.kernels.families.attention.cost import special_cycles
 from wse_sim.kernels.families.attention.stages import SOFTMAX, SOFTMAX_GRADIENT, SOFTMAX_SHAPES
-from wse_sim.kernels.families.attention.values import Values
-
-
-@dataclass(frozen=True)
-class Head:
-    """One head of one sample on `rows` x `cols` cores: per core `features` of a head, and `others`.
-
-    The items of a phase circulate: keys past t = `others` stationary queries (streamed), or queries past n =
-    `others` stationary keys (stationary).
-    """
-
-    rows: int
-    cols: int
-    items: int
-    features: int
-    others: int
-    streams: bool  # keys circulate
-
-    @property
-    def owners(self) -> Blocks:
-        """The partition of items over the positions that store their scores."""
-        return Blocks(self.items, self.cols if self.streams else self.rows)
+from wse_sim.kernels.families.attention.values import Head, Values
 
 
 def head_of(dims: Dims, tiling: Tiling) -> Head:
