@@ -15,7 +15,6 @@ from wse_sim.kernels.contract.family import (
     Attrs,
     Dims,
     Family,
-    Flow,
     Footprint,
     How,
     Kept,
@@ -71,9 +70,7 @@ class OnElements(OnePass):
 class OnRows(Family):
     """A family that works row by row: a row is finished as soon as its operands have arrived."""
 
-    def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
-        """Return that samples flow row by row."""
-        return Flow(rows=dims["rows"])
+    rows_by = ("rows",)
 
 
 class Collective(Family):

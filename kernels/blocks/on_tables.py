@@ -32,7 +32,6 @@ from wse_sim.kernels.contract.family import (
     Case,
     Cost,
     Dims,
-    Flow,
     How,
     Kept,
     Lay,
@@ -57,16 +56,13 @@ class OnTables(OnElements):
 
     more_dims: Mapping[str, str] = sizes(rows="tokens of a sample", cols="features of a token")
     attributes = WorkAttributes
+    rows_by = ("rows",)
     is_linear = True
     """Whether the gradient needs only the tables and the result's gradient."""
 
     @abstractmethod
     def work(self, dims: Dims, attrs: Attrs, dtype: str = "fp16") -> ElementWork:
         """Return the work of a core."""
-
-    def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
-        """Return that samples flow row by row."""
-        return Flow(rows=dims.get("rows", 0))
 
     def lay(self, dims: Dims, attrs: Attrs = NONE) -> Lay:
         """With whole words, the operand enters at a separate core."""
@@ -135,21 +131,12 @@ class OnTables(OnElements):
 
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
         """Return a probe on the units of one core, if they are few."""
-        phase, dtype, attrs = asked(how)
+        _, dtype, attrs = asked(how)
         work, cost = self.work(dims, attrs, dtype), self.cost(dims, tiling, wafer, **how)
         room = min(ELEMENTS, wafer.sram_usable_bytes // (4 * (2 + len(work.tables) + len(work.scratch))) - 8)
         most = 2 * work.unit * max(1, room // (2 * work.unit))
-        own = pointwise_probe(
-            "elements",
-            self.name,
-            dims["elements"],
-            tiling,
-            cost,
-            dtype=dtype,
-            phase=phase,
-            attrs=attrs,
-            most=most,
-        )
+        stated = asked(how)._asdict()
+        own = pointwise_probe("elements", self.name, dims["elements"], tiling, cost, **stated, most=most)
         own = replace(
             own, dims={**{name: size for name, size in dims.items() if name != "elements"}, **own.dims}
         )

@@ -6,13 +6,26 @@ a single core, which runs all of its elements if they are few.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from wse_sim.graph import Attr, Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.products import TiledProduct
 from wse_sim.kernels.contract.equations import fill_cycles, per_core
-from wse_sim.kernels.contract.family import Attrs, Cost, Dims, Family, How, Probe, Size, Tiling, asked
+from wse_sim.kernels.contract.family import (
+    NONE,
+    Asked,
+    Attrs,
+    Cost,
+    Dims,
+    Family,
+    How,
+    Probe,
+    Size,
+    Tiling,
+    asked,
+)
 
 SIDE = 4  # cores per side of the probe of a product
 ROUNDS = 6  # rounds of its first run
@@ -25,6 +38,27 @@ def steady(cost: Cost) -> Cost:
     return replace(cost, idle=0.0 * cost.total)
 
 
+def sized_probe(
+    part: str, family: str, dims: Mapping[str, int], step: str, most: int, cost: Cost, tile: str, how: Asked
+) -> Probe:
+    """Return a probe on one core with its size `step` complete up to `most`, else stepped: the difference of two runs has no
+    start. `cost` is that of the part on the whole rectangle."""
+    whole = dims[step] <= most
+    return Probe(
+        part=part,
+        family=family,
+        dims=dims if whole else {name: size for name, size in dims.items() if name != step},
+        tiling=Tiling(1, 1, "streamed"),
+        step="" if whole else step,
+        start=1 if whole else most // 2,
+        cost=Cost(compute=cost.compute, special=cost.special, startup=cost.startup if whole else 0.0),
+        tile=tile,
+        dtype=how.dtype,
+        phase=how.phase,
+        attrs=dict(how.attrs),
+    )
+
+
 def pointwise_probe(
     part: str,
     family: str,
@@ -34,7 +68,7 @@ def pointwise_probe(
     *,
     dtype: str,
     phase: Phase = Phase.FORWARD,
-    attrs: Attrs | None = None,
+    attrs: Attrs = NONE,
     most: int = ELEMENTS,
 ) -> Probe:
     """Return a probe on one core with its part of `elements`; operands are already in place, so waiting is
@@ -43,42 +77,21 @@ def pointwise_probe(
     `cost` is the kernel's (or the part's) cost on the whole rectangle; a run has at most `most` elements.
     """
     count = int(per_core(elements, tiling))
-    whole = count <= most
-    return Probe(
-        part=part,
-        family=family,
-        dims={"elements": count} if whole else {},
-        tiling=Tiling(1, 1, "streamed"),
-        step="" if whole else "elements",
-        start=1 if whole else most // 2,
-        cost=Cost(compute=cost.compute, special=cost.special, startup=cost.startup if whole else 0.0),
-        tile=f"{count} elements",
-        dtype=dtype,
-        phase=phase,
-        attrs=dict(attrs or {}),
-    )
+    how = Asked(phase, dtype, attrs)
+    return sized_probe(part, family, {"elements": count}, "elements", most, cost, f"{count} elements", how)
 
 
 def elements_probe(found: Family, dims: Dims, tiling: Tiling, wafer: Wafer, how: How) -> tuple[Probe, ...]:
     """Return the probe of a family whose only dimension is `elements` (or whose cost depends only on its
     elements)."""
-    phase, dtype, attrs = asked(how)
+    _, dtype, attrs = asked(how)
     cost = found.cost(dims, tiling, wafer, **how)
     # A program holds two fp32 buffers per operator at most, and two more.
     link = found.link(attrs)
     operators = link.ops.count(",") + 1 if link is not None else 1
     most = min(ELEMENTS, wafer.sram_usable_bytes // (4 * (2 * operators + 2)) - 8)
-    own = pointwise_probe(
-        "elements",
-        found.name,
-        dims["elements"],
-        tiling,
-        cost,
-        dtype=dtype,
-        phase=phase,
-        attrs=attrs,
-        most=most,
-    )
+    stated = asked(how)._asdict()
+    own = pointwise_probe("elements", found.name, dims["elements"], tiling, cost, **stated, most=most)
     return (own, *arrival_probes(cost, dtype))
 
 

@@ -51,7 +51,7 @@ from wse_sim.kernels.contract.equations import (
     relay_cycles,
     words,
 )
-from wse_sim.kernels.contract.family import Attrs, Cost, Count, Family, Footprint, Lay, Size, Tiling
+from wse_sim.kernels.contract.family import Attrs, Cost, Count, Family, Flow, Footprint, Lay, Size, Tiling
 from wse_sim.kernels.contract.parameters import WeightAttributes
 
 SUM_BYTES = 4  # partial sums are fp32 unless the kernel accumulates in fp16
@@ -246,7 +246,9 @@ class MatrixProduct(Family):
 
 
 class WeightProduct(MatrixProduct):
-    """A product with weights."""
+    """A product with weights: partial sums travel, zero weights are not sent."""
+
+    flows = Flow(sums_on_links=True, skips_zero_weights=True)
 
     def notes(self, attrs: Attrs) -> tuple[str, ...]:
         """Return a note on how int8 weights are priced."""

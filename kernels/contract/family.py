@@ -21,8 +21,9 @@ prices 100,000 tilings.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from math import prod
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypedDict, Unpack
 
@@ -389,6 +390,8 @@ class Family:
     takes_affine: bool = False  # a constant scale and shift per channel after it can go into its weights
     shards_weights: bool = False  # users may choose the rows and columns of cores for its weights
     sums_rows: bool = False  # sums over rows, which the careful precision computes in fp32
+    rows_by: tuple[str, ...] = ()  # sizes whose product is the pieces in which a sample flows
+    flows: Flow = Flow()  # how samples pass through it otherwise, unless attributes change that
     lies: str = ""  # its layout on the cores: text of the documentation's tables
     programs: str = ""  # which parts have fabric programs
     bands: str = ""  # `band` in words, where it differs between programs
@@ -425,8 +428,10 @@ class Family:
         return 0 * dims[next(iter(self.dims))]
 
     def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
-        """Return how samples pass through the kernel; by default as its producer sends them."""
-        return Flow()
+        """Return how samples pass through the kernel: as `rows_by` and `flows` state it."""
+        return replace(
+            self.flows, rows=prod(dims.get(name, 0) for name in self.rows_by) if self.rows_by else 0
+        )
 
     def lay(self, dims: Dims, attrs: Attrs = NONE) -> Lay:
         """Return the layout in a region; by default nothing is determined."""

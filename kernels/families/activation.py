@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Unpack
+from typing import Any, Unpack
 
 from wse_sim.errors import KernelError
 from wse_sim.graph import Kernel, Phase, Tensor
@@ -82,27 +82,10 @@ class Activation(OnElements):
             inputs if bundles is None else 1
         )  # with whole words, slopes stay on the core that computed them
         if function in SPECIAL_FUNCTIONS:
-            fraction = wafer.backward_special_fraction if backward else 1.0
-            return pointwise(
-                elements,
-                tiling,
-                wafer,
-                dtype=dtype,
-                special=fraction,
-                inputs=come,
-                bundles=bundles,
-            )
-        issue = inputs / max_rate(dtype, wafer)
-        return pointwise(
-            elements,
-            tiling,
-            wafer,
-            dtype=dtype,
-            issue=issue,
-            instructions=inputs,
-            inputs=come,
-            bundles=bundles,
-        )
+            work: dict[str, Any] = {"special": wafer.backward_special_fraction if backward else 1.0}
+        else:
+            work = {"issue": inputs / max_rate(dtype, wafer), "instructions": inputs}
+        return pointwise(elements, tiling, wafer, dtype=dtype, inputs=come, bundles=bundles, **work)
 
     def compute(self, x: Array, *, function: str = "relu", dtype: str = "fp32") -> Array:
         """Return the function of every element."""

@@ -85,16 +85,14 @@ class BatchGemm(MatrixProduct):
     programs = "streamed, stationary"
     bands = "1 %"
     attributes = BatchGemmAttributes
+    rows_by = ("m",)
+    flows = Flow(is_barrier=True, sums_on_links=True)  # a complete sample arrives before the first row leaves
     takes_epilogue = True
     color = "#9ecae1"
 
     def flops(self, dims: Dims, attrs: Attrs = NONE, phase: Phase = Phase.FORWARD) -> Size:
         """Return the FLOPs: 2 b m k n in every phase."""
         return 2 * dims["b"] * dims["m"] * dims["k"] * dims["n"]
-
-    def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
-        """Return the flow: a complete sample arrives before the first row leaves, and partial sums travel."""
-        return Flow(rows=dims["m"], is_barrier=True, sums_on_links=True)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of the stationary operand, the double-buffered arriving operand and partial sums,

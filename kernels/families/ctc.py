@@ -37,9 +37,7 @@ from wse_sim.kernels.blocks.training import FP32_BYTES
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import add_rate, ceil_div, check_tiling, words
 from wse_sim.kernels.contract.family import (
-    NONE,
     Array,
-    Attrs,
     Case,
     Cost,
     Dims,
@@ -70,16 +68,13 @@ class AlignmentSum(OnePass):
     cheaper = "take fewer frames or shorter labels, or more sequences at once"
     dims = sizes(steps="frames", states="2 labels + 1", batch="sequences")
     mappings = ("stationary", "streamed")
+    flows = Flow(is_barrier=True)  # the loss of a sequence needs all of its frames
     named_for = ("wse_sim.ctc",)
     lies = "a sequence over a line of cores, or several on each core"
     programs = "forward, one sequence on each row of cores"
     bands = "5 %"
     band = 0.05
     sums_rows = True
-
-    def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
-        """Return the flow: the loss of a sequence needs all of its frames."""
-        return Flow(is_barrier=True)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of emissions, four vectors of states, and code, with sequences spread over all

@@ -43,7 +43,6 @@ from wse_sim.kernels.contract.equations import (
     words,
 )
 from wse_sim.kernels.contract.family import (
-    NONE,
     Array,
     Attrs,
     Case,
@@ -87,10 +86,7 @@ class Elimination(Family):
     bands = "3 %"
     sums_rows = True
     attributes = EliminationAttributes
-
-    def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
-        """Return the flow: the first result needs all numbers of a matrix."""
-        return Flow(is_barrier=True)
+    flows = Flow(is_barrier=True)  # the first result needs all numbers of a matrix
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of matrices with their right-hand columns, pivots and factors, and of code."""

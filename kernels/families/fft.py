@@ -42,9 +42,7 @@ from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import add_rate, bytes_of, ceil_div, fill_cycles, per_core, words
 from wse_sim.kernels.contract.family import (
-    NONE,
     Array,
-    Attrs,
     Case,
     Cost,
     Dims,
@@ -93,11 +91,8 @@ class Fourier(OnePass):
     sums_rows = True
     named_for = ("_fft_c2c", "_fft_r2c", "_fft_c2r", "prims.fft_c2c", "prims.fft_r2c", "prims.fft_c2r")
     attributes = FourierAttributes
+    flows = Flow(is_barrier=True)  # the first result needs all points of a block
     moves = True  # the gradient is the inverse transform
-
-    def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
-        """Return the flow: the first result needs all points of a block."""
-        return Flow(is_barrier=True)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of points before and after a stage, differences, factors of every stage, and

@@ -38,7 +38,6 @@ from wse_sim.kernels.contract.family import (
     Case,
     Cost,
     Dims,
-    Flow,
     Footprint,
     How,
     Kept,
@@ -79,15 +78,12 @@ class GroupedGemm(WeightProduct):
     programs = "both mappings, all phases"
     bands = "1 %; weight gradient as gemm"
     attributes = GroupedGemmAttributes
+    rows_by = ("m",)
     color = "#6baed6"
 
     def flops(self, dims: Dims, attrs: Attrs = NONE, phase: Phase = Phase.FORWARD) -> Size:
         """Return the FLOPs: 2 m k n in every phase."""
         return 2 * dims["m"] * dims["k"] * dims["n"]
-
-    def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
-        """Return the flow: row by row; partial sums travel; zero weights are not sent."""
-        return Flow(rows=dims["m"], sums_on_links=True, skips_zero_weights=True)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of the weights of all groups (stationary) or of buffers (streamed), partial sums

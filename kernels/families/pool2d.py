@@ -31,18 +31,15 @@ from wse_sim.kernels.blocks.base_families import OnElements
 from wse_sim.kernels.blocks.chains import Chain
 from wse_sim.kernels.blocks.pooling_core import CoreOf, PooledCore, apart_bytes, apart_cost
 from wse_sim.kernels.blocks.pooling_core_training import trained_apart_cost
-from wse_sim.kernels.blocks.probes import arrival_probes
+from wse_sim.kernels.blocks.probes import arrival_probes, sized_probe
 from wse_sim.kernels.blocks.windows import PAIR, Windows
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import add_rate, bytes_of, max_rate, per_core, pointwise
 from wse_sim.kernels.contract.family import (
-    NONE,
     Array,
-    Attrs,
     Case,
     Cost,
     Dims,
-    Flow,
     Footprint,
     How,
     Kept,
@@ -93,15 +90,12 @@ class Pool2d(OnElements):
     programs = "max and avg, forward and backward"
     bands = "1 %"
     attributes = Pool2dAttributes
+    rows_by: tuple[str, ...] = ("out_h",)
     moves = True
 
     def elements(self, dims: Dims) -> Size:
         """Return the number of results."""
         return dims["b"] * dims["out_h"] * dims["out_w"] * dims["c"]
-
-    def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
-        """Return that samples flow row by row."""
-        return Flow(rows=dims["out_h"])
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of the operands' stage buffers and of code."""
@@ -171,24 +165,12 @@ class Pool2d(OnElements):
         """Return a probe on the outputs of one core."""
         cost, dims = self.cost(dims, tiling, wafer, **how), flat(dims)
         outputs = int(per_core(self.elements(dims), tiling))
-        phase, dtype, attrs = asked(how)
+        dtype = asked(how).dtype
         # A backward run stores two planes per window position; with more outputs only a part is run.
         most = wafer.sram_usable_bytes // (bytes_of(dtype) * (2 * int(dims["r"] * dims["s"]) + 2)) - 8
-        whole = outputs <= most
         one = dict.fromkeys(Pool2d.dims, 1) | {name: dims[name] for name in ("r", "s", "stride")}
-        own = Probe(
-            part="outputs",
-            family=Pool2d.name,
-            dims=one | {"c": outputs} if whole else {k: v for k, v in one.items() if k != "c"},
-            tiling=Tiling(1, 1, "streamed"),
-            step="" if whole else "c",
-            start=1 if whole else most // 2,
-            cost=Cost(compute=cost.compute, startup=cost.startup if whole else 0.0),
-            tile=f"{outputs} outputs of {dims['r']} x {dims['s']}",
-            dtype=dtype,
-            phase=phase,
-            attrs=dict(attrs),
-        )
+        tile = f"{outputs} outputs of {dims['r']} x {dims['s']}"
+        own = sized_probe("outputs", Pool2d.name, one | {"c": outputs}, "c", most, cost, tile, asked(how))
         return (own, *arrival_probes(cost, dtype))
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
@@ -270,11 +252,8 @@ class Pool3d(Pool2d):
     )
     lies = "as pool2d"
     programs = "as pool2d"
+    rows_by = ("out_d", "out_h")
     bands = ""
-
-    def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
-        """Return that samples flow line by line, in every slice."""
-        return Flow(rows=dims["out_d"] * dims["out_h"])
 
     def compute(
         self,

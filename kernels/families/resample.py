@@ -32,12 +32,12 @@ from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.base_families import OnElements
 from wse_sim.kernels.blocks.lines import new_builder
-from wse_sim.kernels.blocks.probes import arrival_probes
+from wse_sim.kernels.blocks.probes import arrival_probes, sized_probe
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import ceil_div, fma_rate, mov_rate, per_core, pointwise
 from wse_sim.kernels.contract.family import (
-    NONE,
     Array,
+    Asked,
     Attrs,
     Case,
     Cost,
@@ -87,15 +87,13 @@ class Resample(OnElements):
     programs = "nearest (whole multiples) both ways; weighted taps forward"
     bands = "3 %"
     attributes = ResampleAttributes
+    rows_by = ("out_h",)
+    flows = Flow(is_barrier=True)  # the first line needs the complete image
     moves = True
 
     def elements(self, dims: Dims) -> Size:
         """Return the number of results."""
         return dims["b"] * dims["out_h"] * dims["out_w"] * dims["c"]
-
-    def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
-        """Return the flow: the first line of the result needs the complete image."""
-        return Flow(rows=dims["out_h"], is_barrier=True)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of one copy, or of weighted taps."""
@@ -226,25 +224,12 @@ class Resample(OnElements):
             s = 1
         pixels = int(ceil_div(per_core(self.elements(dims), tiling), s * s))
         most = PROBE_OUTPUTS if mode == "nearest" else PROBE_OUTPUTS // 2  # so that the taps fit in a core
-        whole, cost = pixels * s * s <= most, self.cost(dims, tiling, wafer, **how)
-        lines = {"b": 1, "h": 1, "c": 1, "w": 1, "out_h": s, "out_w": s}
-        return (
-            Probe(
-                part=mode,
-                family=self.name,
-                # The taps of `pixels` source pixels are measured as `pixels` images of one pixel.
-                dims={**lines, "b": pixels} if whole else {k: v for k, v in lines.items() if k != "b"},
-                tiling=Tiling(1, 1, "streamed"),
-                step="" if whole else "b",
-                start=1 if whole else most // (2 * s * s),
-                cost=Cost(compute=cost.compute, startup=cost.startup if whole else 0.0),
-                tile=f"{pixels * s * s} outputs",
-                dtype=dtype,
-                phase=phase,
-                attrs={"mode": mode},
-            ),
-            *arrival_probes(cost, dtype),
-        )
+        cost, how_mode = self.cost(dims, tiling, wafer, **how), Asked(phase, dtype, {"mode": mode})
+        # The taps of `pixels` source pixels are measured as `pixels` images of one pixel.
+        lines = {"b": pixels, "h": 1, "c": 1, "w": 1, "out_h": s, "out_w": s}
+        tile = f"{pixels * s * s} outputs"
+        own = sized_probe(mode, self.name, lines, "b", most // (s * s), cost, tile, how_mode)
+        return (own, *arrival_probes(cost, dtype))
 
 
 def mode_of(attrs: Attrs | None) -> str:

@@ -26,13 +26,23 @@ import numpy as np
 from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.line_stages import RowLayout, issued
+from wse_sim.kernels.blocks.line_stages import MATRIX, ROW, RowLayout, Shape, issued
 from wse_sim.kernels.blocks.mesh import best_groups, mesh_gemv, mesh_product
+from wse_sim.kernels.blocks.softmax import gradient_vectors, softmax_vectors
 from wse_sim.kernels.blocks.trees import k_tree, multicast_back, reduce_cost
 from wse_sim.kernels.contract.equations import ceil_div, ceil_rate, row_allreduce, words
 from wse_sim.kernels.contract.family import Attrs, Cost, Dims, Size, Tiling
 from wse_sim.kernels.families.attention.attributes import AttentionAttributes
-from wse_sim.kernels.families.attention.stages import SOFTMAX, SOFTMAX_SHAPES
+
+# Scores, and the gradient of the probabilities, in the precision in which they are stored; one statistic per
+# query.
+SOFTMAX_SHAPES = {
+    "scores": Shape(MATRIX, "fp16"),
+    "gradient": Shape(MATRIX, "fp16"),
+    "statistic": Shape(ROW),
+}
+SOFTMAX = softmax_vectors("scores")
+SOFTMAX_GRADIENT = gradient_vectors("scores", "gradient")
 
 
 def grid_tile(dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any]:

@@ -34,8 +34,8 @@ from wse_sim.kernels.blocks.trees import k_tree
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.kernels.contract.family import Array, Case, Dims, ProgramOptions, Tiling
 from wse_sim.kernels.families.attention.attributes import AttentionAttributes
+from wse_sim.kernels.families.attention.cost import SOFTMAX, SOFTMAX_SHAPES
 from wse_sim.kernels.families.attention.reference import compute
-from wse_sim.kernels.families.attention.stages import SOFTMAX, SOFTMAX_SHAPES
 
 
 @dataclass(frozen=True)

@@ -52,8 +52,7 @@ from wse_sim.kernels.families.attention.circulate import (
     ring,
     spread,
 )
-from wse_sim.kernels.families.attention.cost import special_cycles
-from wse_sim.kernels.families.attention.stages import SOFTMAX, SOFTMAX_GRADIENT, SOFTMAX_SHAPES
+from wse_sim.kernels.families.attention.cost import SOFTMAX, SOFTMAX_GRADIENT, SOFTMAX_SHAPES, special_cycles
 from wse_sim.kernels.families.attention.values import Head, Values
 
 

@@ -36,14 +36,12 @@ from wse_sim.kernels.blocks.elements import fused_cost, fused_forward, fused_pro
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import bytes_of, ceil_div, per_core, words
 from wse_sim.kernels.contract.family import (
-    NONE,
     Array,
     Asked,
     Attrs,
     Case,
     Cost,
     Dims,
-    Flow,
     Footprint,
     How,
     Probe,
@@ -125,11 +123,7 @@ class Conv3d(SlidingProduct):
     programs = "as conv2d; transposed only with one class of result slices"
     bands = "as conv2d"
     axes: Mapping[str, str] = {"d": "t", "h": "r", "w": "s"}
-
-    def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
-        """Return the flow: slice by slice and line by line; partial sums travel; zero weights are not
-        sent."""
-        return Flow(rows=dims["out_d"] * dims["out_h"], sums_on_links=True, skips_zero_weights=True)
+    rows_by = ("out_d", "out_h")  # slice by slice, and line by line
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the footprint of the product of the largest class, plus the halo."""

@@ -53,7 +53,6 @@ from wse_sim.kernels.contract.family import (
     Cost,
     Count,
     Dims,
-    Flow,
     Footprint,
     How,
     Kept,
@@ -93,6 +92,7 @@ class Gemm(WeightProduct):
         "stationary; with work on outputs 1 / f"
     )
     attributes = GemmAttributes
+    rows_by = ("m",)
     takes_epilogue = True
     shards_weights = True
     color = "#9ecae1"
@@ -100,10 +100,6 @@ class Gemm(WeightProduct):
     def flops(self, dims: Dims, attrs: Attrs = NONE, phase: Phase = Phase.FORWARD) -> Size:
         """Return the FLOPs: 2 m k n in every phase."""
         return 2 * dims["m"] * dims["k"] * dims["n"]
-
-    def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
-        """Return the flow: row by row; partial sums travel; zero weights are not sent."""
-        return Flow(rows=dims["m"], sums_on_links=True, skips_zero_weights=True)
 
     def lay(self, dims: Dims, attrs: Attrs = NONE) -> Lay:
         """Return the layout of products; a residual needs stores next to the last row, and a row above that.

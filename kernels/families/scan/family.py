@@ -89,6 +89,7 @@ class Scan(Family):
     programs = "selective, cumsum: both ways in time; with weights: forward, one row of cores"
     bands = "2 %; gru 5 %, rnn_tanh 10 %, rnn_relu 20 % from 64 units"
     attributes = ScanAttributes
+    flows = Flow(is_barrier=True)  # the result of a sample needs all of its steps
     more_dims = sizes(
         weights="weights of all gates and both matrices of a recurrence",
         of_input="of these, the weights of the input of the first layer",
@@ -106,10 +107,6 @@ class Scan(Family):
     def notes(self, attrs: Attrs) -> tuple[str, ...]:
         """Return a note on how int8 weights are priced."""
         return weight_notes(attrs)
-
-    def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
-        """Return the flow: the result of a sample needs all of its steps."""
-        return Flow(is_barrier=True)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of the state and of the recurrent weights."""
