@@ -9,7 +9,7 @@ from wse_sim.graph import Kernel, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.probes import elements_probe
 from wse_sim.kernels.blocks.training import pointwise_gradient
-from wse_sim.kernels.contract.equations import bytes_of, pointwise_footprint
+from wse_sim.kernels.contract.equations import bytes_of, ceil_div, pointwise_footprint
 from wse_sim.kernels.contract.family import (
     NONE,
     Attrs,
@@ -18,11 +18,13 @@ from wse_sim.kernels.contract.family import (
     Footprint,
     How,
     Kept,
+    Lay,
     Probe,
     Size,
     Tiling,
+    lay_of_operands,
 )
-from wse_sim.kernels.contract.parameters import sizes
+from wse_sim.kernels.contract.parameters import WordAttributes, sizes
 from wse_sim.kernels.contract.tape import Tape
 
 
@@ -53,14 +55,21 @@ class OnElements(OnePass):
         """Return the number of elements that are spread over the cores."""
         return dims["elements"]
 
-    def buffers(self, attrs: Attrs = NONE) -> int:
-        """Return the number of stage buffers: one for arriving data, one for the result."""
-        return 2
+    def operands(self, attrs: Attrs = NONE) -> int:
+        """Return the number of operands."""
+        link = self.link(attrs)
+        return 1 if link is None else link.operands
+
+    def lay(self, dims: Dims, attrs: Attrs = NONE) -> Lay:
+        """With whole words, operands enter at separate cores."""
+        return lay_of_operands(self.operands(attrs)) if WordAttributes.of(attrs).in_words else Lay()
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """Return the bytes of the operands' stage buffers and of code."""
+        """Return the bytes of stage buffers, one per operand and one for the result, and of code."""
         _, dtype, attrs = self.asked(tiling, how)
-        return pointwise_footprint(self.elements(dims), tiling, wafer, dtype, buffers=self.buffers(attrs))
+        return pointwise_footprint(
+            self.elements(dims), tiling, wafer, dtype, buffers=self.operands(attrs) + 1
+        )
 
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
         """Return a probe on the elements of one core."""
@@ -81,8 +90,11 @@ class Collective(Family):
     mappings = ("grid",)
     lies = "every line or the rectangle holds one vector per core"
     bands = "exact"
+    in_pieces = False  # the vector is padded to a whole piece per core of a row
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of the vector and of code."""
-        size = bytes_of(self.asked(tiling, how, "fp32").dtype)
-        return Footprint(activations_bytes=1.0 * dims["words"] * size, code_bytes=wafer.kernel_code_bytes)
+        size, length = bytes_of(self.asked(tiling, how, "fp32").dtype), dims["words"]
+        if self.in_pieces:
+            length = tiling.cols * ceil_div(length, tiling.cols)
+        return Footprint(activations_bytes=1.0 * length * size, code_bytes=wafer.kernel_code_bytes)

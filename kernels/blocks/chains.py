@@ -237,27 +237,22 @@ def slope_of(c: Chain, op: str) -> NDArray[np.float32]:
     return c.rounded(slope)
 
 
-def activation_program(
+def slope_program(
     function: str,
     tiling: Tiling,
     n: int,
     wafer: Wafer,
     *,
     dtype: str = "fp32",
-    phase: Phase = Phase.FORWARD,
     seed: int = 0,
     **_: object,
 ) -> Case:
-    """Return the program of one function; backward, its slope at the kept input x times the gradient.
+    """Return the backward program of one function: its slope at the kept input x times the gradient.
 
     A selection (relu) first computes its mask; scalar code includes the slope of a special function.
     """
     check_chain("activation", [function])
     c = Chain(tiling, n, wafer, dtype, seed)
-    if phase is Phase.FORWARD:
-        result, value = forward(c, [function])
-        c.expected[result.name] = value
-        return c.case()
     x, gradient = c.whole(), c.whole(-2, 3)
     special = function in SPECIAL_FUNCTIONS
     slope = c.rounded(core.unary_gradient(function, x, np.ones_like(x)))

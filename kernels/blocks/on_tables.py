@@ -26,7 +26,6 @@ from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.element_work import WITH_TABLES, WITH_X, ElementWork, Floats, Held
 from wse_sim.kernels.contract.equations import ceil_div, per_core, pointwise, words
 from wse_sim.kernels.contract.family import (
-    NONE,
     Array,
     Attrs,
     Case,
@@ -34,12 +33,10 @@ from wse_sim.kernels.contract.family import (
     Dims,
     How,
     Kept,
-    Lay,
     Probe,
     ProgramOptions,
     Tiling,
     asked,
-    lay_of_operands,
 )
 from wse_sim.kernels.contract.parameters import WordAttributes, attribute, sizes
 
@@ -63,10 +60,6 @@ class OnTables(OnElements):
     @abstractmethod
     def work(self, dims: Dims, attrs: Attrs, dtype: str = "fp16") -> ElementWork:
         """Return the work of a core."""
-
-    def lay(self, dims: Dims, attrs: Attrs = NONE) -> Lay:
-        """With whole words, the operand enters at a separate core."""
-        return lay_of_operands(1) if WordAttributes.of(attrs).in_words else Lay()
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of the instructions of the work."""

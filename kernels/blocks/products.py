@@ -32,15 +32,17 @@ arrival of a gradient with the arithmetic and takes 10 to 25 % fewer cycles.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from wse_sim.graph import Phase
+from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.graph.optimizers import DEFAULT_OPTIMIZER, optimizer_named
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.training import kept_by_product
 from wse_sim.kernels.contract.equations import (
     CHUNK_ELEMENTS,
     bytes_of,
@@ -51,7 +53,20 @@ from wse_sim.kernels.contract.equations import (
     relay_cycles,
     words,
 )
-from wse_sim.kernels.contract.family import Attrs, Cost, Count, Family, Flow, Footprint, Lay, Size, Tiling
+from wse_sim.kernels.contract.family import (
+    NONE,
+    Attrs,
+    Cost,
+    Count,
+    Dims,
+    Family,
+    Flow,
+    Footprint,
+    Kept,
+    Lay,
+    Size,
+    Tiling,
+)
 from wse_sim.kernels.contract.parameters import WeightAttributes
 
 SUM_BYTES = 4  # partial sums are fp32 unless the kernel accumulates in fp16
@@ -240,6 +255,10 @@ def weight_notes(attrs: Attrs) -> tuple[str, ...]:
 class MatrixProduct(Family):
     """A family that is one matrix product: one launch in every phase."""
 
+    def flops(self, dims: Dims, attrs: Attrs = NONE, phase: Phase = Phase.FORWARD) -> Size:
+        """Return the FLOPs: 2 m k n in every phase, of each of b products."""
+        return 2 * dims.get("b", 1) * dims["m"] * dims["k"] * dims["n"]
+
     def matmul_phases(self, phase: Phase) -> int:
         """Return 1: one product, or one launch for all of them."""
         return 1
@@ -253,3 +272,7 @@ class WeightProduct(MatrixProduct):
     def notes(self, attrs: Attrs) -> tuple[str, ...]:
         """Return a note on how int8 weights are priced."""
         return weight_notes(attrs)
+
+    def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
+        """Return the inputs, if the weights are trained, and the tensors that a fused activation needs."""
+        return kept_by_product(kernel, tensors, not trained.isdisjoint(kernel.parameters))

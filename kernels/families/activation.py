@@ -20,7 +20,7 @@ from wse_sim.errors import KernelError
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.base_families import OnElements
-from wse_sim.kernels.blocks.chains import activation_program
+from wse_sim.kernels.blocks.chains import chain_program, slope_program
 from wse_sim.kernels.blocks.training import RESULT_FUNCTIONS
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS, max_rate, per_core, pointwise
@@ -102,7 +102,9 @@ class Activation(OnElements):
         kept input."""
         function = ActivationAttributes.of(options.get("attrs")).function
         n = int(per_core(dims["elements"], tiling))
-        return activation_program(function, tiling, n, wafer, **options)
+        if options.get("phase", Phase.FORWARD) is Phase.FORWARD:
+            return chain_program(self.name, [function], tiling, n, wafer, **options)
+        return slope_program(function, tiling, n, wafer, **options)
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Return the result if the derivative follows from it, else the operand."""

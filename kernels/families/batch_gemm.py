@@ -44,10 +44,8 @@ from wse_sim.kernels.blocks.triggered_products import shape_of, shape_program
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import bytes_of, ceil_div, fill_cycles, fma_rate, per_core
 from wse_sim.kernels.contract.family import (
-    NONE,
     Array,
     Asked,
-    Attrs,
     Case,
     Cost,
     Dims,
@@ -89,10 +87,6 @@ class BatchGemm(MatrixProduct):
     flows = Flow(is_barrier=True, sums_on_links=True)  # a complete sample arrives before the first row leaves
     takes_epilogue = True
     color = "#9ecae1"
-
-    def flops(self, dims: Dims, attrs: Attrs = NONE, phase: Phase = Phase.FORWARD) -> Size:
-        """Return the FLOPs: 2 b m k n in every phase."""
-        return 2 * dims["b"] * dims["m"] * dims["k"] * dims["n"]
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of the stationary operand, the double-buffered arriving operand and partial sums,

@@ -32,11 +32,9 @@ from wse_sim.kernels.contract.family import (
     Dims,
     How,
     Kept,
-    Lay,
     Link,
     ProgramOptions,
     Tiling,
-    lay_of_operands,
 )
 from wse_sim.kernels.contract.parameters import WordAttributes, attribute, sizes
 from wse_sim.kernels.contract.registry import register
@@ -58,15 +56,6 @@ class Elementwise(OnElements):
     name = "elementwise"
     dims = sizes(elements="elements of the result")
     attributes = ElementwiseAttributes
-
-    def buffers(self, attrs: Attrs = NONE) -> int:
-        """Return the number of stage buffers: one per operand, one for the result."""
-        return ElementwiseAttributes.of(attrs).inputs + 1
-
-    def lay(self, dims: Dims, attrs: Attrs = NONE) -> Lay:
-        """With whole words, operands enter at separate cores."""
-        stated = ElementwiseAttributes.of(attrs)
-        return lay_of_operands(stated.inputs) if stated.in_words else Lay()
 
     def link(self, attrs: Attrs = NONE) -> Link:
         """Return the operators; a scaling, or the sum with a tensor of equal size, can be fused to a

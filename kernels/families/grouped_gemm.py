@@ -16,13 +16,12 @@ features and 8 rows per core; weight gradients as those of gemm.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 import numpy as np
 
-from wse_sim.graph import Kernel, Phase, Tensor, frozen
+from wse_sim.graph import Kernel, Phase, frozen
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.probes import product_probe
 from wse_sim.kernels.blocks.products import SUM_BYTES, TiledProduct, WeightProduct, weight_bytes
@@ -31,7 +30,6 @@ from wse_sim.kernels.blocks.triggered_products import triggered_program
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import bytes_of, ceil_div
 from wse_sim.kernels.contract.family import (
-    NONE,
     Array,
     Asked,
     Attrs,
@@ -40,7 +38,6 @@ from wse_sim.kernels.contract.family import (
     Dims,
     Footprint,
     How,
-    Kept,
     Probe,
     ProgramOptions,
     Role,
@@ -80,10 +77,6 @@ class GroupedGemm(WeightProduct):
     attributes = GroupedGemmAttributes
     rows_by = ("m",)
     color = "#6baed6"
-
-    def flops(self, dims: Dims, attrs: Attrs = NONE, phase: Phase = Phase.FORWARD) -> Size:
-        """Return the FLOPs: 2 m k n in every phase."""
-        return 2 * dims["m"] * dims["k"] * dims["n"]
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of the weights of all groups (stationary) or of buffers (streamed), partial sums
@@ -131,10 +124,6 @@ class GroupedGemm(WeightProduct):
         group of a core."""
         product, times = product_of_group(dims, tiling, wafer, asked(how))
         return (product_probe("product", product, float(times)),)
-
-    def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Return the inputs, if the weights are trained."""
-        return Kept(kernel.inputs if not trained.isdisjoint(kernel.parameters) else ())
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
         """Emit two grouped products of the same size: the weight gradient and the input gradient."""

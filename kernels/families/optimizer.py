@@ -88,10 +88,7 @@ class Optimizer(Family):
         attrs = self.asked(tiling, how).attrs
         stated = OptimizerAttributes.of(attrs)
         algorithm = stated.algorithm
-        if algorithm not in ALGORITHMS:
-            raise KernelError(
-                f"optimizer '{algorithm}' is unknown; use one of {', '.join(sorted(ALGORITHMS))}"
-            )
+        _check(algorithm)
         count, has_root = ALGORITHMS[algorithm]
         scalar = wafer.sqrt_cycles + wafer.divide_cycles if has_root else 0.0
         return pointwise(
@@ -118,10 +115,7 @@ class Optimizer(Family):
         weight_decay: float = 0.0,
     ) -> tuple[Any, tuple[Any, ...]]:
         """Return new weights and moments in fp32; `state` has the moments, initially zero."""
-        if algorithm not in ALGORITHMS:
-            raise KernelError(
-                f"optimizer '{algorithm}' is unknown; use one of {', '.join(sorted(ALGORITHMS))}"
-            )
+        _check(algorithm)
         w, g = core.as_float(weights), core.as_float(gradient)
         zero = np.zeros_like(w)
         if algorithm in {"sgd", "momentum"}:
@@ -145,10 +139,7 @@ class Optimizer(Family):
         """Return the program of one update of every core's weights, with the bias corrections of the first
         step."""
         algorithm = OptimizerAttributes.of(options.get("attrs")).algorithm
-        if algorithm not in ALGORITHMS:
-            raise KernelError(
-                f"optimizer '{algorithm}' is unknown; use one of {', '.join(sorted(ALGORITHMS))}"
-            )
+        _check(algorithm)
         rows, cols, n = int(tiling.rows), int(tiling.cols), int(per_core(dims["elements"], tiling))
         rng = np.random.default_rng(int(options.get("seed", 0)))
         b = new_builder(rows, cols, wafer)
@@ -196,6 +187,11 @@ class Optimizer(Family):
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
         """Return a probe on the weights of one core."""
         return elements_probe(self, dims, tiling, wafer, how)
+
+
+def _check(algorithm: str) -> None:
+    if algorithm not in ALGORITHMS:
+        raise KernelError(f"optimizer '{algorithm}' is unknown; use one of {', '.join(sorted(ALGORITHMS))}")
 
 
 FAMILY = register(Optimizer())

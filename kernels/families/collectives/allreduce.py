@@ -38,13 +38,12 @@ from wse_sim.kernels.blocks.trees import (
     multicast_back,
     reduce_cycles,
 )
-from wse_sim.kernels.contract.equations import bytes_of, ceil_div, words
+from wse_sim.kernels.contract.equations import ceil_div, words
 from wse_sim.kernels.contract.family import (
     Attrs,
     Case,
     Cost,
     Dims,
-    Footprint,
     How,
     ProgramOptions,
     Size,
@@ -70,12 +69,7 @@ class Allreduce(Collective):
     programs = "star, chain, tree, two_phase or k_tree and back; ring; auto"
     bands = "exact; k_tree 2 %"
     attributes = AllreduceAttributes
-
-    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """Return the bytes of the vector (padded to whole pieces for a ring) and of code."""
-        dtype = self.asked(tiling, how, "fp32").dtype
-        length = tiling.cols * ceil_div(dims["words"], tiling.cols)
-        return Footprint(activations_bytes=1.0 * length * bytes_of(dtype), code_bytes=wafer.kernel_code_bytes)
+    in_pieces = True  # as a ring needs it
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of the tree and the multicast back, or of the ring; the number of cores must be one

@@ -25,8 +25,8 @@ from wse_sim.kernels.blocks.ring import (
     place_ring,
     ring,
 )
-from wse_sim.kernels.contract.equations import bytes_of, ceil_div
-from wse_sim.kernels.contract.family import Array, Case, Cost, Dims, Footprint, How, ProgramOptions, Tiling
+from wse_sim.kernels.contract.equations import ceil_div
+from wse_sim.kernels.contract.family import Array, Case, Cost, Dims, How, ProgramOptions, Tiling
 from wse_sim.kernels.contract.registry import register
 
 
@@ -35,12 +35,7 @@ class RingHalf(Collective):
     piece each."""
 
     programs = "half of a ring folded over the row"
-
-    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """Return the bytes of the vector, padded to whole pieces, and of code."""
-        size = bytes_of(self.asked(tiling, how, "fp32").dtype)
-        length = tiling.cols * ceil_div(dims["words"], tiling.cols)
-        return Footprint(activations_bytes=1.0 * length * size, code_bytes=wafer.kernel_code_bytes)
+    in_pieces = True
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of P - 1 steps of one piece each; the number of cores must be one integer."""

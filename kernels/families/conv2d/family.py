@@ -39,13 +39,13 @@ from typing import Unpack
 
 import numpy as np
 
-from wse_sim.graph import Kernel, Phase, Tensor, frozen
+from wse_sim.graph import Kernel, Phase, frozen
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.depthwise import depthwise_cost, depthwise_footprint
 from wse_sim.kernels.blocks.elements import fused_cost, fused_forward, fused_probes
 from wse_sim.kernels.blocks.probes import product_probe
 from wse_sim.kernels.blocks.products import WeightProduct, product_lay
-from wse_sim.kernels.blocks.training import before_fusion, kept_by_product, product_gradients, unfused
+from wse_sim.kernels.blocks.training import before_fusion, product_gradients, unfused
 from wse_sim.kernels.contract.equations import bytes_of, per_core, words
 from wse_sim.kernels.contract.family import (
     NONE,
@@ -57,7 +57,6 @@ from wse_sim.kernels.contract.family import (
     Flow,
     Footprint,
     How,
-    Kept,
     Lay,
     Probe,
     ProgramOptions,
@@ -105,10 +104,6 @@ class SlidingProduct(WeightProduct):
         for side, taps in self.axes.items():
             found = found * dims[side if stated.transposed else f"out_{side}"] * dims[taps]
         return found
-
-    def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Return the inputs, if the filters are trained, and the tensors that a fused activation needs."""
-        return kept_by_product(kernel, tensors, not trained.isdisjoint(kernel.parameters))
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
         """Emit the filters' gradient with the forward dims; the input gradient slides over the result's

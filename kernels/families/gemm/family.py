@@ -26,21 +26,20 @@ with `fused` 1 / f more (sums travel back to their cores).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Unpack
 
 import numpy as np
 
 from wse_sim.errors import KernelError
-from wse_sim.graph import Kernel, Phase, Tensor, frozen
+from wse_sim.graph import Kernel, Phase, frozen
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.elements import fused_cost, fused_forward, fused_probes
 from wse_sim.kernels.blocks.mesh import mesh_product, summa
 from wse_sim.kernels.blocks.probes import product_probe
 from wse_sim.kernels.blocks.products import TiledProduct, WeightProduct, product_lay
 from wse_sim.kernels.blocks.trained_rows import Streams, TrainedRows
-from wse_sim.kernels.blocks.training import before_fusion, kept_by_product, product_gradients, turned, unfused
+from wse_sim.kernels.blocks.training import before_fusion, product_gradients, turned, unfused
 from wse_sim.kernels.blocks.triggered_products import triggered_program
 from wse_sim.kernels.blocks.word_rows import PAIR, WordRows
 from wse_sim.kernels.contract import numerics as core
@@ -55,7 +54,6 @@ from wse_sim.kernels.contract.family import (
     Dims,
     Footprint,
     How,
-    Kept,
     Lay,
     Probe,
     ProgramOptions,
@@ -96,10 +94,6 @@ class Gemm(WeightProduct):
     takes_epilogue = True
     shards_weights = True
     color = "#9ecae1"
-
-    def flops(self, dims: Dims, attrs: Attrs = NONE, phase: Phase = Phase.FORWARD) -> Size:
-        """Return the FLOPs: 2 m k n in every phase."""
-        return 2 * dims["m"] * dims["k"] * dims["n"]
 
     def lay(self, dims: Dims, attrs: Attrs = NONE) -> Lay:
         """Return the layout of products; a residual needs stores next to the last row, and a row above that.
@@ -221,10 +215,6 @@ class Gemm(WeightProduct):
         product = TiledProduct(dims["m"], dims["k"], dims["n"], tiling, wafer, phase, dtype, attrs)
         fused = fused_forward(attrs, phase)
         return product_probe("product", product), *fused_probes(fused, product.held, wafer, dtype)
-
-    def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Return the inputs, if the weights are trained, and the tensors that a fused activation needs."""
-        return kept_by_product(kernel, tensors, not trained.isdisjoint(kernel.parameters))
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
         """Emit two products of the same size: the weight gradient and the input gradient."""

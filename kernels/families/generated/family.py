@@ -55,7 +55,6 @@ from wse_sim.kernels.contract.family import (
     Size,
     Tiling,
     asked,
-    lay_of_operands,
 )
 from wse_sim.kernels.contract.parameters import WordAttributes, attribute, sizes, spaced
 from wse_sim.kernels.contract.registry import register
@@ -97,10 +96,6 @@ class Generated(OnElements):
     attributes = GeneratedAttributes
     color = "#f0f0f0"
 
-    def buffers(self, attrs: Attrs = NONE) -> int:
-        """Return the number of stage buffers: one per operand, one for the result."""
-        return GeneratedAttributes.of(attrs).inputs + 1
-
     def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
         """Row by row; with whole words a core has its part of a sample at once, so rows wait for a special
         function."""
@@ -116,9 +111,8 @@ class Generated(OnElements):
     def lay(self, dims: Dims, attrs: Attrs = NONE) -> Lay:
         """With whole words, operands enter at separate cores. Words of a waiting operand travel between stores on two
         colors."""
-        stated = GeneratedAttributes.of(attrs)
-        found = lay_of_operands(stated.inputs) if stated.in_words else Lay()
-        return replace(found, more_colors=1) if stated.stored else found
+        found = super().lay(dims, attrs)
+        return replace(found, more_colors=1) if GeneratedAttributes.of(attrs).stored else found
 
     def store_bytes(self, dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs = NONE) -> Size:
         """Return the bytes of a store of a waiting operand: two samples, of the part that its stream has. The more rows, the
