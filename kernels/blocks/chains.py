@@ -158,12 +158,12 @@ def forward(c: Chain, ops: Sequence[str]) -> tuple[Any, Any]:
     return x, value
 
 
-def emit_function(c: Chain, op: str, x: Buffer, fraction: float = 1.0) -> None:
+def emit_function(c: Chain, op: str, x: Buffer) -> None:
     """Apply a function to every element of x, in place."""
     k, v = c.core, x.dsd()
     how: Travel = {"dtype": c.dtype}
     if op in SPECIAL_FUNCTIONS:
-        k.map(Fn[op.upper()], v, v, period=c.period(fraction * c.wafer.special_element_cycles), **how)
+        k.map(Fn[op.upper()], v, v, period=c.period(c.wafer.special_element_cycles), **how)
     elif op == "relu":
         k.max(v, v, scalar(0.0), **how)
     elif op == "square":

@@ -228,13 +228,13 @@ class Footprint:
     2560
     """
 
-    weights_bytes: Number = 0
-    activations_bytes: Number = 0
-    buffers_bytes: Number = 0
-    code_bytes: Number = 0
+    weights_bytes: Size = 0
+    activations_bytes: Size = 0
+    buffers_bytes: Size = 0
+    code_bytes: Size = 0
 
     @property
-    def total_bytes(self) -> Number:
+    def total_bytes(self) -> Size:
         """Sum of all parts."""
         return self.weights_bytes + self.activations_bytes + self.buffers_bytes + self.code_bytes
 
@@ -262,20 +262,20 @@ class Cost:
     (128.0, 20.0)
     """
 
-    compute: Number = 0.0
-    special: Number = 0.0
-    fabric: Number = 0.0
-    ramp: Number = 0.0
-    startup: Number = 0.0
-    idle: Number = 0.0
-    stalled_input: Number = 0.0
-    stalled_output: Number = 0.0
+    compute: Size = 0.0
+    special: Size = 0.0
+    fabric: Size = 0.0
+    ramp: Size = 0.0
+    startup: Size = 0.0
+    idle: Size = 0.0
+    stalled_input: Size = 0.0
+    stalled_output: Size = 0.0
 
     # An array times a cost is a cost of arrays, not an array of costs.
     __array_ufunc__ = None
 
     @property
-    def total(self) -> Number:
+    def total(self) -> Size:
         """Cycles of the invocation."""
         parts = self.compute + self.special + self.fabric + self.ramp + self.startup + self.idle
         return parts + self.stalled_input + self.stalled_output
@@ -283,7 +283,7 @@ class Cost:
     def __add__(self, other: Cost) -> Cost:
         return Cost(*(own + more for own, more in zip(self._all, other._all, strict=True)))
 
-    def __mul__(self, factor: Number) -> Cost:
+    def __mul__(self, factor: Size) -> Cost:
         return Cost(*(own * factor for own in self._all))
 
     __rmul__ = __mul__
@@ -300,13 +300,13 @@ class Cost:
         return Cost(*(np.where(where, theirs, own) for own, theirs in pairs))
 
     @property
-    def _all(self) -> tuple[Number, ...]:
+    def _all(self) -> tuple[Size, ...]:
         """Return the parts in field order; written out for speed, because a plan adds costs ten thousand
         times."""
         issued = self.compute, self.special, self.fabric, self.ramp, self.startup, self.idle
         return *issued, self.stalled_input, self.stalled_output
 
-    def parts(self) -> dict[str, Number]:
+    def parts(self) -> dict[str, Size]:
         """Return the parts by name; the stalled ones only if they are not zero."""
         parts = {f.name: getattr(self, f.name) for f in fields(self)}
         return {name: part for name, part in parts.items() if name not in STALLS or np.any(part)}

@@ -80,12 +80,12 @@ class Strip:
 
     @property
     def above(self) -> int:
-        """Number of lines that arrive from the row above."""
+        """Size of lines that arrive from the row above."""
         return self._margins(self.r)[0]
 
     @property
     def below(self) -> int:
-        """Number of lines that arrive from the row below."""
+        """Size of lines that arrive from the row below."""
         return self._margins(self.r)[1]
 
     @property
@@ -100,12 +100,12 @@ class Strip:
 
     @property
     def phases(self) -> int:
-        """Number of phases in which pixels are stored."""
+        """Size of phases in which pixels are stored."""
         return 1 if self.transposed else self.stride
 
     @property
     def reach(self) -> int:
-        """Number of positions of a phase that the taps read."""
+        """Size of positions of a phase that the taps read."""
         return self.pixels + (
             sum(self._margins(self.s))
             if self.transposed
@@ -137,12 +137,12 @@ class Strip:
 
     @property
     def results(self) -> int:
-        """Number of sums per core and filter."""
+        """Size of sums per core and filter."""
         return len(self.classes) * self.lines * self.pixels
 
 
 def reach_of(size: Size, dilation: int) -> Size:
-    """Number of lines from the first to the last of `size` taps, both included."""
+    """Size of lines from the first to the last of `size` taps, both included."""
     return (size - 1) * dilation + 1
 
 
