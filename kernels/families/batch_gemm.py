@@ -121,7 +121,7 @@ class BatchGemm(MatrixProduct):
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Return the program of one sub-rectangle, which computes its products one after another; gradients
         alike."""
-        product, times = product_of(dims, tiling, wafer, self.asked(tiling, options))
+        product, times = product_of(dims, tiling, wafer, asked(options))
         part = Tiling(int(product.tiling.rows), int(product.tiling.cols), tiling.mapping)
         return shape_program(replace(shape_of(dims, part), groups=int(times)), wafer, **options)
 

@@ -24,7 +24,7 @@ from wse_sim.kernels.blocks.base_families import OnElements
 from wse_sim.kernels.blocks.chains import Chain
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import per_core, pointwise
-from wse_sim.kernels.contract.family import Array, Case, Cost, Dims, How, Kept, ProgramOptions, Tiling
+from wse_sim.kernels.contract.family import Array, Case, Cost, Dims, How, Kept, ProgramOptions, Tiling, asked
 from wse_sim.kernels.contract.parameters import Attributes, attribute
 from wse_sim.kernels.contract.registry import register
 
@@ -59,7 +59,7 @@ class Dropout(OnElements):
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Return the program: on every core, scalar code that applies the mask and takes the time to draw it;
         backward alike."""
-        phase, dtype, attrs = self.asked(tiling, options, "fp32")
+        phase, dtype, attrs = asked(options, "fp32")
         seed, p = int(options.get("seed", 0)), DropoutAttributes.of(attrs).p
         fraction = 1.0 if phase is Phase.FORWARD else wafer.backward_special_fraction
         c = Chain(tiling, int(per_core(dims["elements"], tiling)), wafer, dtype, seed)

@@ -117,7 +117,7 @@ class Gemv(MatrixProduct):
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Return a program in which every core has its parts of x, A and y, and ends with its column's part
         of the product."""
-        _, dtype, attrs = self.asked(tiling, options)
+        _, dtype, attrs = asked(options)
         rows, cols = int(tiling.rows), int(tiling.cols)
         k, n = ceil_div(int(dims["m"]), rows), ceil_div(int(dims["n"]), cols)
         stated = GemvAttributes.of(tiling.options, attrs)

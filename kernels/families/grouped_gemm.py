@@ -115,7 +115,7 @@ class GroupedGemm(WeightProduct):
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Return the program of all groups in sequence (streamed), or of the cores of one group
         (stationary)."""
-        one, groups = product_of_group(dims, tiling, wafer, self.asked(tiling, options))
+        one, groups = product_of_group(dims, tiling, wafer, asked(options))
         sizes = {"m": one.m, "k": one.k, "n": one.n}
         return triggered_program(sizes, one.tiling, wafer, groups=int(groups), **options)
 

@@ -152,7 +152,7 @@ class Pool2d(OnElements):
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Return the program: one vector instruction per window position on every core; positions are stored
         as planes."""
-        phase, dtype, attrs = self.asked(tiling, options, "fp32")
+        phase, dtype, attrs = asked(options, "fp32")
         dims = flat(dims)
         c = Chain(
             tiling, int(per_core(self.elements(dims), tiling)), wafer, dtype, int(options.get("seed", 0))

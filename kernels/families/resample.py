@@ -157,7 +157,7 @@ class Resample(OnElements):
             weighted taps.
         """
         rows, cols = int(tiling.rows), int(tiling.cols)
-        phase, dtype, attrs = self.asked(tiling, options)
+        phase, dtype, attrs = asked(options)
         mode, backward = mode_of(attrs), phase is not Phase.FORWARD
         if ResampleAttributes.of(attrs).antialias:
             raise KernelError("an antialiased resample has no fabric program; use --timing model")

@@ -79,7 +79,7 @@ class VectorOp(Family):
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Return a program for one core; operand b is in the banks of a, or four banks away."""
-        _, dtype, attrs = self.asked(tiling, options, "fp32")
+        _, dtype, attrs = asked(options, "fp32")
         n, op = int(dims["elements"]), _operator(tiling, attrs)
         conflict = VectorOpAttributes.of(tiling.options, attrs).bank_conflict
         conflict = conflict or collides_unplaced(op, dtype, wafer)

@@ -39,16 +39,7 @@ from wse_sim.kernels.blocks.trees import (
     reduce_cycles,
 )
 from wse_sim.kernels.contract.equations import ceil_div, words
-from wse_sim.kernels.contract.family import (
-    Attrs,
-    Case,
-    Cost,
-    Dims,
-    How,
-    ProgramOptions,
-    Size,
-    Tiling,
-)
+from wse_sim.kernels.contract.family import Attrs, Case, Cost, Dims, How, ProgramOptions, Size, Tiling, asked
 from wse_sim.kernels.contract.parameters import attribute
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.families.collectives.line_reduce import LineReduceAttributes, tree_cost, tree_of
@@ -82,7 +73,7 @@ class Allreduce(Collective):
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Return a program in which every core starts with x and ends with the sum of its row."""
-        _, dtype, attrs = self.asked(tiling, options, "fp32")
+        _, dtype, attrs = asked(options, "fp32")
         n, rows, cols = int(dims["words"]), int(tiling.rows), int(tiling.cols)
         tree = tree_or_ring(n, tiling, wafer, dtype, attrs)
         b = new_builder(rows, cols, wafer)

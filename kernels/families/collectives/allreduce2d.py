@@ -27,7 +27,7 @@ from wse_sim.kernels.blocks.base_families import Collective
 from wse_sim.kernels.blocks.lines import new_builder, place_rows_columns, route_rectangle
 from wse_sim.kernels.blocks.trees import LINE_ALGORITHMS, LineTree, multicast_back
 from wse_sim.kernels.contract.equations import crossing_cycles, words
-from wse_sim.kernels.contract.family import Attrs, Case, Cost, Dims, How, ProgramOptions, Size, Tiling
+from wse_sim.kernels.contract.family import Attrs, Case, Cost, Dims, How, ProgramOptions, Size, Tiling, asked
 from wse_sim.kernels.contract.parameters import Attributes, attribute
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.families.collectives.allreduce import allreduce_tree
@@ -61,7 +61,7 @@ class Allreduce2d(Collective):
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Return a program in which every core starts with x and ends with the sum of all."""
-        _, dtype, attrs = self.asked(tiling, options, "fp32")
+        _, dtype, attrs = asked(options, "fp32")
         n, rows, cols = int(dims["words"]), int(tiling.rows), int(tiling.cols)
         algorithm = chosen(n, tiling, wafer, dtype, attrs)
         row_tree, column_tree = (

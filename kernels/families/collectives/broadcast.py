@@ -20,7 +20,7 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.base_families import Collective
 from wse_sim.kernels.blocks.lines import Line, new_builder, route_broadcast, route_rectangle
 from wse_sim.kernels.contract.equations import crossing_cycles, words
-from wse_sim.kernels.contract.family import Case, Cost, Dims, How, ProgramOptions, Size, Tiling
+from wse_sim.kernels.contract.family import Case, Cost, Dims, How, ProgramOptions, Size, Tiling, asked
 from wse_sim.kernels.contract.parameters import Attributes, attribute, sizes
 from wse_sim.kernels.contract.registry import register
 
@@ -54,7 +54,7 @@ class Broadcast(Collective):
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Return a program in which the root sends its buffer x once, and all other cores receive it."""
-        _, dtype, attrs = self.asked(tiling, options, "fp32")
+        _, dtype, attrs = asked(options, "fp32")
         n, rows, cols = int(dims["words"]), int(tiling.rows), int(tiling.cols)
         whole = BroadcastAttributes.of(tiling.options, attrs).axis == "both"
         b = new_builder(rows, cols, wafer)

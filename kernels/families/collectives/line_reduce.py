@@ -25,7 +25,7 @@ from wse_sim.kernels.blocks.base_families import Collective
 from wse_sim.kernels.blocks.lines import Line, emit_reduce, new_builder, route_reduce
 from wse_sim.kernels.blocks.trees import LINE_ALGORITHMS, LineTree, best_tree, reduce_cost
 from wse_sim.kernels.contract.equations import words
-from wse_sim.kernels.contract.family import Attrs, Case, Cost, Dims, How, ProgramOptions, Size, Tiling
+from wse_sim.kernels.contract.family import Attrs, Case, Cost, Dims, How, ProgramOptions, Size, Tiling, asked
 from wse_sim.kernels.contract.parameters import Attributes, attribute
 from wse_sim.kernels.contract.registry import register
 
@@ -53,7 +53,7 @@ class LineReduce(Collective):
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Return a program in which every core starts with x, and column 0 ends with the sums of its rows."""
-        _, dtype, attrs = self.asked(tiling, options, "fp32")
+        _, dtype, attrs = asked(options, "fp32")
         n, rows, cols = int(dims["words"]), int(tiling.rows), int(tiling.cols)
         tree = tree_of(n, tiling, wafer, dtype, attrs)
         b = new_builder(rows, cols, wafer)

@@ -26,7 +26,7 @@ from wse_sim.kernels.blocks.base_families import Collective
 from wse_sim.kernels.blocks.lines import Line, ReductionStep, emit_reduce, new_builder, route_reduce
 from wse_sim.kernels.blocks.trees import LINE_ALGORITHMS, LineTree, best_tree
 from wse_sim.kernels.contract.equations import relay_cycles, words
-from wse_sim.kernels.contract.family import Attrs, Case, Cost, Dims, How, ProgramOptions, Size, Tiling
+from wse_sim.kernels.contract.family import Attrs, Case, Cost, Dims, How, ProgramOptions, Size, Tiling, asked
 from wse_sim.kernels.contract.parameters import Attributes, attribute
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.families.collectives.line_reduce import reduce_case, tree_cost
@@ -68,7 +68,7 @@ class Reduce2d(Collective):
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Return a program in which every core starts with x, and the north-west core ends with the sum of all."""
-        _, dtype, attrs = self.asked(tiling, options, "fp32")
+        _, dtype, attrs = asked(options, "fp32")
         n, rows, cols = int(dims["words"]), int(tiling.rows), int(tiling.cols)
         b = new_builder(rows, cols, wafer)
         x = b.buffer("x", n, dtype)

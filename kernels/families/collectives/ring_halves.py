@@ -26,7 +26,7 @@ from wse_sim.kernels.blocks.ring import (
     ring,
 )
 from wse_sim.kernels.contract.equations import ceil_div
-from wse_sim.kernels.contract.family import Array, Case, Cost, Dims, How, ProgramOptions, Tiling
+from wse_sim.kernels.contract.family import Array, Case, Cost, Dims, How, ProgramOptions, Tiling, asked
 from wse_sim.kernels.contract.registry import register
 
 
@@ -45,7 +45,7 @@ class RingHalf(Collective):
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Return the program; every core starts with x, and :meth:`expected` gives the result."""
-        dtype, rows, cols = self.asked(tiling, options, "fp32").dtype, int(tiling.rows), int(tiling.cols)
+        dtype, rows, cols = asked(options, "fp32").dtype, int(tiling.rows), int(tiling.cols)
         q = int(ceil_div(int(dims["words"]), cols))
         b = new_builder(rows, cols, wafer)
         x = b.buffer("x", cols * q, dtype)

@@ -184,7 +184,7 @@ class Scan(Family):
             For weights on more than one row, and their backward pass.
         """
 
-        phase, dtype, attrs = self.asked(tiling, options, "fp32")
+        phase, dtype, attrs = asked(options, "fp32")
         kind, seed = ScanAttributes.of(attrs).kind, int(options.get("seed", 0))
         rows, cols, steps = int(tiling.rows), int(tiling.cols), int(dims["steps"])
         if kind in RECURRENT and phase is Phase.FORWARD and rows == 1:
