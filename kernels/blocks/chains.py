@@ -158,12 +158,12 @@ def forward(c: Chain, ops: Sequence[str]) -> tuple[Any, Any]:
     return x, value
 
 
-def emit_function(c: Chain, op: str, x: Buffer, fraction: float = 1.0) -> None:
+def emit_function(c: Chain, op: str, x: Buffer) -> None:
     """Apply a function to every element of x, in place."""
     k, v = c.core, x.dsd()
     how: Travel = {"dtype": c.dtype}
     if op in SPECIAL_FUNCTIONS:
-        k.map(Fn[op.upper()], v, v, period=c.period(fraction * c.wafer.special_element_cycles), **how)
+        k.map(Fn[op.upper()], v, v, period=c.period(c.wafer.special_element_cycles), **how)
     elif op == "relu":
         k.max(v, v, scalar(0.0), **how)
     elif op == "square":
@@ -237,27 +237,22 @@ def slope_of(c: Chain, op: str) -> NDArray[np.float32]:
     return c.rounded(slope)
 
 
-def activation_program(
+def slope_program(
     function: str,
     tiling: Tiling,
     n: int,
     wafer: Wafer,
     *,
     dtype: str = "fp32",
-    phase: Phase = Phase.FORWARD,
     seed: int = 0,
     **_: object,
 ) -> Case:
-    """Return the program of one function; backward, its slope at the kept input x times the gradient.
+    """Return the backward program of one function: its slope at the kept input x times the gradient.
 
     A selection (relu) first computes its mask; scalar code includes the slope of a special function.
     """
     check_chain("activation", [function])
     c = Chain(tiling, n, wafer, dtype, seed)
-    if phase is Phase.FORWARD:
-        result, value = forward(c, [function])
-        c.expected[result.name] = value
-        return c.case()
     x, gradient = c.whole(), c.whole(-2, 3)
     special = function in SPECIAL_FUNCTIONS
     slope = c.rounded(core.unary_gradient(function, x, np.ones_like(x)))

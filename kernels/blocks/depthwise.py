@@ -13,22 +13,20 @@ in sequence, as in pooling (:mod:`wse_sim.kernels.blocks.pooling_core`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
-from typing import Any
 
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.pooling_core import CoreOf, apart_bytes, apart_cost, words_apart
+from wse_sim.kernels.blocks.pooling_core import ApartCore, CoreOf, apart_bytes, apart_cost, words_apart
 from wse_sim.kernels.blocks.windows import PAIR, Windows, surround
 from wse_sim.kernels.contract.equations import bytes_of
-from wse_sim.kernels.contract.family import Cost, Dims, Footprint, Tiling
+from wse_sim.kernels.contract.family import Attrs, Cost, Dims, Footprint, Tiling
 from wse_sim.kernels.contract.parameters import Attributes, ProductAttributes
 
 
 @dataclass(frozen=True)
-class DepthwiseCore:
+class DepthwiseCore(ApartCore):
     """A core with `each` channels of an image and their filters."""
 
     windows: Windows
@@ -60,16 +58,6 @@ class DepthwiseCore:
         return self.windows.lines.size * self.wide - 2 * self.windows.columns.around
 
     @property
-    def pixels(self) -> int:
-        """Pixels of the image."""
-        return self.windows.lines.size * self.windows.columns.size
-
-    @property
-    def results(self) -> int:
-        """Pixels of the result, T."""
-        return self.windows.lines.results * self.windows.columns.results
-
-    @property
     def taps(self) -> int:
         """Taps of a filter."""
         return self.windows.lines.taps * self.windows.columns.taps
@@ -81,7 +69,7 @@ class DepthwiseCore:
 
     @property
     def vector(self) -> tuple[int, int]:
-        """Number of vector instructions per tap and channel, and results of each instruction."""
+        """Size of vector instructions per tap and channel, and results of each instruction."""
         lines, columns = self.windows.lines.results, self.windows.columns.results
         return (1, (lines - 1) * self.wide + columns) if self.is_at_once else (lines, columns)
 
@@ -117,38 +105,31 @@ class DepthwiseCore:
         relu = ceil(self.wafer.vector_start_cycles) + ceil(count / self.wafer.max_fp32_per_cycle)
         return float(self.moved + taps + self.has_relu * relu)
 
-    def turn_cycles(self, cores: int) -> float:
-        """Return the cycles that a core waits while the other cores of its column send; its queues hide some
-        of them."""
-        wafer = self.wafer
-        queued = max(wafer.output_queue_wavelets) + wafer.ramp_cycles + wafer.router_queue_wavelets
-        return float(max(0, self.results * self.each // PAIR - queued) * (cores - 1))
-
     def inlet_cycles(self, heard: int) -> float:
         """Return the cycles of its inlet, which receives `heard` words per pixel and also sends zeros."""
         zeros = (self.received - self.pixels) * self.each // PAIR
         return float(self.wafer.wavelet_cycles * (self.pixels * heard + zeros))
 
 
-def has_own_filters(dims: Mapping[str, Any], groups: int) -> bool:
+def has_own_filters(dims: Dims, groups: int) -> bool:
     """Return whether every channel has a separate filter."""
     return bool(groups == int(dims["c"]) == int(dims["k"]) > 1)
 
 
-def _core_of(dims: Dims, attrs: Mapping[str, Any], wafer: Wafer) -> tuple[CoreOf, Windows]:
+def _core_of(dims: Dims, attrs: Attrs, wafer: Wafer) -> tuple[CoreOf, Windows]:
     """Return what makes a core, and the windows of the complete image."""
     has_relu = "relu" in ProductAttributes.of(attrs).fused.split(",")
     windows = Windows.sized(dims, surround(dims, attrs))
     return (lambda part, words: DepthwiseCore(part, PAIR * words, has_relu, wafer)), windows
 
 
-def depthwise_cost(dims: Dims, attrs: Mapping[str, Any], tiling: Tiling, wafer: Wafer) -> Cost:
+def depthwise_cost(dims: Dims, attrs: Attrs, tiling: Tiling, wafer: Wafer) -> Cost:
     """Return the cost of channels over the rows of cores, and of bands of lines over the columns."""
     core_of, windows = _core_of(dims, attrs, wafer)
     return apart_cost(core_of, windows, dims, tiling, wafer, Attributes.of(attrs))
 
 
-def depthwise_footprint(dims: Dims, attrs: Mapping[str, Any], tiling: Tiling, wafer: Wafer) -> Footprint:
+def depthwise_footprint(dims: Dims, attrs: Attrs, tiling: Tiling, wafer: Wafer) -> Footprint:
     """Return the bytes of the fullest core: filters and bias, two padded images, and sums including the gaps
     between lines."""
     core_of, windows = _core_of(dims, attrs, wafer)

@@ -3,7 +3,7 @@ to a product."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,13 +13,8 @@ from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.probes import pointwise_probe
 from wse_sim.kernels.contract import numerics as core
-from wse_sim.kernels.contract.equations import (
-    SPECIAL_FUNCTIONS,
-    add_rate,
-    max_rate,
-    mov_rate,
-)
-from wse_sim.kernels.contract.family import Array, Cost, Probe, Size, Tiling
+from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS, add_rate, max_rate, mov_rate
+from wse_sim.kernels.contract.family import Array, Attrs, Cost, Probe, Size, Tiling
 from wse_sim.kernels.contract.parameters import ProductAttributes
 
 ALIASES = {"maximum": "max", "minimum": "min", "amax": "max", "amin": "min"}
@@ -107,7 +102,7 @@ def op_rate(op: str, dtype: str, wafer: Wafer) -> float:
     return add_rate(dtype, wafer)
 
 
-def fused_forward(attrs: Mapping[str, Any], phase: Phase) -> str:
+def fused_forward(attrs: Attrs, phase: Phase) -> str:
     """Return the operators fused to a product: only the forward pass has them; gradients have separate kernels."""
     return ProductAttributes.of(attrs).fused if phase is Phase.FORWARD else ""
 

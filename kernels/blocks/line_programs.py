@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, Unpack, cast
+from typing import Any, Unpack
 
 import numpy as np
 
 from wse_sim.fabric.format.builder import Builder
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.base_families import OnRows
 from wse_sim.kernels.blocks.line_stages import (
     FEATURE,
     MATRIX,
@@ -32,13 +33,7 @@ from wse_sim.kernels.blocks.lines import Line, new_builder
 from wse_sim.kernels.blocks.probes import ELEMENTS, SIDE, steady
 from wse_sim.kernels.blocks.rounds import pitch
 from wse_sim.kernels.contract.equations import ceil_div
-from wse_sim.kernels.contract.family import Array, Asked, Case, Cost, Dims, How, Probe, Size, Tiling, asked
-
-
-def wanted_of(options: Mapping[str, Any]) -> Asked:
-    """Return the requested phase, precision (default fp32) and attributes of a program."""
-    known = {key: options[key] for key in ("phase", "dtype", "attrs") if key in options}
-    return asked(cast("How", known), "fp32")
+from wse_sim.kernels.contract.family import Array, Case, Cost, Dims, How, Probe, Size, Tiling, asked
 
 
 @dataclass(frozen=True)
@@ -62,14 +57,11 @@ class RowWork:
     def cost(self, t: Size, f: Size, line: Size, column: Size, wafer: Wafer) -> Cost:
         """Return the cost of the instructions on tiles of t rows and f features; arrays choose the faster
         layout elementwise."""
-        ways = [
+        first, second = (
             vectors_cost(self.vectors, self.shapes, RowLayout(t, f, by_row), line, column, wafer)
             for by_row in (False, True)
-        ]
-        first, second = (way.total for way in ways)
-        parts = zip(*(way.parts().values() for way in ways), strict=True)
-        return Cost(*(np.where(second < first, b, a) if np.ndim(first) else (b if second < first else a)
-                      for a, b in parts))  # fmt: skip
+        )
+        return first.or_faster(second)
 
     def collectives(self, t: Size, f: Size, line: Size, column: Size, wafer: Wafer) -> Cost:
         """Return the cost of the collectives among the instructions."""
@@ -209,51 +201,48 @@ def _wanted(values: Array, kind: str, tile: LineTile, layout: RowLayout[int], at
     return tiles
 
 
-class OnLines(Protocol):
+class OnLines(OnRows):
     """A family whose rows are spread along lines of cores."""
 
-    name: str
-
-    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """Cycles by cause."""
-        ...
-
     def tile(self, dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any]:
-        """Return (cores per row, rows per core, elements of a row per core)."""
-        ...
+        """Return (cores per row, rows per core, elements of a row per core): by default over all cores."""
+        return spread(dims, tiling)
 
-
-def line_probe(found: OnLines, dims: Dims, tiling: Tiling, wafer: Wafer, how: How) -> tuple[Probe, ...]:
-    """Return a probe on one line of a few cores with the tile of the plan; fill and operand streams keep
-    their formula."""
-    phase, dtype, attrs = asked(how)
-    in_place = replace(tiling, mapping="streamed")
-    p, t, f = (int(v) for v in found.tile(dims, in_place))
-    cost = found.cost(dims, in_place, wafer, **how)
-    # A longer line only adds latency, which is not measured here.
-    cores = min(p, SIDE)
-    sizes = {name: int(value) for name, value in dims.items()} | {"rows": t, "cols": cores * f}
-    whole = t * f <= ELEMENTS
-    step = "" if whole else ("rows" if p == 1 and f <= ELEMENTS // 2 and t > 1 else "cols")
-    start = 1
-    if step:
-        start = int(ceil_div(ELEMENTS // 2, f)) if step == "rows" else cores * int(ceil_div(ELEMENTS // 2, t))
-        del sizes[step]
-    lines = SIDE if phase is Phase.WEIGHT_GRADIENT else 1
-    if lines > 1 and "rows" in sizes:
-        sizes["rows"] *= lines
-    return (
-        Probe(
-            part="rows",
-            family=found.name,
-            dims=sizes,
-            tiling=Tiling(lines, cores, "streamed"),
-            step=step,
-            start=start,
-            cost=steady(cost) if whole else replace(steady(cost), startup=0.0 * cost.total),
-            tile=f"{t} rows of {f} features",
-            dtype=dtype,
-            phase=phase,
-            attrs=dict(attrs),
-        ),
-    )
+    def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
+        """Return a probe on one line of a few cores with the tile of the plan, on a few lines for a weight gradient; none
+        on a grid. Fill and operand streams keep their formula."""
+        if tiling.mapping == "grid":
+            return ()
+        phase, dtype, attrs = asked(how)
+        in_place = replace(tiling, mapping="streamed")
+        p, t, f = (int(v) for v in self.tile(dims, in_place))
+        cost = self.cost(dims, in_place, wafer, **how)
+        # A longer line only adds latency, which is not measured here.
+        cores = min(p, SIDE)
+        sizes = {name: int(value) for name, value in dims.items()} | {"rows": t, "cols": cores * f}
+        whole = t * f <= ELEMENTS
+        step = "" if whole else ("rows" if p == 1 and f <= ELEMENTS // 2 and t > 1 else "cols")
+        start = 1
+        if step:
+            start = (
+                int(ceil_div(ELEMENTS // 2, f)) if step == "rows" else cores * int(ceil_div(ELEMENTS // 2, t))
+            )
+            del sizes[step]
+        lines = SIDE if phase is Phase.WEIGHT_GRADIENT else 1
+        if lines > 1 and "rows" in sizes:
+            sizes["rows"] *= lines
+        return (
+            Probe(
+                part="rows",
+                family=self.name,
+                dims=sizes,
+                tiling=Tiling(lines, cores, "streamed"),
+                step=step,
+                start=start,
+                cost=steady(cost) if whole else replace(steady(cost), startup=0.0 * cost.total),
+                tile=f"{t} rows of {f} features",
+                dtype=dtype,
+                phase=phase,
+                attrs=dict(attrs),
+            ),
+        )

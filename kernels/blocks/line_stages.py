@@ -117,28 +117,27 @@ def rate(vector: Vector, shapes: Shapes, layout: RowLayout[N], wafer: Wafer) -> 
     """Return the elements per cycle of an instruction that is not a function."""
     one = (ROW if layout.by_row else FEATURE) if is_wide(vector, shapes) else ""
     vectors = {name for name in vector.names if shapes[name].kind != one}
-    speed = _rate(vector, shapes, wafer, len(vectors & set(vector.of)))
+    speed = operator_rate(vector.op, precision(vector, shapes), wafer, len(vectors & set(vector.of)))
     if vector.to not in vectors:
         return np.minimum(1.0, speed) if np.ndim(speed) else min(1.0, speed)  # a single accumulator
     # Of three vectors, two are read at a time.
     return speed / wafer.bank_conflict_factor if vector.op == "mac" and len(vectors) == 3 else speed
 
 
-def _rate(vector: Vector, shapes: Shapes, wafer: Wafer, reads: int) -> float:
-    """Return the elements per cycle of an instruction with `reads` vector operands, by data type."""
-    dtype = precision(vector, shapes)
+def operator_rate(op: str, dtype: str, wafer: Wafer, reads: int) -> float:
+    """Return the elements per cycle of an operator that reads `reads` vectors, by data type."""
     half, mixed = dtype == "fp16", dtype == "mixed"
-    if vector.op in {"max", "min"}:
+    if op in {"max", "min"}:
         return wafer.max_fp16_per_cycle if half else wafer.max_fp32_per_cycle
-    if vector.op == "mov":
+    if op == "mov":
         return wafer.mov_fp16_per_cycle if half else wafer.mov_fp32_per_cycle
     if half:
-        return wafer.add_fp16_per_cycle if vector.op in {"add", "sub"} else wafer.fma_fp16_per_cycle
+        return wafer.add_fp16_per_cycle if op in {"add", "sub"} else wafer.fma_fp16_per_cycle
     if mixed:
         return wafer.fma_mixed_per_cycle
-    if vector.op in {"add", "sub"}:
+    if op in {"add", "sub"}:
         return wafer.add_fp32_memory_per_cycle if reads == 2 else wafer.add_fp32_per_cycle
-    return wafer.mul_fp32_per_cycle if vector.op == "mul" else wafer.fma_fp32_per_cycle
+    return wafer.mul_fp32_per_cycle if op == "mul" else wafer.fma_fp32_per_cycle
 
 
 def function_cycles(op: str, wafer: Wafer) -> float:

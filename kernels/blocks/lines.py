@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from wse_sim.errors import KernelError
 from wse_sim.fabric.format.builder import Buffer, Builder, Index, Switch, fabric_in, fabric_out
@@ -170,3 +173,108 @@ def route_rectangle(builder: Builder, color: int) -> None:
         builder.route(color, (slice(None), 0), rx="N", tx="RS" + east)
         builder.route(color, (rows - 1, 0), rx="N", tx="R" + east)
         builder.route(color, (0, 0), rx="R", tx="S" + east)
+
+
+@dataclass(frozen=True)
+class LinePart:
+    """One core's part in an all-reduce along a line: its step of the reduction, and the colors of the
+    multicast back."""
+
+    step: ReductionStep
+    gets: int | None
+    gives: tuple[int, ...]
+
+
+def route_allreduce(
+    line: Line, tree: LineTree, first_color: int, *, is_repeated: bool = False
+) -> tuple[list[LinePart], int]:
+    """Set the routes of an all-reduce; return each core's part and the number of colors used.
+
+    With `is_repeated`, the same routes can serve several all-reduces, one after the other.
+    """
+    root, cores = tree.root, tree.cores
+    steps, used = route_reduce(line, tree, first_color, is_repeated=is_repeated)
+    back = {-1: first_color + used, 1: first_color + used + 1}
+    for side, low, high in ((-1, 0, root), (1, root, cores - 1)):
+        if low < high:
+            _route_one_way(line, root, side, back[side], high if side > 0 else low)
+    ways = tuple(back[way] for way, exists in ((-1, root > 0), (1, root < cores - 1)) if exists)
+    parts = [
+        LinePart(step, None if v == root else back[1 if v > root else -1], ways if v == root else ())
+        for v, step in enumerate(steps)
+    ]
+    return parts, used + 2
+
+
+def emit_allreduce(
+    k: CoreClass, part: LinePart, x: Buffer, dtype: str, start: str = "none", op: str = "add"
+) -> None:
+    """Emit the instructions of one core; the first one starts as `start` specifies."""
+    emit_reduce(k, part.step, x, dtype, start, op)
+    if part.gets is not None:
+        k.mov(x.dsd(), fabric_in(part.gets), dtype=dtype)
+    for color in part.gives:
+        k.mov(fabric_out(color), x.dsd(), dtype=dtype)
+
+
+def place_allreduce(
+    line: Line,
+    tree: LineTree,
+    x: Buffer,
+    dtype: str,
+    first_color: int,
+    before: Callable[[CoreClass], None] | None = None,
+) -> int:
+    """Write routes, classes and places of an all-reduce on the buffer x; `before(k)` writes preceding code.
+
+    Return the number of colors used.
+    """
+    b = line.builder
+    parts, used = route_allreduce(line, tree, first_color)
+    classes: dict[LinePart, Any] = {}
+    for v, part in enumerate(parts):
+        if part not in classes:
+            classes[part] = k = b.core_class(f"allreduce {len(classes)}")
+            if before is None:
+                k.busy(b.config.task_start_cycles)
+            else:
+                before(k)  # the call pays L, its first instruction o
+            emit_allreduce(k, part, x, dtype, "none" if before is None else "code")
+        b.place(classes[part], line.place(v))
+    return used
+
+
+def place_rows_columns(
+    b: Builder,
+    trees: tuple[LineTree, LineTree],
+    x: Buffer,
+    dtype: str,
+    name: str = "allreduce",
+    before: Callable[[CoreClass], None] | None = None,
+    after: Callable[[CoreClass], None] | None = None,
+) -> None:
+    """Write an all-reduce of x along rows, then one along columns on other colors; `before(k)` and `after(k)` write
+    other work of the same task."""
+    row_parts, used = route_allreduce(Line(b, vertical=False), trees[0], 0)
+    column_parts, _ = route_allreduce(Line(b, vertical=True), trees[1], used)
+    classes: dict[tuple[LinePart, LinePart], CoreClass] = {}
+    for row, col in np.ndindex(b.rows, b.cols):
+        key = (row_parts[col], column_parts[row])
+        if key not in classes:
+            classes[key] = k = b.core_class(f"{name} {len(classes)}")
+            k.busy(b.config.task_start_cycles)
+            if before is not None:
+                before(k)
+            emit_allreduce(k, key[0], x, dtype, "code" if before is not None else "none")
+            emit_allreduce(k, key[1], x, dtype, "code" if before is not None or b.cols > 1 else "none")
+            if after is not None:
+                after(k)
+        b.place(classes[key], (row, col))
+
+
+def _route_one_way(line: Line, root: int, side: int, color: int, end: int) -> None:
+    """Route the multicast from the root to one end of the line."""
+    outward, inward = line.toward(side), line.toward(-side)
+    line.builder.route(color, line.place(root), rx="R", tx=outward)
+    for v in range(root + side, end + side, side):
+        line.builder.route(color, line.place(v), rx=inward, tx="R" if v == end else "R" + outward)

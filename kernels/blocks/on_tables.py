@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 
@@ -22,28 +22,23 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.base_families import OnElements
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.blocks.probes import ELEMENTS, arrival_probes, pointwise_probe
-from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.element_work import WITH_TABLES, WITH_X, ElementWork, Floats, Held
-from wse_sim.kernels.contract.equations import ceil_div, check_tiling, per_core, pointwise, words
+from wse_sim.kernels.contract.equations import ceil_div, per_core, pointwise, words
 from wse_sim.kernels.contract.family import (
-    NONE,
     Array,
+    Attrs,
     Case,
     Cost,
     Dims,
-    Flow,
     How,
     Kept,
-    Lay,
     Probe,
     ProgramOptions,
     Tiling,
     asked,
-    lay_of_operands,
 )
 from wse_sim.kernels.contract.parameters import WordAttributes, attribute, sizes
-from wse_sim.kernels.contract.tape import Tape
 
 
 @dataclass(frozen=True)
@@ -58,25 +53,17 @@ class OnTables(OnElements):
 
     more_dims: Mapping[str, str] = sizes(rows="tokens of a sample", cols="features of a token")
     attributes = WorkAttributes
+    rows_by = ("rows",)
     is_linear = True
     """Whether the gradient needs only the tables and the result's gradient."""
 
     @abstractmethod
-    def work(self, dims: Dims, attrs: Mapping[str, Any], dtype: str = "fp16") -> ElementWork:
+    def work(self, dims: Dims, attrs: Attrs, dtype: str = "fp16") -> ElementWork:
         """Return the work of a core."""
-
-    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
-        """Return that samples flow row by row."""
-        return Flow(rows=dims.get("rows", 0))
-
-    def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
-        """With whole words, the operand enters at a separate core."""
-        return lay_of_operands(1) if WordAttributes.of(attrs).in_words else Lay()
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of the instructions of the work."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, how)
         work, stated = self.work(dims, attrs, dtype), WorkAttributes.of(attrs)
         cost = pointwise(
             dims["elements"],
@@ -137,21 +124,12 @@ class OnTables(OnElements):
 
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
         """Return a probe on the units of one core, if they are few."""
-        phase, dtype, attrs = asked(how)
+        _, dtype, attrs = asked(how)
         work, cost = self.work(dims, attrs, dtype), self.cost(dims, tiling, wafer, **how)
         room = min(ELEMENTS, wafer.sram_usable_bytes // (4 * (2 + len(work.tables) + len(work.scratch))) - 8)
         most = 2 * work.unit * max(1, room // (2 * work.unit))
-        own = pointwise_probe(
-            "elements",
-            self.name,
-            dims["elements"],
-            tiling,
-            cost,
-            dtype=dtype,
-            phase=phase,
-            attrs=attrs,
-            most=most,
-        )
+        stated = asked(how)._asdict()
+        own = pointwise_probe("elements", self.name, dims["elements"], tiling, cost, **stated, most=most)
         own = replace(
             own, dims={**{name: size for name, size in dims.items() if name != "elements"}, **own.dims}
         )
@@ -160,10 +138,6 @@ class OnTables(OnElements):
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Return the operand, unless the work is linear."""
         return Kept() if self.is_linear else Kept(kernel.inputs)
-
-    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """Emit one pass over the result's gradient."""
-        pointwise_gradient(kernel, gradient, tape)
 
 
 def _rounded(work: ElementWork, x: Array, tables: Sequence[Array], dtype: str) -> Array:

@@ -18,10 +18,10 @@ of the first column, which sends the words of a pixel in sequence with the other
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Protocol
 
 import numpy as np
 
@@ -78,25 +78,51 @@ def different(bands: Sequence[Band]) -> set[Windows]:
     return {band.windows for band in bands}
 
 
-class ApartCore(Protocol):
-    """A core with some channels of an image, or of a band of its lines."""
+class ImageCore:
+    """A core with `each` channels of an image, or of a band of its lines."""
+
+    windows: Windows
+    each: int
+    wafer: Wafer
 
     @property
+    def pixels(self) -> int:
+        """Pixels of the image."""
+        return self.windows.lines.size * self.windows.columns.size
+
+    @property
+    def results(self) -> int:
+        """Pixels of the result, T."""
+        return self.windows.lines.results * self.windows.columns.results
+
+
+class ApartCore(ImageCore, ABC):
+    """A core that sends its results, one core of a column after the other."""
+
+    @property
+    @abstractmethod
     def moved(self) -> float:
         """Words received and sent."""
 
     @property
+    @abstractmethod
     def bytes(self) -> float:
         """Bytes of images, results and what is between."""
 
+    @abstractmethod
     def issued_cycles(self) -> float:
-        """Return the issue cycles per image."""
+        """Return the issue cycles per image: words received and sent, and all instructions."""
 
-    def turn_cycles(self, cores: int) -> float:
-        """Return the cycles that it waits while others of its `cores` send."""
-
+    @abstractmethod
     def inlet_cycles(self, heard: int) -> float:
         """Return the cycles of its inlet, which receives `heard` words per pixel."""
+
+    def turn_cycles(self, cores: int) -> float:
+        """Return the cycles that a core waits while the other cores of its column send; its queues hide some
+        of them."""
+        wafer = self.wafer
+        queued = max(wafer.output_queue_wavelets) + wafer.ramp_cycles + wafer.router_queue_wavelets
+        return float(max(0, self.results * self.each // PAIR - queued) * (cores - 1))
 
 
 CoreOf = Callable[[Windows, int], ApartCore]
@@ -161,28 +187,13 @@ def apart_bytes(core_of: CoreOf, windows: Windows, tiling: Tiling) -> Size:
 
 
 @dataclass(frozen=True)
-class PoolCore:
-    """A core with `each` channels of an image, for the maximum or the sum of its windows."""
+class PooledCore(ApartCore):
+    """The instructions of the maximum or the sum of windows."""
 
     windows: Windows
     each: int
     is_max: bool
     wafer: Wafer
-
-    @property
-    def pixels(self) -> int:
-        """Pixels of the image."""
-        return self.windows.lines.size * self.windows.columns.size
-
-    @property
-    def results(self) -> int:
-        """Pixels of the result, T."""
-        return self.windows.lines.results * self.windows.columns.results
-
-
-@dataclass(frozen=True)
-class PooledCore(PoolCore):
-    """The instructions of the forward pass."""
 
     @property
     def pitch(self) -> int:
@@ -216,13 +227,6 @@ class PooledCore(PoolCore):
     def issued_cycles(self) -> float:
         """Return the issue cycles per image: words received and sent, and all instructions."""
         return float(self.moved + sum(map(self._cycles, self.steps())))
-
-    def turn_cycles(self, cores: int) -> float:
-        """Return the cycles that a core waits while the other cores of its column send; its queues hide some
-        of them."""
-        wafer = self.wafer
-        queued = max(wafer.output_queue_wavelets) + wafer.ramp_cycles + wafer.router_queue_wavelets
-        return float(max(0, self.results * self.each // PAIR - queued) * (cores - 1))
 
     def steps(self) -> list[Step]:
         """Return the instructions: over the lines of the windows, then over their columns."""

@@ -25,7 +25,7 @@ from math import ceil
 import numpy as np
 
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.pooling_core import SIXTEEN, THIRTY_TWO, PoolCore, words_apart
+from wse_sim.kernels.blocks.pooling_core import SIXTEEN, THIRTY_TWO, ImageCore, words_apart
 from wse_sim.kernels.blocks.windows import PAIR, Windows
 from wse_sim.kernels.contract.equations import ceil_div, fill_cycles
 from wse_sim.kernels.contract.family import Cost, Dims, Size, Tiling
@@ -83,8 +83,13 @@ class _Stage:
 
 
 @dataclass(frozen=True)
-class TrainedPoolCore(PoolCore):
-    """The instructions of the forward and the backward pass."""
+class TrainedPoolCore(ImageCore):
+    """The instructions of the forward and the backward pass of a core with `each` channels of an image."""
+
+    windows: Windows
+    each: int
+    is_max: bool
+    wafer: Wafer
 
     @property
     def wide(self) -> int:

@@ -8,14 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from wse_sim.graph import Attr, Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.products import laid, product
-from wse_sim.kernels.contract.equations import ceil_div, fill_cycles, per_core
-from wse_sim.kernels.contract.family import Cost, Dims, Family, How, Probe, Size, Tiling, asked
-from wse_sim.kernels.contract.parameters import WeightAttributes
+from wse_sim.kernels.blocks.products import TiledProduct
+from wse_sim.kernels.contract.equations import fill_cycles, per_core
+from wse_sim.kernels.contract.family import (
+    NONE,
+    Asked,
+    Attrs,
+    Cost,
+    Dims,
+    Family,
+    How,
+    Probe,
+    Size,
+    Tiling,
+    asked,
+)
 
 SIDE = 4  # cores per side of the probe of a product
 ROUNDS = 6  # rounds of its first run
@@ -28,6 +38,27 @@ def steady(cost: Cost) -> Cost:
     return replace(cost, idle=0.0 * cost.total)
 
 
+def sized_probe(
+    part: str, family: str, dims: Mapping[str, int], step: str, most: int, cost: Cost, tile: str, how: Asked
+) -> Probe:
+    """Return a probe on one core with its size `step` complete up to `most`, else stepped: the difference of two runs has no
+    start. `cost` is that of the part on the whole rectangle."""
+    whole = dims[step] <= most
+    return Probe(
+        part=part,
+        family=family,
+        dims=dims if whole else {name: size for name, size in dims.items() if name != step},
+        tiling=Tiling(1, 1, "streamed"),
+        step="" if whole else step,
+        start=1 if whole else most // 2,
+        cost=Cost(compute=cost.compute, special=cost.special, startup=cost.startup if whole else 0.0),
+        tile=tile,
+        dtype=how.dtype,
+        phase=how.phase,
+        attrs=dict(how.attrs),
+    )
+
+
 def pointwise_probe(
     part: str,
     family: str,
@@ -37,7 +68,7 @@ def pointwise_probe(
     *,
     dtype: str,
     phase: Phase = Phase.FORWARD,
-    attrs: Mapping[str, Any] | None = None,
+    attrs: Attrs = NONE,
     most: int = ELEMENTS,
 ) -> Probe:
     """Return a probe on one core with its part of `elements`; operands are already in place, so waiting is
@@ -46,42 +77,21 @@ def pointwise_probe(
     `cost` is the kernel's (or the part's) cost on the whole rectangle; a run has at most `most` elements.
     """
     count = int(per_core(elements, tiling))
-    whole = count <= most
-    return Probe(
-        part=part,
-        family=family,
-        dims={"elements": count} if whole else {},
-        tiling=Tiling(1, 1, "streamed"),
-        step="" if whole else "elements",
-        start=1 if whole else most // 2,
-        cost=Cost(compute=cost.compute, special=cost.special, startup=cost.startup if whole else 0.0),
-        tile=f"{count} elements",
-        dtype=dtype,
-        phase=phase,
-        attrs=dict(attrs or {}),
-    )
+    how = Asked(phase, dtype, attrs)
+    return sized_probe(part, family, {"elements": count}, "elements", most, cost, f"{count} elements", how)
 
 
 def elements_probe(found: Family, dims: Dims, tiling: Tiling, wafer: Wafer, how: How) -> tuple[Probe, ...]:
     """Return the probe of a family whose only dimension is `elements` (or whose cost depends only on its
     elements)."""
-    phase, dtype, attrs = asked(how)
+    _, dtype, attrs = asked(how)
     cost = found.cost(dims, tiling, wafer, **how)
     # A program holds two fp32 buffers per operator at most, and two more.
     link = found.link(attrs)
     operators = link.ops.count(",") + 1 if link is not None else 1
     most = min(ELEMENTS, wafer.sram_usable_bytes // (4 * (2 * operators + 2)) - 8)
-    own = pointwise_probe(
-        "elements",
-        found.name,
-        dims["elements"],
-        tiling,
-        cost,
-        dtype=dtype,
-        phase=phase,
-        attrs=attrs,
-        most=most,
-    )
+    stated = asked(how)._asdict()
+    own = pointwise_probe("elements", found.name, dims["elements"], tiling, cost, **stated, most=most)
     return (own, *arrival_probes(cost, dtype))
 
 
@@ -98,43 +108,26 @@ def arrival_probes(cost: Cost, dtype: str) -> tuple[Probe, ...]:
     return (Probe("operands", "embedding", dims, small, "rows", SIDE, wait, "one link per row", dtype),)
 
 
-def product_probe(
-    part: str,
-    m: Size,
-    k: Size,
-    n: Size,
-    tiling: Tiling,
-    wafer: Wafer,
-    *,
-    dtype: str,
-    phase: Phase,
-    attrs: Mapping[str, Any],
-    times: float = 1.0,
-) -> Probe:
+def product_probe(part: str, product: TiledProduct, times: float = 1.0) -> Probe:
     """Return the probe of a product of streamed or stationary weights, laid out as by `gemm` and run `times`
     times; without fill."""
-    cost = times * steady(product(m, k, n, tiling, wafer, dtype, attrs, phase))
-    gradient = phase is Phase.WEIGHT_GRADIENT
+    tiling, wafer, gradient = product.tiling, product.wafer, product.is_gradient
+    cost = times * steady(product.cost())
+    f, t = map(int, product.tile)
     if tiling.mapping == "streamed":
-        features, tokens = (m, k) if gradient else (k, m)
-        f = int(ceil_div(features, tiling.cols // tiling.lanes))
-        t = int(ceil_div(tokens, tiling.lanes * tiling.rows))
         dims = {"m": f * SIDE, "k": t * SIDE} if gradient else {"m": t * SIDE, "k": f * SIDE}
         step, tile = "n", f"{f} words on {t} tokens"
     else:
-        features = m if gradient else k
-        rows, cols = laid(m, k, n, tiling, wafer, dtype, attrs, phase)
-        f, t = int(ceil_div(features, rows)), int(ceil_div(n, cols))
         dims = {"m" if gradient else "k": f * SIDE, "n": t * SIDE}
         step, tile = "k" if gradient else "m", f"{f} words on {t} outputs"
     small = Tiling(SIDE, SIDE, tiling.mapping, options={"orientation": "kn"})
     # Feeders and collectors store the words of all rounds in fp32.
     rounds = max(1, min(ROUNDS, wafer.sram_usable_bytes // (2 * 4 * max(f, t))))
-    stated = WeightAttributes.of(tiling.options, attrs)
+    stated = product.stated
     kept: dict[str, Attr] = {"accumulate": stated.accumulate or "fp32"}
     if stated.density < 1.0 and not gradient:
         kept["density"] = stated.density
-    return Probe(part, "gemm", dims, small, step, rounds, cost, tile, dtype, phase, kept)
+    return Probe(part, "gemm", dims, small, step, rounds, cost, tile, product.dtype, product.phase, kept)
 
 
 def fill_probes(idle_cycles: float, tiling: Tiling, wafer: Wafer) -> tuple[Probe, ...]:

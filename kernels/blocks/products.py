@@ -33,14 +33,16 @@ arrival of a gradient with the arithmetic and takes 10 to 25 % fewer cycles.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from wse_sim.graph import Phase
+from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.graph.optimizers import DEFAULT_OPTIMIZER, optimizer_named
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.training import kept_by_product
 from wse_sim.kernels.contract.equations import (
     CHUNK_ELEMENTS,
     bytes_of,
@@ -51,8 +53,21 @@ from wse_sim.kernels.contract.equations import (
     relay_cycles,
     words,
 )
-from wse_sim.kernels.contract.family import Cost, Family, Footprint, Lay, Size, Tiling
-from wse_sim.kernels.contract.parameters import ProductAttributes, WeightAttributes
+from wse_sim.kernels.contract.family import (
+    NONE,
+    Attrs,
+    Cost,
+    Count,
+    Dims,
+    Family,
+    Flow,
+    Footprint,
+    Kept,
+    Lay,
+    Size,
+    Tiling,
+)
+from wse_sim.kernels.contract.parameters import WeightAttributes
 
 SUM_BYTES = 4  # partial sums are fp32 unless the kernel accumulates in fp16
 
@@ -63,176 +78,155 @@ def chain_latency(cores: Size, wafer: Wafer) -> Size:
     return (cores - 1) * relay_cycles(wafer)
 
 
-def _rate(dtype: str, tiling: Tiling, attrs: Mapping[str, Any], wafer: Wafer) -> float:
-    return fma_rate(dtype, wafer, ProductAttributes.of(tiling.options, attrs).accumulate)
+class _Way(NamedTuple):
+    """A stationary product with its words over some cores and its outputs over others."""
+
+    compute: Size
+    reduction: Size
+    startup: Size
+    chain: Size
+    held: Size  # outputs of the busiest core that works on them
+    along: Count  # cores along the words
+    across: Count  # cores along the outputs
 
 
-def streamed(
-    m: Size, k: Size, n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]
-) -> Cost:
-    """Return the cost of a product of streamed weights: forward or input gradient.
+@dataclass(frozen=True)
+class TiledProduct:
+    """The product (m, k) x (k, n) in the mapping of its tiling, "streamed" or "stationary".
 
-    `density` (option or attribute): fraction of non-zero weights; zeros are neither sent nor computed.
+    Options of the tiling take precedence over attributes. `density`: fraction of non-zero weights; zeros are
+    neither sent nor computed. `orientation`: K over rows ("kn") or columns ("nk"), or the faster ("best"). In a
+    weight gradient (m features) x (k tokens) x (n outputs) of stationary weights the sums are stationary, with m
+    over rows.
     """
-    w = _rate(dtype, tiling, attrs, wafer)
-    lane = tiling.cols // tiling.lanes
-    f = ceil_div(k, lane) * WeightAttributes.of(tiling.options, attrs).density
-    t = ceil_div(m, tiling.lanes * tiling.rows)
-    s = wafer.triggered_start_cycles
-    zero = 0.0 * (f * t)
-    return Cost(
-        compute=n * f * ceil_rate(t, w) + zero,
-        fabric=n * t * wafer.wavelet_cycles + zero,
-        startup=n * (f + 1) * s + zero,
-        idle=fill_cycles(tiling.rows, tiling.cols, wafer) + chain_latency(lane, wafer) + zero,
-    )
+
+    m: Size
+    k: Size
+    n: Size
+    tiling: Tiling
+    wafer: Wafer
+    phase: Phase = Phase.FORWARD
+    dtype: str = "fp16"
+    attrs: Attrs = field(default_factory=dict)
+
+    @cached_property
+    def stated(self) -> WeightAttributes:
+        """The options of the tiling and the attributes of the kernel."""
+        return WeightAttributes.of(self.tiling.options, self.attrs)
+
+    @property
+    def is_gradient(self) -> bool:
+        """Whether it is a weight gradient."""
+        return self.phase is Phase.WEIGHT_GRADIENT
+
+    @property
+    def features(self) -> Size:
+        """Features of a token: the inner dimension, or the rows of a weight gradient."""
+        return self.m if self.is_gradient else self.k
+
+    @property
+    def tokens(self) -> Size:
+        """Tokens: the rows of the result, or the inner dimension of a weight gradient."""
+        return self.k if self.is_gradient else self.m
+
+    @cached_property
+    def rate(self) -> float:
+        """Multiply-accumulates per cycle, w."""
+        return fma_rate(self.dtype, self.wafer, self.stated.accumulate)
+
+    @property
+    def lane(self) -> Size:
+        """Columns of a lane."""
+        return self.tiling.cols // self.tiling.lanes
+
+    @property
+    def tile(self) -> tuple[Any, Any]:
+        """Words of a round and elements that each of them meets, on a core: f and t, or k and n."""
+        if self.tiling.mapping == "stationary":
+            way = self.way
+            return ceil_div(self.features, way.along), ceil_div(self.n, way.across)
+        return ceil_div(self.features, self.lane), ceil_div(self.tokens, self.tiling.lanes * self.tiling.rows)
+
+    @property
+    def held(self) -> Size:
+        """Outputs that the busiest core works on in a forward product: whole rounds of sums."""
+        return (
+            self.way.held
+            if self.tiling.mapping == "stationary"
+            else ceil_div(self.n, self.lane) * self.tile[1]
+        )
+
+    def cost(self) -> Cost:
+        """Return the cost by the equations of the mapping and phase."""
+        fill, wavelet = fill_cycles(self.tiling.rows, self.tiling.cols, self.wafer), self.wafer.wavelet_cycles
+        if self.tiling.mapping == "stationary":
+            way = self.way
+            return Cost(compute=way.compute, fabric=way.reduction, startup=way.startup, idle=way.chain + fill)
+        n, s, (f, t) = self.n, self.wafer.triggered_start_cycles, self.tile
+        f = f * self.stated.density
+        zero = 0.0 * (f * t)
+        received, sent = t, 0.0
+        chain = chain_latency(self.tiling.rows if self.is_gradient else self.lane, self.wafer)
+        if self.is_gradient:
+            received, sent = words(t, "fp16" if self.dtype != "fp32" else "fp32"), n * f * wavelet + zero
+        return Cost(
+            compute=n * f * ceil_rate(t, self.rate) + zero,
+            fabric=n * received * wavelet + zero,
+            ramp=sent,
+            startup=n * (f + 1) * s + zero,
+            idle=fill + chain + zero,
+        )
+
+    def _oriented(self, along: Count, across: Count) -> _Way:
+        k, n, tokens = ceil_div(self.features, along), ceil_div(self.n, across), self.tokens
+        zero = 0.0 * (k * n)
+        return _Way(
+            tokens * k * ceil_rate(n, self.rate) + zero,
+            tokens * n * self.wafer.wavelet_cycles * float(not self.is_gradient) + zero,
+            tokens * k * self.wafer.triggered_start_cycles + zero,
+            chain_latency(along, self.wafer) + zero,
+            ceil_div(tokens, along) * n + zero,
+            along,
+            across,
+        )
+
+    @cached_property
+    def way(self) -> _Way:
+        """The fastest allowed orientation of a stationary product."""
+        rows, cols, wanted = self.tiling.rows, self.tiling.cols, self.stated.orientation
+        if wanted != "best":
+            return self._oriented(rows, cols) if wanted == "kn" else self._oriented(cols, rows)
+        first, other = self._oriented(rows, cols), self._oriented(cols, rows)
+        better = sum(other[:4]) < sum(first[:4])
+        if not np.ndim(better):
+            return other if better else first
+        return _Way(*map(np.where, [better] * len(first), other, first))
+
+    def footprint(self) -> Footprint:
+        """Return the bytes per core: stationary weights, double-buffered operands and partial sums, code."""
+        size, code = bytes_of(self.dtype), self.wafer.kernel_code_bytes
+        if self.tiling.mapping == "stationary":
+            k, n = ceil_div(self.features, self.tiling.rows), ceil_div(self.n, self.tiling.cols)
+            at_rest = weight_bytes(self.tiling, self.attrs, self.dtype, self.phase)
+            buffers = 2 * k * size + 2 * n * SUM_BYTES
+            return Footprint(weights_bytes=1.0 * k * n * at_rest, buffers_bytes=buffers, code_bytes=code)
+        f, t = self.tile
+        return Footprint(
+            # A weight is used on arrival; only two pieces of a column are buffered.
+            weights_bytes=2.0 * np.minimum(f, CHUNK_ELEMENTS) * SUM_BYTES,
+            buffers_bytes=2 * f * SUM_BYTES + 2 * t * size if self.is_gradient else 2 * t * SUM_BYTES,
+            code_bytes=code,
+        )
 
 
-def streamed_weight_gradient(
-    m: Size, k: Size, n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]
-) -> Cost:
-    """Return the cost of a streamed weight gradient: (m features) x (k tokens) x (n outputs)."""
-    w = _rate(dtype, tiling, attrs, wafer)
-    lane = tiling.cols // tiling.lanes
-    f = ceil_div(m, lane) * WeightAttributes.of(tiling.options, attrs).density
-    t = ceil_div(k, tiling.lanes * tiling.rows)
-    s = wafer.triggered_start_cycles
-    zero = 0.0 * (f * t)
-    return Cost(
-        compute=n * f * ceil_rate(t, w) + zero,
-        fabric=n * words(t, "fp16" if dtype != "fp32" else dtype) * wafer.wavelet_cycles + zero,
-        ramp=n * f * wafer.wavelet_cycles + zero,
-        startup=n * (f + 1) * s + zero,
-        idle=fill_cycles(tiling.rows, tiling.cols, wafer) + chain_latency(tiling.rows, wafer) + zero,
-    )
-
-
-def _oriented(
-    tokens: Size, k_dim: Size, n_dim: Size, rows: Size, cols: Size, w: float, reduce: bool, wafer: Wafer
-) -> tuple[Any, Any, Any, Any, Any]:
-    """Return (compute, reduction, start-up, chain, stored outputs) with K over `rows` and N over `cols`."""
-    k, n = ceil_div(k_dim, rows), ceil_div(n_dim, cols)
-    zero = 0.0 * (k * n)
-    return (
-        tokens * k * ceil_rate(n, w) + zero,
-        tokens * n * wafer.wavelet_cycles * float(reduce) + zero,
-        tokens * k * wafer.triggered_start_cycles + zero,
-        chain_latency(rows, wafer) + zero,
-        ceil_div(tokens, rows) * n + zero,
-    )
-
-
-def stationary(
-    m: Size,
-    k: Size,
-    n: Size,
-    tiling: Tiling,
-    wafer: Wafer,
-    dtype: str,
-    attrs: Mapping[str, Any],
-    phase: Phase = Phase.FORWARD,
-) -> Cost:
-    """Return the cost of a stationary product; `orientation`: K over rows ("kn") or columns ("nk"), or the
-    faster ("best").
-
-    In a weight gradient (m features) x (k tokens) x (n outputs) the sums are stationary, with m over rows.
-    """
-    parts = _best_oriented(m, k, n, tiling, wafer, dtype, attrs, phase)
-    return Cost(
-        compute=parts[0],
-        fabric=parts[1],
-        startup=parts[2],
-        idle=parts[3] + fill_cycles(tiling.rows, tiling.cols, wafer),
-    )
-
-
-def product_lay(attrs: Mapping[str, Any]) -> Lay:
+def product_lay(attrs: Attrs) -> Lay:
     """Return the layout: words over one axis of the region, outputs over the other; open if the orientation
     is."""
     ways = {"kn": Lay("rows", "cols"), "nk": Lay("cols", "rows")}
     return ways.get(WeightAttributes.of(attrs).orientation, Lay())
 
 
-def outputs_held(
-    m: Size, k: Size, n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]
-) -> Size:
-    """Return the outputs that the busiest core works on in a forward product: whole rounds of sums."""
-    if tiling.mapping == "stationary":
-        return _best_oriented(m, k, n, tiling, wafer, dtype, attrs, Phase.FORWARD)[4]
-    lane = tiling.cols // tiling.lanes
-    return ceil_div(n, lane) * ceil_div(m, tiling.lanes * tiling.rows)
-
-
-def _best_oriented(
-    m: Size,
-    k: Size,
-    n: Size,
-    tiling: Tiling,
-    wafer: Wafer,
-    dtype: str,
-    attrs: Mapping[str, Any],
-    phase: Phase,
-) -> tuple[Any, ...]:
-    """Return the result of :func:`_oriented` for the fastest allowed orientation."""
-    w = _rate(dtype, tiling, attrs, wafer)
-    reduce = phase is not Phase.WEIGHT_GRADIENT
-    tokens, k_dim = (m, k) if reduce else (k, m)
-    rows, cols = tiling.rows, tiling.cols
-    wanted = WeightAttributes.of(tiling.options, attrs).orientation
-    ways = [
-        _oriented(tokens, k_dim, n, a, b, w, reduce, wafer)
-        for a, b, name in ((rows, cols, "kn"), (cols, rows, "nk"))
-        if wanted in (name, "best")
-    ]
-    parts = ways[0]
-    for other in ways[1:]:
-        better = sum(other[:4]) < sum(parts[:4])
-        parts = tuple(np.where(better, b, a) if np.ndim(better) else (b if better else a)
-                      for a, b in zip(parts, other, strict=True))  # fmt: skip
-    return parts
-
-
-def laid(
-    m: Size,
-    k: Size,
-    n: Size,
-    tiling: Tiling,
-    wafer: Wafer,
-    dtype: str,
-    attrs: Mapping[str, Any],
-    phase: Phase,
-) -> tuple[Any, Any]:
-    """Return the cores along the words and along the outputs of a stationary product, in the faster
-    orientation."""
-    wanted = WeightAttributes.of(tiling.options, attrs).orientation
-    if wanted == "best":
-        cycles = {}
-        for name in ("kn", "nk"):
-            way = replace(tiling, options={**tiling.options, "orientation": name})
-            cycles[name] = float(np.asarray(stationary(m, k, n, way, wafer, dtype, attrs, phase).total))
-        wanted = min(cycles, key=lambda name: cycles[name])
-    return (tiling.cols, tiling.rows) if wanted == "nk" else (tiling.rows, tiling.cols)
-
-
-def product(
-    m: Size,
-    k: Size,
-    n: Size,
-    tiling: Tiling,
-    wafer: Wafer,
-    dtype: str,
-    attrs: Mapping[str, Any],
-    phase: Phase,
-) -> Cost:
-    """Return the cost of a product in the mapping of the tiling ("streamed" or "stationary")."""
-    if tiling.mapping == "stationary":
-        return stationary(m, k, n, tiling, wafer, dtype, attrs, phase)
-    if phase is Phase.WEIGHT_GRADIENT:
-        return streamed_weight_gradient(m, k, n, tiling, wafer, dtype, attrs)
-    return streamed(m, k, n, tiling, wafer, dtype, attrs)
-
-
-def weight_bytes(tiling: Tiling, attrs: Mapping[str, Any], dtype: str, phase: Phase) -> float:
+def weight_bytes(tiling: Tiling, attrs: Attrs, dtype: str, phase: Phase) -> float:
     """Return the bytes per resident weight: its data type; fp32 for a gradient; in training with optimizer
     state.
 
@@ -247,46 +241,13 @@ def weight_bytes(tiling: Tiling, attrs: Mapping[str, Any], dtype: str, phase: Ph
     return float(SUM_BYTES if phase is Phase.WEIGHT_GRADIENT else bytes_of(dtype))
 
 
-def product_footprint(
-    m: Size,
-    k: Size,
-    n: Size,
-    tiling: Tiling,
-    wafer: Wafer,
-    dtype: str,
-    attrs: Mapping[str, Any],
-    phase: Phase,
-    weights: bool = True,
-) -> Footprint:
-    """Return the bytes per core: stationary weights, double-buffered operands and partial sums, code."""
-    gradient = phase is Phase.WEIGHT_GRADIENT
-    if tiling.mapping == "stationary":
-        k_core, n_core = ceil_div(m if gradient else k, tiling.rows), ceil_div(n, tiling.cols)
-        at_rest = weight_bytes(tiling, attrs, dtype, phase) if weights else bytes_of(dtype)
-        return Footprint(
-            weights_bytes=1.0 * k_core * n_core * at_rest,
-            buffers_bytes=2 * k_core * bytes_of(dtype) + 2 * n_core * SUM_BYTES,
-            code_bytes=wafer.kernel_code_bytes,
-        )
-    features, tokens = (m, k) if gradient else (k, m)
-    f = ceil_div(features, tiling.cols // tiling.lanes)
-    t = ceil_div(tokens, tiling.lanes * tiling.rows)
-    sums = f if gradient else t
-    return Footprint(
-        # A weight is used on arrival; only two pieces of a column are buffered.
-        weights_bytes=2.0 * np.minimum(f, CHUNK_ELEMENTS) * SUM_BYTES,
-        buffers_bytes=2 * sums * SUM_BYTES + (2 * t * bytes_of(dtype) if gradient else 0),
-        code_bytes=wafer.kernel_code_bytes,
-    )
-
-
 INT8_NOTE = (
     "int8 weights take 1 byte at rest and on their way to the wafer; products run at the rate of 16-bit operands, "
     "widening the weights is not counted (assumed)"
 )
 
 
-def weight_notes(attrs: Mapping[str, Any]) -> tuple[str, ...]:
+def weight_notes(attrs: Attrs) -> tuple[str, ...]:
     """Return notes on the weights of a product for readers of a plan."""
     return (INT8_NOTE,) if WeightAttributes.of(attrs).weights == "int8" else ()
 
@@ -294,14 +255,24 @@ def weight_notes(attrs: Mapping[str, Any]) -> tuple[str, ...]:
 class MatrixProduct(Family):
     """A family that is one matrix product: one launch in every phase."""
 
+    def flops(self, dims: Dims, attrs: Attrs = NONE, phase: Phase = Phase.FORWARD) -> Size:
+        """Return the FLOPs: 2 m k n in every phase, of each of b products."""
+        return 2 * dims.get("b", 1) * dims["m"] * dims["k"] * dims["n"]
+
     def matmul_phases(self, phase: Phase) -> int:
         """Return 1: one product, or one launch for all of them."""
         return 1
 
 
 class WeightProduct(MatrixProduct):
-    """A product with weights."""
+    """A product with weights: partial sums travel, zero weights are not sent."""
 
-    def notes(self, attrs: Mapping[str, Any]) -> tuple[str, ...]:
+    flows = Flow(sums_on_links=True, skips_zero_weights=True)
+
+    def notes(self, attrs: Attrs) -> tuple[str, ...]:
         """Return a note on how int8 weights are priced."""
         return weight_notes(attrs)
+
+    def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
+        """Return the inputs, if the weights are trained, and the tensors that a fused activation needs."""
+        return kept_by_product(kernel, tensors, not trained.isdisjoint(kernel.parameters))

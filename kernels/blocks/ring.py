@@ -26,32 +26,17 @@ Source: arXiv 2404.15888 for the algorithm (there (P - 1) (w + d) for each half)
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 
 from wse_sim.fabric.format.builder import Buffer, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass, Operand, Travel
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.lines import Line, new_builder
-from wse_sim.kernels.contract.equations import bytes_of, ceil_div, check_tiling, words
-from wse_sim.kernels.contract.family import (
-    Array,
-    Case,
-    Cost,
-    Dims,
-    Family,
-    Footprint,
-    How,
-    ProgramOptions,
-    Size,
-    Tiling,
-    asked,
-)
-from wse_sim.kernels.contract.parameters import sizes
+from wse_sim.kernels.blocks.lines import Line
+from wse_sim.kernels.contract.equations import ceil_div, words
+from wse_sim.kernels.contract.family import Cost, Size
 
 # Moves of 16-bit streams without arithmetic take two words per issue cycle.
 WIDE = {"fp16": "fp16x4"}
@@ -178,52 +163,3 @@ def place_ring(line: Line, x: Buffer, q: int, dtype: str, halves: tuple[Any, ...
         for i, emit in enumerate(halves if len(order) > 1 else ()):
             emit(k, turn, "loaded" if i else "none")
         b.place(k, line.place(position))
-
-
-class RingHalf(Family):
-    """Common base of the two halves of a ring all-reduce: the vector in whole pieces, P - 1 steps of one
-    piece each."""
-
-    dims = sizes(words="elements per core")
-    mappings = ("grid",)
-    lies = "every line or the rectangle holds one vector per core"
-    programs = "half of a ring folded over the row"
-    bands = "exact"
-
-    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """Return the bytes of the vector, padded to whole pieces, and of code."""
-        check_tiling(self.name, tiling, self.mappings)
-        length = tiling.cols * ceil_div(dims["words"], tiling.cols)
-        size = bytes_of(asked(how, dtype="fp32").dtype)
-        return Footprint(activations_bytes=1.0 * length * size, code_bytes=wafer.kernel_code_bytes)
-
-    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """Return the cost of P - 1 steps of one piece each; the number of cores must be one integer."""
-        check_tiling(self.name, tiling, self.mappings)
-        half = half_cost(dims["words"], int(tiling.cols), wafer, asked(how, dtype="fp32").dtype)
-        return half + Cost(startup=wafer.task_start_cycles)
-
-    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """Return the program; every core starts with x, and :meth:`expected` gives the result."""
-        dtype, rows, cols = str(options.get("dtype", "fp32")), int(tiling.rows), int(tiling.cols)
-        q = int(ceil_div(int(dims["words"]), cols))
-        b = new_builder(rows, cols, wafer)
-        x = b.buffer("x", cols * q, dtype)
-        place_ring(Line(b, vertical=False), x, q, dtype, (self.emit,))
-        rng = np.random.default_rng(int(options.get("seed", 0)))
-        values = rng.integers(-4, 5, (rows, cols, cols * q)).astype(np.float32)
-        return Case(b.build(), b.config, {"x": values}, {"x": self.expected(values, q)})
-
-    @abstractmethod
-    def emit(self, k: CoreClass, turn: RingTurn, start: str) -> None:
-        """Emit the instructions of one rank."""
-
-    @abstractmethod
-    def expected(self, values: Array, q: int) -> Array:
-        """Return the final content of the cores, from their initial content, with pieces of q elements."""
-
-    @staticmethod
-    def pieces(cores: int, q: int) -> Iterator[tuple[int, slice]]:
-        """Yield the position in the row and the piece of every rank."""
-        for rank, position in enumerate(ring(cores)):
-            yield position, slice(rank * q, (rank + 1) * q)

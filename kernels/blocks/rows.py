@@ -26,7 +26,7 @@ from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.program import Fn
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.line_stages import FUNCTIONS, Vector
+from wse_sim.kernels.blocks.line_stages import FUNCTIONS, Vector, function_cycles, operator_rate
 from wse_sim.kernels.blocks.lines import (
     Line,
     ReductionStep,
@@ -37,7 +37,7 @@ from wse_sim.kernels.blocks.lines import (
 )
 from wse_sim.kernels.blocks.trees import LineTree, best_tree, multicast_back, reduce_cycles
 from wse_sim.kernels.contract.equations import ceil_div, ceil_rate, words
-from wse_sim.kernels.contract.family import Array, Case, Cost, Footprint, Size, Tiling
+from wse_sim.kernels.contract.family import Array, Case, Cost, Dims, Footprint, Size, Tiling
 
 MATRICES = frozenset({"x", "mask"})  # buffers of elements; the others hold a value per row
 
@@ -84,28 +84,20 @@ def _issued(vector: Vector, t: Size, f: Size, wafer: Wafer) -> Cost:
     """Return the cost of a vector: one instruction, or one per row."""
     o, op = wafer.vector_start_cycles, vector.op
     if op in FUNCTIONS:
-        cycles = {"exp": wafer.exp_cycles, "log": wafer.exp_cycles, "reciprocal": wafer.divide_cycles}
-        cycles["rsqrt"] = wafer.sqrt_cycles + wafer.divide_cycles
         n = t * f if vector.to in MATRICES else t
-        return Cost(special=1.0 * n * cycles[op], startup=o)
-    rates = {
-        "add": wafer.add_fp32_per_cycle,
-        "sub": wafer.add_fp32_per_cycle,
-        "mul": wafer.mul_fp32_per_cycle,
-    }
-    rates |= {"max": wafer.max_fp32_per_cycle, "mac": wafer.fma_fp32_per_cycle}
+        return Cost(special=1.0 * n * function_cycles(op, wafer), startup=o)
     if _is_per_row(vector):
         # One operand is a scalar of the row, so its sums run at the rate of one memory operand.
-        rate = rates[op] if vector.to in MATRICES else min(1.0, rates[op])
-        return Cost(compute=t * ceil_rate(f, rate), startup=t * o)
-    from_memory = op in {"add", "sub"} and all(isinstance(operand, str) for operand in vector.of)
-    return Cost(
-        compute=ceil_rate(t, wafer.add_fp32_memory_per_cycle if from_memory else rates[op]), startup=o
-    )
+        speed = operator_rate(op, "fp32", wafer, 1)
+        return Cost(
+            compute=t * ceil_rate(f, speed if vector.to in MATRICES else min(1.0, speed)), startup=t * o
+        )
+    reads = sum(isinstance(operand, str) for operand in vector.of)
+    return Cost(compute=ceil_rate(t, operator_rate(op, "fp32", wafer, reads)), startup=o)
 
 
 def grid_values(
-    name: str, dims: Mapping[str, Any], tiling: Tiling, options: Mapping[str, Any], is_plain: bool = True
+    name: str, dims: Dims, tiling: Tiling, options: Mapping[str, Any], is_plain: bool = True
 ) -> Array:
     """Return random rows for a program on a grid; `is_plain` tells whether the grid program supports the
     attributes.

@@ -33,16 +33,13 @@ def kept_by_product(kernel: Kernel, tensors: Mapping[str, Tensor], reads_inputs:
     return Kept((*(own if reads_inputs else ()), *results), inside)
 
 
-def pointwise_gradient(
-    kernel: Kernel, gradient: str, tape: Tape, *, weights: bool = True, moves: bool = False
-) -> None:
+def pointwise_gradient(kernel: Kernel, gradient: str, tape: Tape, *, moves: bool = False) -> None:
     """Emit one pass over the result's gradient and stored tensors that produces the gradients of all inputs.
 
     `moves`: the gradient needs only the result's gradient, as for a copy.
     """
     outputs = [tape.give(t) for t in tape.inputs(kernel)]
-    if weights:
-        outputs += [tape.give_weight(p) for p in tape.weights(kernel)]
+    outputs += [tape.give_weight(p) for p in tape.weights(kernel)]
     if outputs:
         reads = (gradient,) if moves else tuple(dict.fromkeys((gradient, *kernel.inputs)))
         tape.emit(kernel, "dx", DATA, reads, tuple(outputs))

@@ -189,6 +189,15 @@ def reduce_cycles(tree: LineTree, b: Size, wafer: Wafer, *, vertical: bool = Fal
     return emit[tree.root] + b, len(tree.children[tree.root])
 
 
+def reduce_cost(tree: LineTree, n: Size, wafer: Wafer, dtype: str, *, vertical: bool = False) -> Cost:
+    """Return the cost of a reduction of n elements after the task start, by cause as seen by the root; `vertical`:
+    along a column."""
+    cycles, streams = reduce_cycles(tree, words(n, dtype), wafer, vertical=vertical)
+    received = streams * words(n, dtype) * wafer.wavelet_cycles
+    starts = max(0, streams - 1) * wafer.vector_start_cycles
+    return Cost(fabric=1.0 * received, startup=starts, idle=np.maximum(0.0, cycles - received - starts))
+
+
 def _crossing(wafer: Wafer, *, vertical: bool) -> Callable[[int, int], int]:
     """Return a function with the cycles for die edges between two positions of a line that starts in the
     first row of a program."""

@@ -31,10 +31,10 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.elements import fused_forward
 from wse_sim.kernels.blocks.fused_operations import Fused, fused_of
 from wse_sim.kernels.blocks.lines import new_builder
-from wse_sim.kernels.blocks.products import laid
+from wse_sim.kernels.blocks.products import TiledProduct
 from wse_sim.kernels.blocks.shapes import Operands, TriggeredShape
 from wse_sim.kernels.contract.equations import ceil_div
-from wse_sim.kernels.contract.family import Array, Case, Dims, ProgramOptions, Tiling
+from wse_sim.kernels.contract.family import Array, Case, Dims, ProgramOptions, Tiling, asked
 from wse_sim.kernels.contract.parameters import HALF_SUMS, WeightAttributes
 
 FEED, SUMS = 0, (1, 2)  # colors: words that trigger; sums, alternating by parity
@@ -68,9 +68,8 @@ def triggered_program(
     density = stated.density
     options["attrs"] = {**attrs, "accumulate": stated.accumulate}
     if tiling.mapping == "stationary":
-        dtype = str(options.get("dtype", "fp16"))
-        rows, cols = laid(dims["m"], dims["k"], dims["n"], tiling, wafer, dtype, attrs, phase)
-        tiling = Tiling(rows, cols, "stationary")
+        way = TiledProduct(dims["m"], dims["k"], dims["n"], tiling, wafer, *asked(options)).way
+        tiling = Tiling(way.along, way.across, "stationary")
     if phase is Phase.WEIGHT_GRADIENT:
         if density < 1.0:
             raise KernelError(

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from wse_sim.graph import Kernel
 from wse_sim.kernels.blocks.rounds import even
 from wse_sim.kernels.contract.equations import ceil_div
-from wse_sim.kernels.contract.family import NONE, Dims
+from wse_sim.kernels.contract.family import NONE, Attrs, Dims
 from wse_sim.kernels.contract.parameters import Attributes, attribute
 
 PAIR = 2  # fp16 elements of a word
@@ -154,7 +153,7 @@ def _bands(windows: Windows, count: int) -> tuple[Band, ...]:
     return tuple(out)
 
 
-def surround(dims: Dims, attrs: Mapping[str, Any] = NONE) -> int:
+def surround(dims: Dims, attrs: Attrs = NONE) -> int:
     """Return the padding of a convolution: the stated one, or the least that gives the result's lines.
 
     Up to stride 2 this number is unique.

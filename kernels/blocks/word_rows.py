@@ -46,8 +46,6 @@ QUEUED_WORDS = 14  # of sums between two cores: output queue, router, input queu
 MOST_HEARD = 3  # bundles that the core next to a row can receive, one microthread each
 TURN_CYCLES = 2  # from the last word of one forwarding instruction to the first word of the next
 LEAST_MOVING = 2  # moving columns: one of inlets, one of stores
-LIGHT = frozenset({"bias", "relu"})
-"""Operations that need no separate instruction."""
 FLOWING = ("bias", "residual", "relu")
 """Operations that the last row runs on sums as they arrive, in this order."""
 

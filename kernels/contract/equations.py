@@ -15,7 +15,13 @@ from numpy.typing import NDArray
 
 from wse_sim.errors import KernelError
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.contract.family import Cost, Footprint, Size, Tiling
+from wse_sim.kernels.contract.family import (
+    Cost,
+    Footprint,
+    Size,
+    Tiling,
+    check_tiling,  # noqa: F401  families know it from here
+)
 from wse_sim.kernels.contract.parameters import HALF_SUMS, Bundles, spaced
 from wse_sim.units import BYTES_PER_DTYPE, BYTES_PER_WAVELET
 
@@ -172,28 +178,6 @@ def crossing_cycles(rows: Size, wafer: Wafer) -> Size:
 def fill_cycles(rows: Size, cols: Size, wafer: Wafer) -> Size:
     """Return the cycles in which the first word crosses a rectangle, with one ramp at each end."""
     return (rows + cols - 2) * wafer.hop_cycles + wafer.handover_cycles
-
-
-def check_tiling(name: str, tiling: Tiling, mappings: tuple[str, ...]) -> None:
-    """Check that the family has the mapping, and that the rectangle has cores.
-
-    Raises
-    ------
-    KernelError
-        If not; the message gives value, limit and remedy.
-    """
-    if tiling.mapping not in mappings:
-        raise KernelError(f"kernel '{name}' has no mapping '{tiling.mapping}'; use {', '.join(mappings)}")
-    for label, value in (("rows", tiling.rows), ("cols", tiling.cols), ("lanes", tiling.lanes)):
-        least = value if isinstance(value, int) else np.min(value)
-        if least < 1:
-            raise KernelError(
-                f"kernel '{name}': {label} is {least}; a tiling needs at least 1, enlarge the rectangle"
-            )
-    if np.any(np.asarray(tiling.lanes) > np.asarray(tiling.cols)):
-        raise KernelError(
-            f"kernel '{name}': {np.max(tiling.lanes)} lanes do not fit in {np.min(tiling.cols)} columns; use fewer lanes"
-        )
 
 
 def per_core(elements: Size, tiling: Tiling) -> Size:

@@ -21,8 +21,9 @@ prices 100,000 tilings.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from math import prod
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypedDict, Unpack
 
@@ -195,6 +196,28 @@ class Tiling:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
+def check_tiling(name: str, tiling: Tiling, mappings: tuple[str, ...]) -> None:
+    """Check that the family has the mapping, and that the rectangle has cores.
+
+    Raises
+    ------
+    KernelError
+        If not; the message gives value, limit and remedy.
+    """
+    if tiling.mapping not in mappings:
+        raise KernelError(f"kernel '{name}' has no mapping '{tiling.mapping}'; use {', '.join(mappings)}")
+    for label, value in (("rows", tiling.rows), ("cols", tiling.cols), ("lanes", tiling.lanes)):
+        least = value if isinstance(value, int) else np.min(value)
+        if least < 1:
+            raise KernelError(
+                f"kernel '{name}': {label} is {least}; a tiling needs at least 1, enlarge the rectangle"
+            )
+    if np.any(np.asarray(tiling.lanes) > np.asarray(tiling.cols)):
+        raise KernelError(
+            f"kernel '{name}': {np.max(tiling.lanes)} lanes do not fit in {np.min(tiling.cols)} columns; use fewer lanes"
+        )
+
+
 @dataclass(frozen=True)
 class Footprint:
     """Bytes of SRAM per core (of the fullest core).
@@ -205,13 +228,13 @@ class Footprint:
     2560
     """
 
-    weights_bytes: Number = 0
-    activations_bytes: Number = 0
-    buffers_bytes: Number = 0
-    code_bytes: Number = 0
+    weights_bytes: Size = 0
+    activations_bytes: Size = 0
+    buffers_bytes: Size = 0
+    code_bytes: Size = 0
 
     @property
-    def total_bytes(self) -> Number:
+    def total_bytes(self) -> Size:
         """Sum of all parts."""
         return self.weights_bytes + self.activations_bytes + self.buffers_bytes + self.code_bytes
 
@@ -239,20 +262,20 @@ class Cost:
     (128.0, 20.0)
     """
 
-    compute: Number = 0.0
-    special: Number = 0.0
-    fabric: Number = 0.0
-    ramp: Number = 0.0
-    startup: Number = 0.0
-    idle: Number = 0.0
-    stalled_input: Number = 0.0
-    stalled_output: Number = 0.0
+    compute: Size = 0.0
+    special: Size = 0.0
+    fabric: Size = 0.0
+    ramp: Size = 0.0
+    startup: Size = 0.0
+    idle: Size = 0.0
+    stalled_input: Size = 0.0
+    stalled_output: Size = 0.0
 
     # An array times a cost is a cost of arrays, not an array of costs.
     __array_ufunc__ = None
 
     @property
-    def total(self) -> Number:
+    def total(self) -> Size:
         """Cycles of the invocation."""
         parts = self.compute + self.special + self.fabric + self.ramp + self.startup + self.idle
         return parts + self.stalled_input + self.stalled_output
@@ -260,7 +283,7 @@ class Cost:
     def __add__(self, other: Cost) -> Cost:
         return Cost(*(own + more for own, more in zip(self._all, other._all, strict=True)))
 
-    def __mul__(self, factor: Number) -> Cost:
+    def __mul__(self, factor: Size) -> Cost:
         return Cost(*(own * factor for own in self._all))
 
     __rmul__ = __mul__
@@ -271,17 +294,19 @@ class Cost:
 
     def replaced(self, where: Size, other: Cost) -> Cost:
         """Return the cost with that of `other` for the shapes where a condition holds."""
+        if not np.ndim(where):
+            return other if where else self
         pairs = zip(self._all, other._all, strict=True)
         return Cost(*(np.where(where, theirs, own) for own, theirs in pairs))
 
     @property
-    def _all(self) -> tuple[Number, ...]:
+    def _all(self) -> tuple[Size, ...]:
         """Return the parts in field order; written out for speed, because a plan adds costs ten thousand
         times."""
         issued = self.compute, self.special, self.fabric, self.ramp, self.startup, self.idle
         return *issued, self.stalled_input, self.stalled_output
 
-    def parts(self) -> dict[str, Number]:
+    def parts(self) -> dict[str, Size]:
         """Return the parts by name; the stalled ones only if they are not zero."""
         parts = {f.name: getattr(self, f.name) for f in fields(self)}
         return {name: part for name, part in parts.items() if name not in STALLS or np.any(part)}
@@ -365,6 +390,8 @@ class Family:
     takes_affine: bool = False  # a constant scale and shift per channel after it can go into its weights
     shards_weights: bool = False  # users may choose the rows and columns of cores for its weights
     sums_rows: bool = False  # sums over rows, which the careful precision computes in fp32
+    rows_by: tuple[str, ...] = ()  # sizes whose product is the pieces in which a sample flows
+    flows: Flow = Flow()  # how samples pass through it otherwise, unless attributes change that
     lies: str = ""  # its layout on the cores: text of the documentation's tables
     programs: str = ""  # which parts have fabric programs
     bands: str = ""  # `band` in words, where it differs between programs
@@ -384,14 +411,27 @@ class Family:
         """Return the attributes that a kernel may state, by name: types, ranges, defaults, meanings."""
         return parameters_of(cls.attributes)
 
+    def asked(self, tiling: Tiling, how: How, dtype: str = "fp16") -> Asked:
+        """Check that the family has the mapping and the rectangle cores; return the arguments with defaults filled in.
+
+        Raises
+        ------
+        KernelError
+            As :func:`check_tiling`.
+        """
+        check_tiling(self.name, tiling, self.mappings)
+        return asked(how, dtype)
+
     def flops(self, dims: Dims, attrs: Attrs = NONE, phase: Phase = Phase.FORWARD) -> Size:
         """Return the FLOPs of a kernel, 2 per multiply-accumulate of a matrix product; 0 if the family has no
         products."""
         return 0 * dims[next(iter(self.dims))]
 
     def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
-        """Return how samples pass through the kernel; by default as its producer sends them."""
-        return Flow()
+        """Return how samples pass through the kernel: as `rows_by` and `flows` state it."""
+        return replace(
+            self.flows, rows=prod(dims.get(name, 0) for name in self.rows_by) if self.rows_by else 0
+        )
 
     def lay(self, dims: Dims, attrs: Attrs = NONE) -> Lay:
         """Return the layout in a region; by default nothing is determined."""

@@ -44,11 +44,9 @@ LIBRARY = {
     },
     **{
         name: f"collectives.{name}"
-        for name in (
-            *("all_gather", "allreduce", "allreduce2d", "broadcast", "line_reduce", "reduce2d"),
-            "reduce_scatter",
-        )
+        for name in (*("allreduce", "allreduce2d", "broadcast", "line_reduce", "reduce2d"),)
     },
+    **dict.fromkeys(("all_gather", "reduce_scatter"), "collectives.ring_halves"),
 }
 
 REGISTRY: dict[str, Family] = {}

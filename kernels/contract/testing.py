@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from wse_sim.fabric.result import FabricResult
 from wse_sim.fabric.run import run_program
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.contract.family import Case, Family, How, ProgramOptions, Tiling
+from wse_sim.kernels.contract.family import Case, Dims, Family, How, ProgramOptions, Tiling
 
 
 def declared_bytes(program: Program) -> int:
@@ -38,7 +37,7 @@ def max_abs_error(case: Case, result: FabricResult) -> float:
 
 def check_faces(
     family: Family,
-    dims: Mapping[str, Any],
+    dims: Dims,
     tiling: Tiling,
     wafer: Wafer,
     *,

@@ -20,19 +20,14 @@ from wse_sim.errors import KernelError
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.base_families import OnElements
-from wse_sim.kernels.blocks.chains import activation_program
-from wse_sim.kernels.blocks.training import RESULT_FUNCTIONS, pointwise_gradient
+from wse_sim.kernels.blocks.chains import chain_program, slope_program
+from wse_sim.kernels.blocks.training import RESULT_FUNCTIONS
 from wse_sim.kernels.contract import numerics as core
-from wse_sim.kernels.contract.equations import (
-    SPECIAL_FUNCTIONS,
-    check_tiling,
-    max_rate,
-    per_core,
-    pointwise,
-)
+from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS, max_rate, per_core, pointwise
 from wse_sim.kernels.contract.family import (
     NONE,
     Array,
+    Attrs,
     Case,
     Cost,
     Dims,
@@ -42,14 +37,9 @@ from wse_sim.kernels.contract.family import (
     Link,
     ProgramOptions,
     Tiling,
-    asked,
 )
-from wse_sim.kernels.contract.parameters import (
-    WordAttributes,
-    attribute,
-)
+from wse_sim.kernels.contract.parameters import WordAttributes, attribute
 from wse_sim.kernels.contract.registry import register
-from wse_sim.kernels.contract.tape import Tape
 
 
 @dataclass(frozen=True)
@@ -74,15 +64,14 @@ class Activation(OnElements):
         stated = ActivationAttributes.of(attrs)
         return Flow(at_once=stated.in_words and stated.function in SPECIAL_FUNCTIONS)
 
-    def link(self, attrs: Mapping[str, Any] = NONE) -> Link:
+    def link(self, attrs: Attrs = NONE) -> Link:
         """Return the function, which can be fused to a product."""
         function = ActivationAttributes.of(attrs).function
         return Link(function, part=function)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of special elements, or of vector maxima for relu."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, how)
         backward = phase is not Phase.FORWARD
         if backward and ActivationAttributes.of(attrs).met:
             return Cost(compute=0.0 * per_core(dims["elements"], tiling))
@@ -93,27 +82,10 @@ class Activation(OnElements):
             inputs if bundles is None else 1
         )  # with whole words, slopes stay on the core that computed them
         if function in SPECIAL_FUNCTIONS:
-            fraction = wafer.backward_special_fraction if backward else 1.0
-            return pointwise(
-                elements,
-                tiling,
-                wafer,
-                dtype=dtype,
-                special=fraction,
-                inputs=come,
-                bundles=bundles,
-            )
-        issue = inputs / max_rate(dtype, wafer)
-        return pointwise(
-            elements,
-            tiling,
-            wafer,
-            dtype=dtype,
-            issue=issue,
-            instructions=inputs,
-            inputs=come,
-            bundles=bundles,
-        )
+            work: dict[str, Any] = {"special": wafer.backward_special_fraction if backward else 1.0}
+        else:
+            work = {"issue": inputs / max_rate(dtype, wafer), "instructions": inputs}
+        return pointwise(elements, tiling, wafer, dtype=dtype, inputs=come, bundles=bundles, **work)
 
     def compute(self, x: Array, *, function: str = "relu", dtype: str = "fp32") -> Array:
         """Return the function of every element."""
@@ -130,7 +102,9 @@ class Activation(OnElements):
         kept input."""
         function = ActivationAttributes.of(options.get("attrs")).function
         n = int(per_core(dims["elements"], tiling))
-        return activation_program(function, tiling, n, wafer, **options)
+        if options.get("phase", Phase.FORWARD) is Phase.FORWARD:
+            return chain_program(self.name, [function], tiling, n, wafer, **options)
+        return slope_program(function, tiling, n, wafer, **options)
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Return the result if the derivative follows from it, else the operand."""
@@ -139,10 +113,6 @@ class Activation(OnElements):
             if ActivationAttributes.of(kernel.attrs).function in RESULT_FUNCTIONS
             else kernel.inputs
         )
-
-    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """Emit one pass over the result's gradient and stored tensors."""
-        pointwise_gradient(kernel, gradient, tape)
 
 
 FAMILY = register(Activation())

@@ -29,8 +29,8 @@ import numpy as np
 from wse_sim.graph import Kernel, Phase, Tensor, frozen
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.elements import fused_cost, fused_forward, fused_probes
-from wse_sim.kernels.blocks.probes import product_probe
-from wse_sim.kernels.blocks.products import SUM_BYTES, MatrixProduct, chain_latency
+from wse_sim.kernels.blocks.probes import product_probe, steady
+from wse_sim.kernels.blocks.products import SUM_BYTES, MatrixProduct, TiledProduct
 from wse_sim.kernels.blocks.training import (
     before_fusion,
     fused_items,
@@ -42,18 +42,10 @@ from wse_sim.kernels.blocks.training import (
 )
 from wse_sim.kernels.blocks.triggered_products import shape_of, shape_program
 from wse_sim.kernels.contract import numerics as core
-from wse_sim.kernels.contract.equations import (
-    bytes_of,
-    ceil_div,
-    ceil_rate,
-    check_tiling,
-    fill_cycles,
-    fma_rate,
-    per_core,
-)
+from wse_sim.kernels.contract.equations import bytes_of, ceil_div, fill_cycles, fma_rate, per_core
 from wse_sim.kernels.contract.family import (
-    NONE,
     Array,
+    Asked,
     Case,
     Cost,
     Dims,
@@ -68,12 +60,7 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
-from wse_sim.kernels.contract.parameters import (
-    HALF_SUMS,
-    ProductAttributes,
-    attribute,
-    sizes,
-)
+from wse_sim.kernels.contract.parameters import HALF_SUMS, ProductAttributes, attribute, sizes
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import DATA, WEIGHT, Tape
 
@@ -96,64 +83,34 @@ class BatchGemm(MatrixProduct):
     programs = "streamed, stationary"
     bands = "1 %"
     attributes = BatchGemmAttributes
+    rows_by = ("m",)
+    flows = Flow(is_barrier=True, sums_on_links=True)  # a complete sample arrives before the first row leaves
     takes_epilogue = True
     color = "#9ecae1"
-
-    def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:
-        """Return the FLOPs: 2 b m k n in every phase."""
-        return 2 * dims["b"] * dims["m"] * dims["k"] * dims["n"]
-
-    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
-        """Return the flow: a complete sample arrives before the first row leaves, and partial sums travel."""
-        return Flow(rows=dims["m"], is_barrier=True, sums_on_links=True)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of the stationary operand, the double-buffered arriving operand and partial sums,
         and code."""
-        _, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
-        heads = BatchGemmAttributes.of(attrs).heads
-        w = fma_rate(dtype, wafer, BatchGemmAttributes.of(tiling.options, attrs).accumulate)
-        p, r, q = split(dims, tiling, w, heads)
-        size = bytes_of(dtype)
-        if tiling.mapping == "stationary":
-            k, n = ceil_div(dims["k"], r), ceil_div(dims["n"], q)
-            return Footprint(
-                activations_bytes=1.0 * p * k * n * size,
-                buffers_bytes=2 * (k * size + n * SUM_BYTES),
-                code_bytes=wafer.kernel_code_bytes,
-            )
-        f, t = ceil_div(dims["k"], q), ceil_div(dims["m"], r)
-        return Footprint(buffers_bytes=2.0 * (f * size + t * SUM_BYTES), code_bytes=wafer.kernel_code_bytes)
+        product, times = product_of(dims, tiling, wafer, self.asked(tiling, how))
+        (f, t), size = product.tile, bytes_of(product.dtype)
+        at_rest = 1.0 * times * f * t * size if tiling.mapping == "stationary" else 0
+        buffers = 2.0 * (f * size + t * SUM_BYTES)
+        return Footprint(activations_bytes=at_rest, buffers_bytes=buffers, code_bytes=wafer.kernel_code_bytes)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of the products of one sub-rectangle (all run in parallel), and of the fused
         operations."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, how)
         fused = fused_cost(fused_forward(attrs, phase), per_core(results(dims), tiling), wafer, dtype)
-        heads = BatchGemmAttributes.of(attrs).heads
-        w = fma_rate(dtype, wafer, BatchGemmAttributes.of(tiling.options, attrs).accumulate)
-        p, r, q = split(dims, tiling, w, heads)
-        s, wavelet = wafer.triggered_start_cycles, wafer.wavelet_cycles
-        idle = fill_cycles(tiling.rows, tiling.cols, wafer)
-        if tiling.mapping == "stationary":
-            k, n = ceil_div(dims["k"], r), ceil_div(dims["n"], q)
-            tokens = 1.0 * p * dims["m"]
-            return fused + Cost(
-                compute=tokens * k * ceil_rate(n, w),
-                fabric=tokens * n * wavelet,
-                startup=tokens * k * s,
-                idle=idle + chain_latency(r, wafer),
-            )
-        f, t = ceil_div(dims["k"], q), ceil_div(dims["m"], r)
-        times = 1.0 * p * dims["n"]
-        return fused + Cost(
-            compute=times * f * ceil_rate(t, w),
-            fabric=times * t * wavelet,
-            startup=times * (f + 1) * s,
-            idle=idle + chain_latency(q, wafer),
+        product, times = product_of(dims, tiling, wafer, Asked(phase, dtype, attrs))
+        part, cost = product.tiling, product.cost()
+        # Words fill the whole rectangle once.
+        idle = (
+            cost.idle
+            - fill_cycles(part.rows, part.cols, wafer)
+            + fill_cycles(tiling.rows, tiling.cols, wafer)
         )
+        return fused + times * steady(cost) + Cost(idle=idle)
 
     def compute(
         self, a: Array, b: Array, *, dtype: str = "fp32", parts: int = 1, accumulate: str = "fp32"
@@ -164,11 +121,9 @@ class BatchGemm(MatrixProduct):
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Return the program of one sub-rectangle, which computes its products one after another; gradients
         alike."""
-        attrs, dtype = options.get("attrs") or {}, str(options.get("dtype", "fp16"))
-        w = fma_rate(dtype, wafer, BatchGemmAttributes.of(tiling.options, attrs).accumulate)
-        p, r, q = (int(v) for v in split(dims, tiling, w, BatchGemmAttributes.of(attrs).heads))
-        shape = replace(shape_of(dims, Tiling(r, q, tiling.mapping)), groups=p)
-        return shape_program(shape, wafer, **options)
+        product, times = product_of(dims, tiling, wafer, asked(options))
+        part = Tiling(int(product.tiling.rows), int(product.tiling.cols), tiling.mapping)
+        return shape_program(replace(shape_of(dims, part), groups=int(times)), wafer, **options)
 
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
         """Return a probe of one product on a small rectangle with the same tile, repeated for every product
@@ -177,15 +132,9 @@ class BatchGemm(MatrixProduct):
         Fused operations are measured separately.
         """
         phase, dtype, attrs = asked(how)
-        w = fma_rate(dtype, wafer, BatchGemmAttributes.of(tiling.options, attrs).accumulate)
-        p, r, q = (int(v) for v in split(dims, tiling, w, BatchGemmAttributes.of(attrs).heads))
-        part = Tiling(r, q, tiling.mapping, options={"orientation": "kn"})
-        kept: dict[str, Any] = {"dtype": dtype, "phase": Phase.FORWARD, "attrs": attrs, "times": p}
-        whole = product_probe("product", dims["m"], dims["k"], dims["n"], part, wafer, **kept)
-        return (
-            whole,
-            *fused_probes(fused_forward(attrs, phase), per_core(results(dims), tiling), wafer, dtype),
-        )
+        product, times = product_of(dims, tiling, wafer, Asked(phase, dtype, attrs))
+        fused = fused_probes(fused_forward(attrs, phase), per_core(results(dims), tiling), wafer, dtype)
+        return product_probe("product", product, int(times)), *fused
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Return both operands, and the tensors that a fused activation needs."""
@@ -245,6 +194,16 @@ def _operands(kernel: Kernel, own: list[str], tape: Tape) -> tuple[list[str], li
 def results(dims: Dims) -> Size:
     """Return the number of elements of all results."""
     return dims["b"] * dims["m"] * dims["n"]
+
+
+def product_of(dims: Dims, tiling: Tiling, wafer: Wafer, how: Asked) -> tuple[TiledProduct, Any]:
+    """Return the product of one sub-rectangle, and the products of a core."""
+    stated = BatchGemmAttributes.of(tiling.options, how.attrs)
+    heads = BatchGemmAttributes.of(how.attrs).heads
+    times, rows, cols = split(dims, tiling, fma_rate(how.dtype, wafer, stated.accumulate), heads)
+    part = Tiling(rows, cols, tiling.mapping, options={**tiling.options, "orientation": "kn"})
+    how = how._replace(phase=Phase.FORWARD)
+    return TiledProduct(dims["m"], dims["k"], dims["n"], part, wafer, *how), times
 
 
 def split(dims: Dims, tiling: Tiling, w: float, heads: int = 0) -> tuple[Any, Any, Any]:

@@ -23,26 +23,14 @@ import numpy as np
 
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.base_families import OnRows
-from wse_sim.kernels.blocks.line_programs import (
-    RowWork,
-    line_probe,
-    line_program,
-    spread,
-    spread_tile,
-    wanted_of,
-)
+from wse_sim.kernels.blocks.base_families import OnePass
+from wse_sim.kernels.blocks.line_programs import OnLines, RowWork, line_program, spread_tile
 from wse_sim.kernels.blocks.line_stages import MATRIX, ROW, Shape, Vector
 from wse_sim.kernels.blocks.rows import grid_cost, grid_program, grid_values
 from wse_sim.kernels.blocks.softmax import softmax
-from wse_sim.kernels.blocks.training import FP32_BYTES, pointwise_gradient
+from wse_sim.kernels.blocks.training import FP32_BYTES
 from wse_sim.kernels.contract import numerics as core
-from wse_sim.kernels.contract.equations import (
-    ceil_div,
-    check_tiling,
-    pointwise,
-    pointwise_footprint,
-)
+from wse_sim.kernels.contract.equations import ceil_div, pointwise, pointwise_footprint
 from wse_sim.kernels.contract.family import (
     Array,
     Case,
@@ -51,21 +39,16 @@ from wse_sim.kernels.contract.family import (
     Footprint,
     How,
     Kept,
-    Probe,
     ProgramOptions,
     Tiling,
-    asked,
 )
-from wse_sim.kernels.contract.parameters import (
-    sizes,
-)
+from wse_sim.kernels.contract.parameters import sizes
 from wse_sim.kernels.contract.registry import register
-from wse_sim.kernels.contract.tape import Tape
 
 STARTS = 3  # starts that the calibrated cycles per element do not include
 
 
-class CrossEntropy(OnRows):
+class CrossEntropy(OnLines, OnePass):
     """The family of softmax cross-entropy losses."""
 
     name = "cross_entropy"
@@ -80,8 +63,7 @@ class CrossEntropy(OnRows):
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of the operands' stage buffers and of code."""
-        dtype = asked(how).dtype
-        check_tiling(self.name, tiling, self.mappings)
+        dtype = self.asked(tiling, how).dtype
         if tiling.mapping == "grid":
             t = ceil_div(dims["rows"], tiling.rows)
             elements = 2.0 * t * ceil_div(dims["cols"], tiling.cols)
@@ -93,8 +75,7 @@ class CrossEntropy(OnRows):
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of special elements (backward: `backward_special_fraction` of them) and of the all-reduces."""
-        phase, dtype, _ = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, _ = self.asked(tiling, how)
         if tiling.mapping == "grid":
             return grid_cost(GRID, dims["rows"], dims["cols"], tiling, wafer)
         fraction = 1.0 if phase is Phase.FORWARD else wafer.backward_special_fraction
@@ -102,8 +83,6 @@ class CrossEntropy(OnRows):
         local = pointwise(elements, tiling, wafer, dtype=dtype, special=fraction, instructions=STARTS)
         p, t, f = self.tile(dims, tiling)
         return local + _work(phase, dtype, wafer).collectives(t, f, p, tiling.rows, wafer)
-
-    tile = staticmethod(spread)
 
     def compute(self, logits: Array, labels: Array, *, dtype: str = "fp32", parts: int = 1) -> Array:
         """Return the mean over the rows of log-sum-exp minus the label's logit."""
@@ -120,12 +99,11 @@ class CrossEntropy(OnRows):
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Return the program of the loss of every row, or of the gradient of the logits; on a grid
         hand-written, in fp32."""
-        check_tiling(self.name, tiling, self.mappings)
         if tiling.mapping == "grid":
             values = grid_values(self.name, dims, tiling, options)
             mask, losses = self._reference(values, options)
             return grid_program(GRID, dims["rows"], dims["cols"], tiling, wafer, values, losses, mask=mask)
-        phase, dtype, _ = wanted_of(options)
+        phase, dtype, _ = self.asked(tiling, options, "fp32")
         tile = spread_tile(dims, tiling)
         work = _work(phase, dtype, wafer, tile.rows)
         rng = np.random.default_rng(int(options.get("seed", 0)))
@@ -136,10 +114,6 @@ class CrossEntropy(OnRows):
         wanted = self.gradient(logits, mask.argmax(axis=1))
         kept = {"y": wanted * tile.rows + mask, "mask": mask}
         return line_program(work, tile, wafer, kept, {"y": wanted})
-
-    def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
-        """Return a probe on one line of cores with its rows."""
-        return () if tiling.mapping == "grid" else line_probe(self, dims, tiling, wafer, how)
 
     def _reference(self, logits: Array, options: Mapping[str, Any]) -> tuple[Any, Any]:
         """Return the one-hot mask of random labels, and the loss of every row."""
@@ -153,10 +127,6 @@ class CrossEntropy(OnRows):
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Return the inputs and the logarithm of each row's sum."""
         return Kept(kernel.inputs, kernel.dims["rows"] * FP32_BYTES)
-
-    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """Emit one pass over the result's gradient and stored tensors."""
-        pointwise_gradient(kernel, gradient, tape)
 
 
 # Maximum, difference, the label's element, exponentials and their sum, logarithm, loss.

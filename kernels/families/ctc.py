@@ -31,18 +31,16 @@ from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.program import Fn
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.base_families import OnePass
 from wse_sim.kernels.blocks.lines import new_builder
-from wse_sim.kernels.blocks.training import FP32_BYTES, pointwise_gradient
+from wse_sim.kernels.blocks.training import FP32_BYTES
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import add_rate, ceil_div, check_tiling, words
 from wse_sim.kernels.contract.family import (
-    NONE,
     Array,
-    Attrs,
     Case,
     Cost,
     Dims,
-    Family,
     Flow,
     Footprint,
     How,
@@ -50,11 +48,9 @@ from wse_sim.kernels.contract.family import (
     ProgramOptions,
     Size,
     Tiling,
-    asked,
 )
 from wse_sim.kernels.contract.parameters import sizes
 from wse_sim.kernels.contract.registry import register
-from wse_sim.kernels.contract.tape import Tape
 
 NEVER = -1e30
 """Finite value that represents the logarithm of a zero probability."""
@@ -65,23 +61,20 @@ STARTS = (4, 5)
 """Instructions of a step that compute an exponential or a logarithm of every element."""
 
 
-class AlignmentSum(Family):
+class AlignmentSum(OnePass):
     """The family of sums over alignments (CTC)."""
 
     name = "ctc"
     cheaper = "take fewer frames or shorter labels, or more sequences at once"
     dims = sizes(steps="frames", states="2 labels + 1", batch="sequences")
     mappings = ("stationary", "streamed")
+    flows = Flow(is_barrier=True)  # the loss of a sequence needs all of its frames
     named_for = ("wse_sim.ctc",)
     lies = "a sequence over a line of cores, or several on each core"
     programs = "forward, one sequence on each row of cores"
     bands = "5 %"
     band = 0.05
     sums_rows = True
-
-    def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
-        """Return the flow: the loss of a sequence needs all of its frames."""
-        return Flow(is_barrier=True)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of emissions, four vectors of states, and code, with sequences spread over all
@@ -95,8 +88,7 @@ class AlignmentSum(Family):
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of all frames, with the fastest number of cores per sequence."""
-        phase = asked(how).phase
-        check_tiling(self.name, tiling, self.mappings)
+        phase = self.asked(tiling, how).phase
         most = np.clip(tiling.rows * tiling.cols // dims["batch"], 1, dims["states"])
         best = _step(dims, most, phase, tiling, wafer)
         for k in range(1 + int(log2(max(1, int(np.max(dims["states"])))))):
@@ -195,11 +187,6 @@ class AlignmentSum(Family):
         """Return the emissions, and the logarithm of every state and frame."""
         states = kernel.dims["steps"] * kernel.dims["states"] * kernel.dims["batch"]
         return Kept(kernel.inputs[:1], states * FP32_BYTES)
-
-    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """Emit the recurrence from the last frame to the first, with the probability of every state and
-        frame."""
-        pointwise_gradient(kernel, gradient, tape)
 
 
 def _step(dims: Dims, p: Size, phase: Phase, tiling: Tiling, wafer: Wafer) -> Cost:

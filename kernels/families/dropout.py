@@ -22,30 +22,11 @@ from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.base_families import OnElements
 from wse_sim.kernels.blocks.chains import Chain
-from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
-from wse_sim.kernels.contract.equations import (
-    check_tiling,
-    per_core,
-    pointwise,
-)
-from wse_sim.kernels.contract.family import (
-    Array,
-    Case,
-    Cost,
-    Dims,
-    How,
-    Kept,
-    ProgramOptions,
-    Tiling,
-    asked,
-)
-from wse_sim.kernels.contract.parameters import (
-    Attributes,
-    attribute,
-)
+from wse_sim.kernels.contract.equations import per_core, pointwise
+from wse_sim.kernels.contract.family import Array, Case, Cost, Dims, How, Kept, ProgramOptions, Tiling, asked
+from wse_sim.kernels.contract.parameters import Attributes, attribute
 from wse_sim.kernels.contract.registry import register
-from wse_sim.kernels.contract.tape import Tape
 
 
 @dataclass(frozen=True)
@@ -60,11 +41,11 @@ class Dropout(OnElements):
 
     name = "dropout"
     attributes = DropoutAttributes
+    moves = True
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """The cost of random elements; zero if p is 0."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, how)
         if DropoutAttributes.of(attrs).p == 0.0:
             return 0.0 * pointwise(dims["elements"], tiling, wafer, dtype=dtype)
         fraction = 1.0 if phase is Phase.FORWARD else wafer.backward_special_fraction
@@ -78,12 +59,8 @@ class Dropout(OnElements):
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Return the program: on every core, scalar code that applies the mask and takes the time to draw it;
         backward alike."""
-        phase, attrs = options.get("phase", Phase.FORWARD), options.get("attrs") or {}
-        dtype, seed, p = (
-            str(options.get("dtype", "fp32")),
-            int(options.get("seed", 0)),
-            DropoutAttributes.of(attrs).p,
-        )
+        phase, dtype, attrs = asked(options, "fp32")
+        seed, p = int(options.get("seed", 0)), DropoutAttributes.of(attrs).p
         fraction = 1.0 if phase is Phase.FORWARD else wafer.backward_special_fraction
         c = Chain(tiling, int(per_core(dims["elements"], tiling)), wafer, dtype, seed)
         values = c.whole()
@@ -98,10 +75,6 @@ class Dropout(OnElements):
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Return the kept bytes: one bit per element."""
         return Kept((), (kernel.dims["elements"] + 7) // 8)
-
-    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """Emit the same kernel with the gradient as its operand."""
-        pointwise_gradient(kernel, gradient, tape, moves=True)
 
 
 FAMILY = register(Dropout())

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Unpack
 
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
@@ -22,31 +22,21 @@ from wse_sim.kernels.blocks.base_families import OnElements
 from wse_sim.kernels.blocks.chains import chain_program, ops_of
 from wse_sim.kernels.blocks.elements import chain, chain_work
 from wse_sim.kernels.blocks.training import LINEAR, pass_on, pointwise_gradient, reduce_to
-from wse_sim.kernels.contract.equations import (
-    check_tiling,
-    per_core,
-    pointwise,
-)
+from wse_sim.kernels.contract.equations import per_core, pointwise
 from wse_sim.kernels.contract.family import (
     NONE,
     Array,
+    Attrs,
     Case,
     Cost,
     Dims,
     How,
     Kept,
-    Lay,
     Link,
     ProgramOptions,
     Tiling,
-    asked,
-    lay_of_operands,
 )
-from wse_sim.kernels.contract.parameters import (
-    WordAttributes,
-    attribute,
-    sizes,
-)
+from wse_sim.kernels.contract.parameters import WordAttributes, attribute, sizes
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
 
@@ -67,16 +57,7 @@ class Elementwise(OnElements):
     dims = sizes(elements="elements of the result")
     attributes = ElementwiseAttributes
 
-    def buffers(self, attrs: Mapping[str, Any] = NONE) -> int:
-        """Return the number of stage buffers: one per operand, one for the result."""
-        return ElementwiseAttributes.of(attrs).inputs + 1
-
-    def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
-        """With whole words, operands enter at separate cores."""
-        stated = ElementwiseAttributes.of(attrs)
-        return lay_of_operands(stated.inputs) if stated.in_words else Lay()
-
-    def link(self, attrs: Mapping[str, Any] = NONE) -> Link:
+    def link(self, attrs: Attrs = NONE) -> Link:
         """Return the operators; a scaling, or the sum with a tensor of equal size, can be fused to a
         product."""
         stated = ElementwiseAttributes.of(attrs)
@@ -86,8 +67,7 @@ class Elementwise(OnElements):
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost: one vector instruction per operator."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, how)
         stated = ElementwiseAttributes.of(attrs)
         if stated.between:
             return Cost(compute=0.0 * per_core(dims["elements"], tiling))

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 
@@ -36,7 +36,6 @@ from wse_sim.kernels.contract.equations import (
     bytes_of,
     ceil_div,
     ceil_rate,
-    check_tiling,
     fill_cycles,
     fma_rate,
     mov_rate,
@@ -44,8 +43,8 @@ from wse_sim.kernels.contract.equations import (
     words,
 )
 from wse_sim.kernels.contract.family import (
-    NONE,
     Array,
+    Attrs,
     Case,
     Cost,
     Dims,
@@ -58,7 +57,6 @@ from wse_sim.kernels.contract.family import (
     Role,
     Size,
     Tiling,
-    asked,
 )
 from wse_sim.kernels.contract.parameters import Attributes, attribute, sizes
 from wse_sim.kernels.contract.registry import register
@@ -88,15 +86,11 @@ class Elimination(Family):
     bands = "3 %"
     sums_rows = True
     attributes = EliminationAttributes
-
-    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
-        """Return the flow: the first result needs all numbers of a matrix."""
-        return Flow(is_barrier=True)
+    flows = Flow(is_barrier=True)  # the first result needs all numbers of a matrix
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of matrices with their right-hand columns, pivots and factors, and of code."""
-        dtype = asked(how).dtype
-        check_tiling(self.name, tiling, self.mappings)
+        dtype = self.asked(tiling, how).dtype
         n, wide = int(dims["n"]), _pitch(dims, wafer)
         numbers = per_core(dims["b"] * n * wide, tiling)
         beside = 2.0 * n + wide + wafer.fp32_bank_period_words
@@ -107,8 +101,7 @@ class Elimination(Family):
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost on the fastest number of cores per matrix."""
-        _, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        _, dtype, attrs = self.asked(tiling, how)
         kind, cores = EliminationAttributes.of(attrs).kind, tiling.rows * tiling.cols
         b, n, r = dims["b"], int(dims["n"]), int(dims.get("r", 0))
         fits = np.where(_fits(dims, wafer, dtype), 0.0, np.inf)
@@ -153,8 +146,7 @@ class Elimination(Family):
         KernelError
             For more than one matrix per core, or matrices that a core has no room for.
         """
-        _, dtype, attrs = asked(options, dtype="fp32")
-        check_tiling(self.name, tiling, self.mappings)
+        _, dtype, attrs = self.asked(tiling, options, "fp32")
         b, n, r = (int(dims.get(name, 0)) for name in "bnr")
         rows, cols, kind = int(tiling.rows), int(tiling.cols), EliminationAttributes.of(attrs).kind
         if b > rows * cols or not _fits(dims, wafer, dtype):
@@ -269,7 +261,7 @@ class _Emitted:
         target: str,
         of: str,
         dims: Dims,
-        attrs: Mapping[str, Any],
+        attrs: Attrs,
         sample: str | None,
     ) -> str:
         tape, weights = self.tape, self.kernel.parameters

@@ -28,49 +28,34 @@ reads halves and writes pairs).  Band: 3 %.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, log2
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wse_sim.errors import KernelError
-from wse_sim.graph import Kernel, Tensor
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.base_families import OnePass
 from wse_sim.kernels.blocks.lines import new_builder
-from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
-from wse_sim.kernels.contract.equations import (
-    add_rate,
-    bytes_of,
-    ceil_div,
-    check_tiling,
-    fill_cycles,
-    per_core,
-    words,
-)
+from wse_sim.kernels.contract.equations import add_rate, bytes_of, ceil_div, fill_cycles, per_core, words
 from wse_sim.kernels.contract.family import (
-    NONE,
     Array,
     Case,
     Cost,
     Dims,
-    Family,
     Flow,
     Footprint,
     How,
-    Kept,
     ProgramOptions,
     Role,
     Size,
     Tiling,
-    asked,
 )
 from wse_sim.kernels.contract.parameters import Attributes, attribute, sizes
 from wse_sim.kernels.contract.registry import register
-from wse_sim.kernels.contract.tape import Tape
 
 BUTTERFLY = 10
 """Real operations of a radix-2 butterfly: a complex product (six), a sum and a difference (two each)."""
@@ -91,7 +76,7 @@ class FourierAttributes(Attributes):
     real: bool = attribute(False, "operand or result are real numbers")
 
 
-class Fourier(Family):
+class Fourier(OnePass):
     """The family of Fourier transforms."""
 
     name = "fft"
@@ -106,16 +91,13 @@ class Fourier(Family):
     sums_rows = True
     named_for = ("_fft_c2c", "_fft_r2c", "_fft_c2r", "prims.fft_c2c", "prims.fft_r2c", "prims.fft_c2r")
     attributes = FourierAttributes
-
-    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
-        """Return the flow: the first result needs all points of a block."""
-        return Flow(is_barrier=True)
+    flows = Flow(is_barrier=True)  # the first result needs all points of a block
+    moves = True  # the gradient is the inverse transform
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of points before and after a stage, differences, factors of every stage, and
         code."""
-        dtype = asked(how).dtype
-        check_tiling(self.name, tiling, self.mappings)
+        dtype = self.asked(tiling, how).dtype
         points = per_core(_points(dims), tiling)
         n = max(_axes(dims))
         elements = 5.5 * points + np.minimum(points, n) * max(1, len(factors_of(n)))
@@ -126,8 +108,7 @@ class Fourier(Family):
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of the lines along each axis, and of the exchanges between axes."""
-        _, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        _, dtype, attrs = self.asked(tiling, how)
         axes, points = _axes(dims), _points(dims)
         half = 2 if FourierAttributes.of(attrs).real else 1
         total = Cost(compute=0.0 * per_core(points, tiling))
@@ -159,16 +140,15 @@ class Fourier(Family):
         KernelError
             For several axes, real operands, other lengths, or more than one line per core.
         """
+        _, dtype, attrs = self.asked(tiling, options, "fp32")
         n, lines = int(dims["n"]), int(dims["rows"])
-        plain = len(_axes(dims)) == 1 and not FourierAttributes.of(options.get("attrs")).real
+        plain = len(_axes(dims)) == 1 and not FourierAttributes.of(attrs).real
         if not plain or n & (n - 1) or n < 4 or lines > int(tiling.rows) * int(tiling.cols):
             raise KernelError(
                 f"fft: {lines} x {_axes(dims)} points on {tiling.rows} x {tiling.cols} cores have no fabric program; "
                 "use one axis of 2^k complex points, a line per core, or --timing model"
             )
-        check_tiling(self.name, tiling, self.mappings)
-        dtype, seed = str(options.get("dtype", "fp32")), int(options.get("seed", 0))
-        return self._stages(n, int(tiling.rows), int(tiling.cols), wafer, dtype, seed)
+        return self._stages(n, int(tiling.rows), int(tiling.cols), wafer, dtype, int(options.get("seed", 0)))
 
     def _stages(self, n: int, rows: int, cols: int, wafer: Wafer, dtype: str, seed: int) -> Case:
         """Return the program of the stages in order, all alike except for their factors."""
@@ -211,14 +191,6 @@ class Fourier(Family):
         inputs |= {"re0": x[..., 0], "im0": x[..., 1]}
         expected = {f"re{last}": wanted[..., 0], f"im{last}": wanted[..., 1]}
         return Case(b.build(), b.config, inputs, expected, tolerance=1e-4 if dtype == "fp32" else 0.1)
-
-    def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Return nothing: the transform is linear."""
-        return Kept()
-
-    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """Emit the inverse transform of the gradient."""
-        pointwise_gradient(kernel, gradient, tape, moves=True)
 
 
 def _axes(dims: Dims) -> tuple[int, ...]:

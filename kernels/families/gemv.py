@@ -19,9 +19,8 @@ script; its 1,320 cycles are 1.20 us, a time of two digits: 4 % either way). Ban
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 
@@ -33,19 +32,13 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import Line, new_builder
 from wse_sim.kernels.blocks.mesh import best_groups, joined_gemv
 from wse_sim.kernels.blocks.products import MatrixProduct
-from wse_sim.kernels.blocks.trees import LineTree, k_tree, multicast_back, reduce_cycles
+from wse_sim.kernels.blocks.trees import LineTree, k_tree, multicast_back, reduce_cost
 from wse_sim.kernels.contract import numerics as core
-from wse_sim.kernels.contract.equations import (
-    bytes_of,
-    ceil_div,
-    ceil_rate,
-    check_tiling,
-    mov_rate,
-    words,
-)
+from wse_sim.kernels.contract.equations import bytes_of, ceil_div, ceil_rate, mov_rate
 from wse_sim.kernels.contract.family import (
     NONE,
     Array,
+    Attrs,
     Case,
     Cost,
     Dims,
@@ -56,12 +49,7 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
-from wse_sim.kernels.contract.parameters import (
-    HALF_SUMS,
-    Attributes,
-    attribute,
-    sizes,
-)
+from wse_sim.kernels.contract.parameters import HALF_SUMS, Attributes, attribute, sizes
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.families.collectives.allreduce import place_allreduce
 
@@ -88,14 +76,13 @@ class Gemv(MatrixProduct):
     mappings = ("grid",)
     attributes = GemvAttributes
 
-    def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:
+    def flops(self, dims: Dims, attrs: Attrs = NONE, phase: Phase = Phase.FORWARD) -> Size:
         """Return the FLOPs: 2 m n per vector."""
         return 2 * dims["m"] * dims["n"] * GemvAttributes.of(attrs).vectors
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of the tile, its two vectors and code."""
-        dtype = asked(how).dtype
-        check_tiling(self.name, tiling, self.mappings)
+        dtype = self.asked(tiling, how).dtype
         k, n = ceil_div(dims["m"], tiling.rows), ceil_div(dims["n"], tiling.cols)
         size, vectors = bytes_of(dtype), GemvAttributes.of(tiling.options, asked(how).attrs).vectors
         return Footprint(
@@ -107,23 +94,18 @@ class Gemv(MatrixProduct):
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of one round: loop, clear, local product, K-tree; the number of core rows must be
         one integer."""
-        _, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        _, dtype, attrs = self.asked(tiling, how)
         k, n = ceil_div(dims["m"], tiling.rows), ceil_div(dims["n"], tiling.cols)
         stated = GemvAttributes.of(tiling.options, attrs)
         tree, sums = _tree(tiling, wafer, attrs), n * stated.vectors
-        up, streams = reduce_cycles(tree, words(sums, dtype), wafer, vertical=True)
-        starts = max(0, streams - 1) * wafer.vector_start_cycles
-        received = streams * words(sums, dtype) * wafer.wavelet_cycles
         call = Cost(
             compute=ceil_rate(sums, mov_rate(dtype, wafer)),
-            startup=2 * wafer.loop_cycles + 2 * wafer.vector_start_cycles + starts,
-            fabric=1.0 * received,
-            idle=np.maximum(0.0, up - starts - received),
+            startup=2 * wafer.loop_cycles + 2 * wafer.vector_start_cycles,
         )
         how_local = {"column": stated.column, "dtype": dtype, "accumulate": stated.accumulate}
         local = joined_gemv(k, n, stated.vectors, wafer, **how_local)
-        return local + call + multicast_back(sums, tree, wafer, dtype, vertical=True)
+        up = reduce_cost(tree, sums, wafer, dtype, vertical=True)
+        return local + call + up + multicast_back(sums, tree, wafer, dtype, vertical=True)
 
     def compute(
         self, x: Array, a: Array, *, dtype: str = "fp32", parts: int = 1, accumulate: str = "fp32"
@@ -135,10 +117,10 @@ class Gemv(MatrixProduct):
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Return a program in which every core has its parts of x, A and y, and ends with its column's part
         of the product."""
-        dtype = str(options.get("dtype", "fp16"))
+        _, dtype, attrs = asked(options)
         rows, cols = int(tiling.rows), int(tiling.cols)
         k, n = ceil_div(int(dims["m"]), rows), ceil_div(int(dims["n"]), cols)
-        stated = GemvAttributes.of(tiling.options, options.get("attrs") or {})
+        stated = GemvAttributes.of(tiling.options, attrs)
         vectors, is_together = stated.vectors, _is_together(k, n, stated, wafer, dtype)
         b = new_builder(rows, cols, wafer)
         # The operand of an instruction (a row of A, or a feature of all vectors) starts two banks away from
@@ -151,7 +133,7 @@ class Gemv(MatrixProduct):
             core.busy(round(wafer.loop_cycles))
             emit_joined(core, y, x, a, vectors, wafer, dtype, is_together=is_together)
 
-        tree = _tree(tiling, wafer, options.get("attrs") or {})
+        tree = _tree(tiling, wafer, attrs)
         place_allreduce(Line(b, vertical=True), tree, y, dtype, 0, before=product)
         rng = np.random.default_rng(int(options.get("seed", 0)))
         # Small integers: sums are exact in fp16 up to 2048, in any order.
@@ -218,7 +200,7 @@ def _is_together(k: int, n: int, stated: GemvAttributes, wafer: Wafer, dtype: st
     return together < weights
 
 
-def _tree(tiling: Tiling, wafer: Wafer, attrs: Mapping[str, Any]) -> LineTree:
+def _tree(tiling: Tiling, wafer: Wafer, attrs: Attrs) -> LineTree:
     rows = int(tiling.rows)
     groups = GemvAttributes.of(tiling.options, attrs).groups or int(best_groups(rows))
     if groups > rows:

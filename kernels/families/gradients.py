@@ -16,23 +16,25 @@ against program: 3 % (start of the last columns).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 import numpy as np
 
 from wse_sim.errors import KernelError
-from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out, scalar
+from wse_sim.fabric.format.builder import fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.program import Fn
 from wse_sim.graph import Kernel
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.lines import Line, new_builder, route_rectangle
+from wse_sim.kernels.blocks.lines import new_builder, place_rows_columns, route_rectangle
+from wse_sim.kernels.blocks.trees import LineTree
 from wse_sim.kernels.contract import numerics as core
 from wse_sim.kernels.contract.equations import ceil_rate, check_tiling, per_core
 from wse_sim.kernels.contract.family import (
     Array,
+    Attrs,
     Case,
     Cost,
     Dims,
@@ -44,12 +46,7 @@ from wse_sim.kernels.contract.family import (
 )
 from wse_sim.kernels.contract.parameters import Attributes, attribute, sizes
 from wse_sim.kernels.contract.registry import register
-from wse_sim.kernels.families.collectives.allreduce import (
-    LinePart,
-    emit_allreduce,
-    route_allreduce,
-    tree_or_ring,
-)
+from wse_sim.kernels.families.collectives.allreduce import allreduce_tree
 from wse_sim.kernels.families.collectives.allreduce2d import FAMILY as ALLREDUCE
 from wse_sim.kernels.families.collectives.broadcast import FAMILY as BROADCAST
 
@@ -126,7 +123,7 @@ class GradientNorm(_OfGradients):
             k.mul(s.dsd(), s.dsd(), scalar(limit))
             k.min(s.dsd(), s.dsd(), scalar(1.0))
 
-        _place_total(b, tiling, wafer, s, before, after)
+        place_rows_columns(b, _trees(tiling, wafer), s, "fp32", "core", before, after)
         values = _values(options, rows, cols, n)
         _, factor = self.compute(values, limit=limit)
         return Case(
@@ -210,7 +207,7 @@ class GradientScale(_OfGradients):
             k.mov(s.dsd(), scalar(0.0))
             k.fmac(s.dsd(length=n, stride=0), s.dsd(length=n, stride=0), g.dsd(), scalar(0.0))
 
-        _place_total(b, tiling, wafer, s, before, lambda k: None)
+        place_rows_columns(b, _trees(tiling, wafer), s, "fp32", "core", before)
         return Case(
             b.build(),
             b.config,
@@ -276,7 +273,7 @@ class Schedule(_OfGradients):
         )
 
 
-def _asked_scale(attrs: Mapping[str, Any]) -> tuple[str, bool]:
+def _asked_scale(attrs: Attrs) -> tuple[str, bool]:
     stated = ScaleAttributes.of(attrs)
     if stated.op not in OPS:
         raise KernelError(f"gradient_scale has no operator '{stated.op}'; use one of {', '.join(OPS)}")
@@ -311,43 +308,13 @@ def _total_cost(tiling: Tiling, wafer: Wafer) -> Cost:
     )
 
 
-def _place_total(
-    b: Builder,
-    tiling: Tiling,
-    wafer: Wafer,
-    s: Buffer,
-    before: Callable[[CoreClass], None],
-    after: Callable[[CoreClass], None],
-) -> None:
-    """Write the preceding work of each core, an all-reduce of `s` along rows, then columns, and the work on
-    its result."""
-    sides = [
-        tree_or_ring(
-            1,
-            replace(_rectangle(tiling), rows=1, cols=side, algorithm="auto"),
-            wafer,
-            "fp32",
-            {},
-            rings=False,
-        )
-        for side in (b.cols, b.rows)
-    ]
-    row_tree, column_tree = sides
-    if row_tree is None or column_tree is None:
-        raise KernelError("a sum over a rectangle has no ring along its lines; use a tree")
-    row_parts, used = route_allreduce(Line(b, vertical=False), row_tree, 0)
-    column_parts, _ = route_allreduce(Line(b, vertical=True), column_tree, used)
-    classes: dict[tuple[LinePart, LinePart], CoreClass] = {}
-    for row, col in np.ndindex(b.rows, b.cols):
-        key = (row_parts[col], column_parts[row])
-        if key not in classes:
-            classes[key] = k = b.core_class(f"core {len(classes)}")
-            k.busy(b.config.task_start_cycles)
-            before(k)
-            emit_allreduce(k, key[0], s, "fp32", "code")
-            emit_allreduce(k, key[1], s, "fp32", "code")
-            after(k)
-        b.place(classes[key], (row, col))
+def _trees(tiling: Tiling, wafer: Wafer) -> tuple[LineTree, LineTree]:
+    """Return the trees along a row and along a column of an all-reduce of one word."""
+    rows, cols = (
+        allreduce_tree(1, Tiling(1, int(side), "grid", "auto"), wafer, "fp32", {})
+        for side in (tiling.rows, tiling.cols)
+    )
+    return cols, rows
 
 
 NORM = register(GradientNorm())

@@ -16,36 +16,28 @@ features and 8 rows per core; weight gradients as those of gemm.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 import numpy as np
 
-from wse_sim.graph import Kernel, Phase, Tensor, frozen
+from wse_sim.graph import Kernel, Phase, frozen
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.probes import product_probe
-from wse_sim.kernels.blocks.products import (
-    SUM_BYTES,
-    WeightProduct,
-    product,
-    product_footprint,
-    weight_bytes,
-)
+from wse_sim.kernels.blocks.products import SUM_BYTES, TiledProduct, WeightProduct, weight_bytes
 from wse_sim.kernels.blocks.training import product_gradients, turned
 from wse_sim.kernels.blocks.triggered_products import triggered_program
 from wse_sim.kernels.contract import numerics as core
-from wse_sim.kernels.contract.equations import bytes_of, ceil_div, check_tiling
+from wse_sim.kernels.contract.equations import bytes_of, ceil_div
 from wse_sim.kernels.contract.family import (
-    NONE,
     Array,
+    Asked,
+    Attrs,
     Case,
     Cost,
     Dims,
-    Flow,
     Footprint,
     How,
-    Kept,
     Probe,
     ProgramOptions,
     Role,
@@ -53,11 +45,7 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
-from wse_sim.kernels.contract.parameters import (
-    WeightAttributes,
-    attribute,
-    sizes,
-)
+from wse_sim.kernels.contract.parameters import WeightAttributes, attribute, sizes
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
 
@@ -87,21 +75,13 @@ class GroupedGemm(WeightProduct):
     programs = "both mappings, all phases"
     bands = "1 %; weight gradient as gemm"
     attributes = GroupedGemmAttributes
+    rows_by = ("m",)
     color = "#6baed6"
-
-    def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:
-        """Return the FLOPs: 2 m k n in every phase."""
-        return 2 * dims["m"] * dims["k"] * dims["n"]
-
-    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
-        """Return the flow: row by row; partial sums travel; zero weights are not sent."""
-        return Flow(rows=dims["m"], sums_on_links=True, skips_zero_weights=True)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of the weights of all groups (stationary) or of buffers (streamed), partial sums
         and code."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, how)
         groups = dims["groups"]
         if tiling.mapping == "stationary":
             features = dims["m"] if phase is Phase.WEIGHT_GRADIENT else dims["k"]
@@ -113,18 +93,12 @@ class GroupedGemm(WeightProduct):
                 code_bytes=wafer.kernel_code_bytes,
             )
         m, k = of_group(dims, tiling, attrs, phase)
-        return product_footprint(m, k, dims["n"], tiling, wafer, dtype, attrs, phase)
+        return TiledProduct(m, k, dims["n"], tiling, wafer, phase, dtype, attrs).footprint()
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of the groups' products: in sequence (streamed) or in parallel (stationary)."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
-        groups, gradient = dims["groups"], phase is Phase.WEIGHT_GRADIENT
-        m, k = of_group(dims, tiling, attrs, phase)
-        if tiling.mapping == "streamed":
-            return groups * product(m, k, dims["n"], tiling, wafer, dtype, attrs, phase)
-        part, per_core = share_of_group(m if gradient else k, dims["n"], groups, tiling)
-        return per_core * product(m, k, dims["n"], part, wafer, dtype, attrs, phase)
+        product, times = product_of_group(dims, tiling, wafer, self.asked(tiling, how))
+        return times * product.cost()
 
     def compute(
         self, x: Array, weights: Array, group: Array, *, dtype: str = "fp32", parts: int = 1
@@ -141,29 +115,15 @@ class GroupedGemm(WeightProduct):
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Return the program of all groups in sequence (streamed), or of the cores of one group
         (stationary)."""
-        phase, attrs = options.get("phase", Phase.FORWARD), options.get("attrs") or {}
-        m, k = of_group(dims, tiling, attrs, phase)
-        part, groups = tiling, int(dims["groups"])
-        if tiling.mapping == "stationary":
-            features = m if phase is Phase.WEIGHT_GRADIENT else k
-            part, groups = share_of_group(features, dims["n"], groups, tiling)
-        return triggered_program({"m": m, "k": k, "n": dims["n"]}, part, wafer, groups=int(groups), **options)
+        one, groups = product_of_group(dims, tiling, wafer, asked(options))
+        sizes = {"m": one.m, "k": one.k, "n": one.n}
+        return triggered_program(sizes, one.tiling, wafer, groups=int(groups), **options)
 
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
         """Return a probe of one group's product on a small rectangle with the same tile, repeated for every
         group of a core."""
-        phase, dtype, attrs = asked(how)
-        m, k = of_group(dims, tiling, attrs, phase)
-        part, times = tiling, dims["groups"]
-        if tiling.mapping == "stationary":
-            features = m if phase is Phase.WEIGHT_GRADIENT else k
-            part, times = share_of_group(features, dims["n"], dims["groups"], tiling)
-        kept: dict[str, Any] = {"dtype": dtype, "phase": phase, "attrs": attrs, "times": float(times)}
-        return (product_probe("product", m, k, dims["n"], part, wafer, **kept),)
-
-    def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Return the inputs, if the weights are trained."""
-        return Kept(kernel.inputs if not trained.isdisjoint(kernel.parameters) else ())
+        product, times = product_of_group(dims, tiling, wafer, asked(how))
+        return (product_probe("product", product, float(times)),)
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
         """Emit two grouped products of the same size: the weight gradient and the input gradient."""
@@ -174,13 +134,13 @@ class GroupedGemm(WeightProduct):
         product_gradients(kernel, gradient, own, tape, of_weights=of_weights, of_inputs=of_inputs)
 
 
-def rows_of_group(rows: Size, groups: Size, tiling: Tiling, attrs: Mapping[str, Any]) -> Size:
+def rows_of_group(rows: Size, groups: Size, tiling: Tiling, attrs: Attrs) -> Size:
     """Return the rows of the fullest group."""
     load = np.ceil(rows * GroupedGemmAttributes.of(tiling.options, attrs).imbalance / groups)
     return load.astype(np.int64) if np.ndim(load) else int(load)
 
 
-def of_group(dims: Dims, tiling: Tiling, attrs: Mapping[str, Any], phase: Phase) -> tuple[Any, Any]:
+def of_group(dims: Dims, tiling: Tiling, attrs: Attrs, phase: Phase) -> tuple[Any, Any]:
     """Return (m, k) of the fullest group's product: its rows are m, or k in a weight gradient."""
     groups = dims["groups"]
     if phase is Phase.WEIGHT_GRADIENT:
@@ -188,14 +148,18 @@ def of_group(dims: Dims, tiling: Tiling, attrs: Mapping[str, Any], phase: Phase)
     return rows_of_group(dims["m"], groups, tiling, attrs), dims["k"]
 
 
-def share_of_group(features: Size, n: Size, groups: Size, tiling: Tiling) -> tuple[Tiling, Any]:
-    """Return the cores of one group in the stationary mapping, in the shape of its tiles, and the groups per
-    core."""
+def product_of_group(dims: Dims, tiling: Tiling, wafer: Wafer, how: Asked) -> tuple[TiledProduct, Any]:
+    """Return the product of the fullest group, and how often a core does one. Stationary groups have separate cores, in
+    the shape of their tiles."""
+    m, k = of_group(dims, tiling, how.attrs, how.phase)
+    product = TiledProduct(m, k, dims["n"], tiling, wafer, *how)
+    if tiling.mapping == "streamed":
+        return product, dims["groups"]
     cores = tiling.rows * tiling.cols
-    area = np.maximum(1, cores // groups)
-    r = np.clip(np.rint(np.sqrt(area * features / n)).astype(np.int64), 1, area)
+    area = np.maximum(1, cores // dims["groups"])
+    r = np.clip(np.rint(np.sqrt(area * product.features / dims["n"])).astype(np.int64), 1, area)
     part = Tiling(r, np.maximum(1, area // r), "stationary", options=tiling.options)
-    return part, ceil_div(groups, cores)
+    return replace(product, tiling=part), ceil_div(dims["groups"], cores)
 
 
 FAMILY = register(GroupedGemm())

@@ -54,15 +54,7 @@ from wse_sim.kernels.blocks.lines import Line, new_builder
 from wse_sim.kernels.blocks.probes import ROUNDS, SIDE
 from wse_sim.kernels.blocks.ring import WIDE, ring, route_ring
 from wse_sim.kernels.contract import numerics as core
-from wse_sim.kernels.contract.equations import (
-    add_rate,
-    bytes_of,
-    ceil_div,
-    check_tiling,
-    max_rate,
-    mov_rate,
-    words,
-)
+from wse_sim.kernels.contract.equations import add_rate, bytes_of, ceil_div, max_rate, mov_rate, words
 from wse_sim.kernels.contract.family import (
     Array,
     Case,
@@ -120,8 +112,7 @@ class Indexed(Family):
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Two blocks in transit and code; table and result are tensors. Gradients of combined vectors also
         store what was taken."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, how)
         lot = _Lot(dims, tiling)
         taken = lot.e if phase is Phase.INPUT_GRADIENT and IndexedAttributes.of(attrs).op in BENT else 0
         return Footprint(
@@ -132,8 +123,7 @@ class Indexed(Family):
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost: one trip around the ring and a start per vector; several trips for gradients of
         combined vectors."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, how)
         lot, op = _Lot(dims, tiling), IndexedAttributes.of(attrs).op
         total = _between(lot, op, wafer, dtype) if phase is Phase.INPUT_GRADIENT else Cost()
         for moved, times in _moves(op, phase):
@@ -177,10 +167,10 @@ class Indexed(Family):
         KernelError
             For several tables, or more cores than vectors.
         """
-        check_tiling(self.name, tiling, self.mappings)
-        op, dtype = IndexedAttributes.of(options.get("attrs")).op, str(options.get("dtype", "fp32"))
+        phase, dtype, attrs = self.asked(tiling, options, "fp32")
+        op = IndexedAttributes.of(attrs).op
         lot, rows, cols = _Lot(dims, tiling), int(tiling.rows), int(tiling.cols)
-        backward = options.get("phase", Phase.FORWARD) is not Phase.FORWARD and op in BENT
+        backward = phase is not Phase.FORWARD and op in BENT
         if int(dims.get("tables", 1)) > 1 or int(lot.p) < rows or op == "set" or backward:
             raise KernelError(
                 f"indexed '{op}' of {dims.get('tables', 1)} tables of {dims['vocab']} vectors on {rows} rows of cores has no "

@@ -37,22 +37,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, Unpack
 
 import numpy as np
 
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.base_families import OnRows
-from wse_sim.kernels.blocks.line_programs import (
-    LineTile,
-    RowWork,
-    lane_tile,
-    line_probe,
-    line_program,
-    wanted_of,
-)
+from wse_sim.kernels.blocks.line_programs import LineTile, OnLines, RowWork, lane_tile, line_program
 from wse_sim.kernels.blocks.line_stages import FEATURE, MATRIX, ROW, TWO_FEATURES, TWO_ROWS, Shape, Vector
 from wse_sim.kernels.blocks.products import weight_bytes
 from wse_sim.kernels.blocks.rounds import pitch
@@ -60,15 +51,7 @@ from wse_sim.kernels.blocks.rows import grid_cost, grid_footprint, grid_program,
 from wse_sim.kernels.blocks.token_blocks import TokenBlocks, lanes_for, linked_cost
 from wse_sim.kernels.blocks.training import FP32_BYTES, input_gradient, weight_gradient
 from wse_sim.kernels.contract import numerics as core
-from wse_sim.kernels.contract.equations import (
-    bytes_of,
-    ceil_div,
-    check_tiling,
-    edge_wait,
-    fill_cycles,
-    least_share,
-    words,
-)
+from wse_sim.kernels.contract.equations import bytes_of, ceil_div, edge_wait, fill_cycles, least_share, words
 from wse_sim.kernels.contract.family import (
     NONE,
     Array,
@@ -88,11 +71,7 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
-from wse_sim.kernels.contract.parameters import (
-    Attributes,
-    attribute,
-    sizes,
-)
+from wse_sim.kernels.contract.parameters import Attributes, attribute, sizes
 from wse_sim.kernels.contract.recent import recent
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
@@ -124,7 +103,7 @@ class NormAttributes(Attributes):
     )
 
 
-class Norm(OnRows):
+class Norm(OnLines):
     """The family of normalisations."""
 
     name = "norm"
@@ -162,8 +141,7 @@ class Norm(OnRows):
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of statistics, scale and shift, a stage buffer and code."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, how)
         if tiling.mapping == "grid":
             return grid_footprint(dims["rows"], dims["cols"], tiling, wafer)
         if NormAttributes.of(attrs).whole:
@@ -191,8 +169,7 @@ class Norm(OnRows):
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost: vector passes, all-reduces of statistics, a root and a division per token, waiting
         at the edge."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, how)
         if tiling.mapping == "grid":
             return grid_cost(
                 grid_vectors(int(dims["cols"]), NormAttributes.of(attrs).kind == "rms"),
@@ -270,8 +247,7 @@ class Norm(OnRows):
 
         Stationary: one block of whole rows on every core of a column.
         """
-        phase, dtype, attrs = wanted_of(options)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, options, "fp32")
         said = NormAttributes.of(attrs)
         kind, eps = said.kind, said.eps
         if tiling.mapping == "grid":
@@ -312,10 +288,10 @@ class Norm(OnRows):
             None if NormAttributes.of(asked(how).attrs).whole else blocks_of(dims, tiling, wafer, *asked(how))
         )
         if blocks is None:
-            return line_probe(self, dims, tiling, wafer, how)
+            return super().probes(dims, tiling, wafer, **how)
         cores = int(tiling.rows * tiling.cols)
         block = {"rows": blocks.sizes(ceil_div(int(dims["rows"]), cores))[0], "cols": dims["cols"]}
-        (probe,) = line_probe(self, block, Tiling(1, 1, "streamed"), wafer, how)
+        (probe,) = super().probes(block, Tiling(1, 1, "streamed"), wafer, **how)
         # The program of the kernel alone neither receives nor sends words.
         local = replace(blocks.cost(int(dims["rows"]), cores), ramp=0.0)
         return (replace(probe, cost=replace(local, startup=0.0) if probe.step else local),)
@@ -381,19 +357,6 @@ def _is_laid(attrs: Attrs) -> bool:
     return said.whole or said.most_bundles > 0
 
 
-class Same:
-    """Wrapper of a wafer that compares by identity, for use as a cache key."""
-
-    def __init__(self, wafer: Wafer) -> None:
-        self.wafer = wafer
-
-    def __hash__(self) -> int:
-        return id(self.wafer)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and other.wafer is self.wafer
-
-
 def blocks_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, dtype: str, attrs: Attrs) -> Cost:
     """Return the cost of blocks of tokens; on the fabric over the number of links that is fastest, words of a
     link included."""
@@ -413,29 +376,16 @@ def blocks_of(
     fit, which the fabric refuses."""
     if tiling.mapping != "stationary" or not in_tokens(attrs):
         return None
-    said, trains = NormAttributes.of(attrs), bool(tiling.options.get("training", False))
-    found = _blocks(
-        int(dims["cols"]), Same(wafer), phase, dtype, said.kind, affine_of(attrs), said.eps, trains, lane
-    )
-    return found if found.most or said.most_bundles else None
+    trains = bool(tiling.options.get("training", False))
+    found = _blocks(int(dims["cols"]), wafer, phase, dtype, attrs, trains, lane)
+    return found if found.most or NormAttributes.of(attrs).most_bundles else None
 
 
-@lru_cache(maxsize=64)
+@recent(64)
 def _blocks(
-    cols: int,
-    same: Same,
-    phase: Phase,
-    dtype: str,
-    kind: str,
-    has: tuple[str, ...],
-    eps: float,
-    trains: bool,
-    lane: int,
+    cols: int, wafer: Wafer, phase: Phase, dtype: str, attrs: Attrs, trains: bool, lane: int
 ) -> TokenBlocks:
-    """Return blocks of tokens of `cols` features on `lane` cores; cached, because many shapes use the same
-    ones."""
-    wafer = same.wafer
-    attrs = {"kind": kind, "eps": eps, "affine": has[0] if len(has) == 1 else ("" if has else "none")}
+    """Return blocks of tokens of `cols` features on `lane` cores; many shapes use the same ones."""
     blocks, parameter_bytes = (6, bytes_of(dtype) + FP32_BYTES) if trains else (4, bytes_of(dtype))
     forward = TokenBlocks(
         _work(Phase.FORWARD, dtype, attrs, cols), cols // lane, dtype, wafer,

@@ -32,7 +32,7 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.blocks.probes import elements_probe
 from wse_sim.kernels.contract import numerics as core
-from wse_sim.kernels.contract.equations import check_tiling, per_core, pointwise
+from wse_sim.kernels.contract.equations import per_core, pointwise
 from wse_sim.kernels.contract.family import (
     Array,
     Case,
@@ -44,16 +44,11 @@ from wse_sim.kernels.contract.family import (
     Probe,
     ProgramOptions,
     Tiling,
-    asked,
 )
-from wse_sim.kernels.contract.parameters import (
-    Attributes,
-    attribute,
-    sizes,
-)
+from wse_sim.kernels.contract.parameters import Attributes, attribute, sizes
 from wse_sim.kernels.contract.registry import register
 
-# Number of fma instructions, and whether each element needs a root and a division.
+# Size of fma instructions, and whether each element needs a root and a division.
 ALGORITHMS = {"sgd": (1, False), "momentum": (2, False), "adam": (6, True), "adamw": (7, True)}
 
 
@@ -81,8 +76,7 @@ class Optimizer(Family):
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of fp32 moments and code; weights and gradients are counted where they are
         stored."""
-        attrs = asked(how).attrs
-        check_tiling(self.name, tiling, self.mappings)
+        attrs = self.asked(tiling, how).attrs
         moments = optimizer_named(OptimizerAttributes.of(attrs).algorithm).moments
         return Footprint(
             weights_bytes=4.0 * moments * per_core(dims["elements"], tiling),
@@ -91,14 +85,10 @@ class Optimizer(Family):
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of the update's vector instructions, and of scalar root and division."""
-        attrs = asked(how).attrs
-        check_tiling(self.name, tiling, self.mappings)
+        attrs = self.asked(tiling, how).attrs
         stated = OptimizerAttributes.of(attrs)
         algorithm = stated.algorithm
-        if algorithm not in ALGORITHMS:
-            raise KernelError(
-                f"optimizer '{algorithm}' is unknown; use one of {', '.join(sorted(ALGORITHMS))}"
-            )
+        _check(algorithm)
         count, has_root = ALGORITHMS[algorithm]
         scalar = wafer.sqrt_cycles + wafer.divide_cycles if has_root else 0.0
         return pointwise(
@@ -125,10 +115,7 @@ class Optimizer(Family):
         weight_decay: float = 0.0,
     ) -> tuple[Any, tuple[Any, ...]]:
         """Return new weights and moments in fp32; `state` has the moments, initially zero."""
-        if algorithm not in ALGORITHMS:
-            raise KernelError(
-                f"optimizer '{algorithm}' is unknown; use one of {', '.join(sorted(ALGORITHMS))}"
-            )
+        _check(algorithm)
         w, g = core.as_float(weights), core.as_float(gradient)
         zero = np.zeros_like(w)
         if algorithm in {"sgd", "momentum"}:
@@ -152,10 +139,7 @@ class Optimizer(Family):
         """Return the program of one update of every core's weights, with the bias corrections of the first
         step."""
         algorithm = OptimizerAttributes.of(options.get("attrs")).algorithm
-        if algorithm not in ALGORITHMS:
-            raise KernelError(
-                f"optimizer '{algorithm}' is unknown; use one of {', '.join(sorted(ALGORITHMS))}"
-            )
+        _check(algorithm)
         rows, cols, n = int(tiling.rows), int(tiling.cols), int(per_core(dims["elements"], tiling))
         rng = np.random.default_rng(int(options.get("seed", 0)))
         b = new_builder(rows, cols, wafer)
@@ -203,6 +187,11 @@ class Optimizer(Family):
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
         """Return a probe on the weights of one core."""
         return elements_probe(self, dims, tiling, wafer, how)
+
+
+def _check(algorithm: str) -> None:
+    if algorithm not in ALGORITHMS:
+        raise KernelError(f"optimizer '{algorithm}' is unknown; use one of {', '.join(sorted(ALGORITHMS))}")
 
 
 FAMILY = register(Optimizer())

@@ -17,7 +17,7 @@ from wse_sim.errors import KernelError
 from wse_sim.fabric.format.builder import fabric_in, fabric_out
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
-from wse_sim.kernels.contract.equations import bytes_of, check_tiling, words
+from wse_sim.kernels.contract.equations import bytes_of, words
 from wse_sim.kernels.contract.family import (
     Case,
     Cost,
@@ -59,8 +59,7 @@ class PointToPoint(Family):
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of start, hops and further words."""
-        dtype = asked(how, dtype="fp32").dtype
-        check_tiling(self.name, tiling, self.mappings)
+        dtype = self.asked(tiling, how, "fp32").dtype
         return Cost(
             fabric=(words(dims["words"], dtype) - 1) * wafer.wavelet_cycles,
             startup=wafer.task_start_cycles,

@@ -27,45 +27,30 @@ import numpy as np
 from wse_sim.fabric.format.builder import scalar
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.base_families import OnElements
 from wse_sim.kernels.blocks.chains import Chain
 from wse_sim.kernels.blocks.pooling_core import CoreOf, PooledCore, apart_bytes, apart_cost
 from wse_sim.kernels.blocks.pooling_core_training import trained_apart_cost
-from wse_sim.kernels.blocks.probes import arrival_probes
-from wse_sim.kernels.blocks.training import pointwise_gradient
+from wse_sim.kernels.blocks.probes import arrival_probes, sized_probe
 from wse_sim.kernels.blocks.windows import PAIR, Windows
 from wse_sim.kernels.contract import numerics as core
-from wse_sim.kernels.contract.equations import (
-    add_rate,
-    bytes_of,
-    check_tiling,
-    max_rate,
-    per_core,
-    pointwise,
-    pointwise_footprint,
-)
+from wse_sim.kernels.contract.equations import add_rate, bytes_of, max_rate, per_core, pointwise
 from wse_sim.kernels.contract.family import (
-    NONE,
     Array,
     Case,
     Cost,
     Dims,
-    Family,
-    Flow,
     Footprint,
     How,
     Kept,
     Probe,
     ProgramOptions,
+    Size,
     Tiling,
     asked,
 )
-from wse_sim.kernels.contract.parameters import (
-    Attributes,
-    attribute,
-    sizes,
-)
+from wse_sim.kernels.contract.parameters import Attributes, attribute, sizes
 from wse_sim.kernels.contract.registry import register
-from wse_sim.kernels.contract.tape import Tape
 
 
 @dataclass(frozen=True)
@@ -85,7 +70,7 @@ class Pool2dAttributes(Attributes):
     uneven: bool = attribute(False, "windows are cut off at the border, dilated, or differ in size")
 
 
-class Pool2d(Family):
+class Pool2d(OnElements):
     """The family of 2-D pooling."""
 
     name = "pool2d"
@@ -105,32 +90,29 @@ class Pool2d(Family):
     programs = "max and avg, forward and backward"
     bands = "1 %"
     attributes = Pool2dAttributes
+    rows_by: tuple[str, ...] = ("out_h",)
+    moves = True
 
-    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
-        """Return that samples flow row by row."""
-        return Flow(rows=dims["out_h"])
+    def elements(self, dims: Dims) -> Size:
+        """Return the number of results."""
+        return dims["b"] * dims["out_h"] * dims["out_w"] * dims["c"]
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of the operands' stage buffers and of code."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
-        stated = Pool2dAttributes.of(attrs)
+        phase, _, attrs = self.asked(tiling, how)
+        dims, stated = flat(dims), Pool2dAttributes.of(attrs)
         if stated.apart and not stated.trains and phase is Phase.FORWARD and tiling.mapping == "stationary":
             core_of, windows = _core_of(dims, stated, wafer)
             return Footprint(
                 buffers_bytes=apart_bytes(core_of, windows, tiling), code_bytes=wafer.kernel_code_bytes
             )
-        return pointwise_footprint(
-            dims["b"] * dims["out_h"] * dims["out_w"] * dims["c"], tiling, wafer, dtype
-        )
+        return super().footprint(dims, tiling, wafer, **how)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost: one vector instruction per position of the window."""
-        _, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
-        stated = Pool2dAttributes.of(attrs)
+        phase, dtype, attrs = self.asked(tiling, how)
+        dims, stated = flat(dims), Pool2dAttributes.of(attrs)
         is_max = stated.kind == "max"
-        phase = asked(how).phase
         if stated.apart and tiling.mapping == "stationary":
             if stated.trains or phase is not Phase.FORWARD:
                 return trained_apart_cost(dims, stated.around, is_max, phase is Phase.FORWARD, tiling, wafer)
@@ -138,11 +120,9 @@ class Pool2d(Family):
             return apart_cost(core_of, windows, dims, tiling, wafer, stated)
         rate = max_rate(dtype, wafer) if is_max else add_rate(dtype, wafer)
         taps = dims["r"] * dims["s"]
-        outputs = dims["b"] * dims["out_h"] * dims["out_w"] * dims["c"]
         inputs = max(1.0, dims["h"] * dims["w"] / (dims["out_h"] * dims["out_w"]))
-        return pointwise(
-            outputs, tiling, wafer, dtype=dtype, issue=taps / rate, instructions=taps, inputs=round(inputs)
-        )
+        how_often = {"issue": taps / rate, "instructions": taps, "inputs": round(inputs)}
+        return pointwise(self.elements(dims), tiling, wafer, dtype=dtype, **how_often)
 
     def compute(
         self,
@@ -172,14 +152,10 @@ class Pool2d(Family):
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Return the program: one vector instruction per window position on every core; positions are stored
         as planes."""
-        phase, attrs = options.get("phase", Phase.FORWARD), options.get("attrs") or {}
-        outputs = dims["b"] * dims["out_h"] * dims["out_w"] * dims["c"]
+        phase, dtype, attrs = asked(options, "fp32")
+        dims = flat(dims)
         c = Chain(
-            tiling,
-            int(per_core(outputs, tiling)),
-            wafer,
-            str(options.get("dtype", "fp32")),
-            int(options.get("seed", 0)),
+            tiling, int(per_core(self.elements(dims), tiling)), wafer, dtype, int(options.get("seed", 0))
         )
         is_max, taps = Pool2dAttributes.of(attrs).kind == "max", int(dims["r"]) * int(dims["s"])
         (_gather if phase is Phase.FORWARD else _scatter)(c, is_max, taps)
@@ -187,35 +163,19 @@ class Pool2d(Family):
 
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
         """Return a probe on the outputs of one core."""
-        cost = self.cost(dims, tiling, wafer, **how)
-        outputs = int(per_core(dims["b"] * dims["out_h"] * dims["out_w"] * dims["c"], tiling))
-        phase, dtype, attrs = asked(how)
+        cost, dims = self.cost(dims, tiling, wafer, **how), flat(dims)
+        outputs = int(per_core(self.elements(dims), tiling))
+        dtype = asked(how).dtype
         # A backward run stores two planes per window position; with more outputs only a part is run.
         most = wafer.sram_usable_bytes // (bytes_of(dtype) * (2 * int(dims["r"] * dims["s"]) + 2)) - 8
-        whole = outputs <= most
-        one = dict.fromkeys(self.dims, 1) | {name: dims[name] for name in ("r", "s", "stride")}
-        own = Probe(
-            part="outputs",
-            family=self.name,
-            dims=one | {"c": outputs} if whole else {k: v for k, v in one.items() if k != "c"},
-            tiling=Tiling(1, 1, "streamed"),
-            step="" if whole else "c",
-            start=1 if whole else most // 2,
-            cost=Cost(compute=cost.compute, startup=cost.startup if whole else 0.0),
-            tile=f"{outputs} outputs of {dims['r']} x {dims['s']}",
-            dtype=dtype,
-            phase=phase,
-            attrs=dict(attrs),
-        )
+        one = dict.fromkeys(Pool2d.dims, 1) | {name: dims[name] for name in ("r", "s", "stride")}
+        tile = f"{outputs} outputs of {dims['r']} x {dims['s']}"
+        own = sized_probe("outputs", Pool2d.name, one | {"c": outputs}, "c", most, cost, tile, asked(how))
         return (own, *arrival_probes(cost, dtype))
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Return the inputs, in which the backward pass finds the maximum; none for an average."""
         return Kept() if Pool2dAttributes.of(kernel.attrs).kind == "avg" else Kept(kernel.inputs)
-
-    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """Emit the same kernel with the gradient as its operand."""
-        pointwise_gradient(kernel, gradient, tape, moves=True)
 
 
 def _core_of(dims: Dims, stated: Pool2dAttributes, wafer: Wafer) -> tuple[CoreOf, Windows]:
@@ -259,11 +219,10 @@ def _scatter(c: Chain, is_max: bool, taps: int) -> None:
             c.expected[f"tap{i}"] = (before + gradient / taps).astype(np.float32)
 
 
-FAMILY = register(Pool2d())
-
-
 def flat(dims: Dims) -> Dims:
     """Return the 2-D pooling with the same inputs, outputs and positions per window."""
+    if "d" not in dims:
+        return dims
     same = {name: dims[name] for name in ("b", "w", "c", "s", "stride", "out_w")}
     return {
         **same,
@@ -273,8 +232,8 @@ def flat(dims: Dims) -> Dims:
     }
 
 
-class Pool3d(Family):
-    """The family of 3-D pooling."""
+class Pool3d(Pool2d):
+    """The family of 3-D pooling: in cost and program a 2-D one."""
 
     name = "pool3d"
     dims = sizes(
@@ -293,20 +252,8 @@ class Pool3d(Family):
     )
     lies = "as pool2d"
     programs = "as pool2d"
-    mappings = ("stationary", "streamed")
-    attributes = Pool2dAttributes
-
-    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
-        """Return that samples flow line by line, in every slice."""
-        return Flow(rows=dims["out_d"] * dims["out_h"])
-
-    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """Return the bytes of the operands' stage buffers and of code."""
-        return FAMILY.footprint(flat(dims), tiling, wafer, **how)
-
-    def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
-        """Return the cost: one vector instruction per position of the window."""
-        return FAMILY.cost(flat(dims), tiling, wafer, **how)
+    rows_by = ("out_d", "out_h")
+    bands = ""
 
     def compute(
         self,
@@ -321,7 +268,7 @@ class Pool3d(Family):
         """Pool x (b, d, h, w, c): 2-D pooling of every slice, then the slices of a window."""
         is_max = kind == "max"
         how: dict[str, Any] = {"window": window, "stride": stride, "padding": padding, "kind": kind}
-        planes = FAMILY.compute(x.reshape(-1, *x.shape[2:]), **how, dtype=dtype)
+        planes = super().compute(x.reshape(-1, *x.shape[2:]), **how, dtype=dtype)
         planes = planes.reshape(x.shape[0], x.shape[1], *planes.shape[1:])
         pads = ((0, 0), (padding, padding), (0, 0), (0, 0), (0, 0))
         padded = np.pad(planes, pads, constant_values=-np.inf if is_max else 0.0)
@@ -331,21 +278,6 @@ class Pool3d(Family):
             total = core.binary("max" if is_max else "add", total, padded[:, tap::stride][:, :out_d])
         return core.rounded(total, dtype) if is_max else core.binary("mul", total, 1.0 / window, dtype)
 
-    def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """Return the program: one vector instruction per position of the window, on every core."""
-        return FAMILY.program(flat(dims), tiling, wafer, **options)
 
-    def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
-        """Return a probe on the outputs of one core."""
-        return FAMILY.probes(flat(dims), tiling, wafer, **how)
-
-    def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Return the inputs, in which the backward pass finds the maximum; none for an average."""
-        return FAMILY.keeps(kernel, trained, tensors)
-
-    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """Emit the same kernel with the gradient as its operand."""
-        pointwise_gradient(kernel, gradient, tape, moves=True)
-
-
+FAMILY = register(Pool2d())
 register(Pool3d())

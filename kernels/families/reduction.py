@@ -15,45 +15,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 
 from wse_sim.errors import KernelError
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.base_families import OnRows
-from wse_sim.kernels.blocks.line_programs import (
-    LineTile,
-    RowWork,
-    lane_tile,
-    line_probe,
-    line_program,
-    wanted_of,
-)
+from wse_sim.kernels.blocks.line_programs import LineTile, OnLines, RowWork, lane_tile, line_program
 from wse_sim.kernels.blocks.line_stages import MATRIX, ROW, Shape, Vector
 from wse_sim.kernels.blocks.training import moved_gradient
 from wse_sim.kernels.contract import numerics as core
-from wse_sim.kernels.contract.equations import bytes_of, ceil_div, check_tiling
+from wse_sim.kernels.contract.equations import bytes_of, ceil_div
 from wse_sim.kernels.contract.family import (
     Array,
+    Attrs,
     Case,
     Cost,
     Dims,
     Footprint,
     How,
     Kept,
-    Probe,
     ProgramOptions,
     Size,
     Tiling,
-    asked,
 )
-from wse_sim.kernels.contract.parameters import (
-    Attributes,
-    attribute,
-    sizes,
-)
+from wse_sim.kernels.contract.parameters import Attributes, attribute, sizes
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
 
@@ -65,7 +52,7 @@ class ReduceAttributes(Attributes):
     op: str = attribute("sum", "operator", choices=("sum", "mean", "max", "min"))
 
 
-class Reduce(OnRows):
+class Reduce(OnLines):
     """The family of reductions over the last dimension."""
 
     name = "reduce"
@@ -81,8 +68,7 @@ class Reduce(OnRows):
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of partial results, a stage buffer and code."""
-        dtype = asked(how).dtype
-        check_tiling(self.name, tiling, self.mappings)
+        dtype = self.asked(tiling, how).dtype
         f, t = (
             ceil_div(dims["cols"], tiling.cols // tiling.lanes),
             ceil_div(dims["rows"], tiling.lanes * tiling.rows),
@@ -91,8 +77,7 @@ class Reduce(OnRows):
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of a local reduction and a chain along the row."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, how)
         lane, t, f = self.tile(dims, tiling)
         return _work(phase, dtype, attrs, dims["cols"]).cost(t, f, lane, tiling.rows, wafer)
 
@@ -107,8 +92,7 @@ class Reduce(OnRows):
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Return the program of rows along lanes; the first core of a lane has the result (backward: its
         gradient)."""
-        check_tiling(self.name, tiling, self.mappings)
-        phase, dtype, attrs = wanted_of(options)
+        phase, dtype, attrs = self.asked(tiling, options, "fp32")
         lane, t, f = (int(v) for v in self.tile(dims, tiling))
         tile, op = LineTile(int(tiling.rows), lane, t, f), _kind(attrs)
         work = _work(phase, dtype, attrs, tile.cols)
@@ -125,10 +109,6 @@ class Reduce(OnRows):
         wanted = np.repeat(g[:, None], tile.cols, axis=1) / (tile.cols if op == "mean" else 1)
         return line_program(work, tile, wafer, {"total": g}, {"x": wanted})
 
-    def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
-        """Return a probe on one line of cores with its rows."""
-        return line_probe(self, dims, tiling, wafer, how)
-
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Return nothing: the backward pass needs only sizes."""
         return Kept()
@@ -138,12 +118,12 @@ class Reduce(OnRows):
         moved_gradient(kernel, gradient, tape, "broadcast")
 
 
-def _kind(attrs: Mapping[str, Any]) -> str:
+def _kind(attrs: Attrs) -> str:
     op = ReduceAttributes.of(attrs).op
     return {"amax": "max", "amin": "min"}.get(op, op)
 
 
-def _work(phase: Phase, dtype: str, attrs: Mapping[str, Any], cols: Size) -> RowWork:
+def _work(phase: Phase, dtype: str, attrs: Attrs, cols: Size) -> RowWork:
     """Return the instructions of a phase; `cols`: elements of the whole row, for a mean."""
     op = _kind(attrs)
     shapes = {"x": Shape(MATRIX, dtype), "total": Shape(ROW)}

@@ -21,7 +21,6 @@ backward only for 16-bit elements, because half of the fp32 sums read conflictin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Unpack
 
@@ -29,45 +28,30 @@ import numpy as np
 
 from wse_sim.errors import KernelError
 from wse_sim.fabric.format.builder import scalar
-from wse_sim.graph import Kernel, Phase, Tensor
+from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.base_families import OnElements
 from wse_sim.kernels.blocks.lines import new_builder
-from wse_sim.kernels.blocks.probes import arrival_probes
-from wse_sim.kernels.blocks.training import pointwise_gradient
+from wse_sim.kernels.blocks.probes import arrival_probes, sized_probe
 from wse_sim.kernels.contract import numerics as core
-from wse_sim.kernels.contract.equations import (
-    ceil_div,
-    check_tiling,
-    fma_rate,
-    mov_rate,
-    per_core,
-    pointwise,
-    pointwise_footprint,
-)
+from wse_sim.kernels.contract.equations import ceil_div, fma_rate, mov_rate, per_core, pointwise
 from wse_sim.kernels.contract.family import (
-    NONE,
     Array,
+    Asked,
+    Attrs,
     Case,
     Cost,
     Dims,
-    Family,
     Flow,
-    Footprint,
     How,
-    Kept,
     Probe,
     ProgramOptions,
     Size,
     Tiling,
     asked,
 )
-from wse_sim.kernels.contract.parameters import (
-    Attributes,
-    attribute,
-    sizes,
-)
+from wse_sim.kernels.contract.parameters import Attributes, attribute, sizes
 from wse_sim.kernels.contract.registry import register
-from wse_sim.kernels.contract.tape import Tape
 
 TAPS = {"nearest": 1, "bilinear": 4, "trilinear": 8, "bicubic": 16}
 SUPPORT = {
@@ -86,7 +70,7 @@ class ResampleAttributes(Attributes):
     antialias: bool = attribute(False, "taps widen with the factor by which an image shrinks")
 
 
-class Resample(Family):
+class Resample(OnElements):
     """The family of resampling."""
 
     name = "resample"
@@ -103,26 +87,22 @@ class Resample(Family):
     programs = "nearest (whole multiples) both ways; weighted taps forward"
     bands = "3 %"
     attributes = ResampleAttributes
+    rows_by = ("out_h",)
+    flows = Flow(is_barrier=True)  # the first line needs the complete image
+    moves = True
 
-    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
-        """Return the flow: the first line of the result needs the complete image."""
-        return Flow(rows=dims["out_h"], is_barrier=True)
-
-    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """Return the bytes of the operands' stage buffers and of code."""
-        dtype = asked(how).dtype
-        check_tiling(self.name, tiling, self.mappings)
-        return pointwise_footprint(_outputs(dims), tiling, wafer, dtype)
+    def elements(self, dims: Dims) -> Size:
+        """Return the number of results."""
+        return dims["b"] * dims["out_h"] * dims["out_w"] * dims["c"]
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of one copy, or of weighted taps."""
-        _, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        _, dtype, attrs = self.asked(tiling, how)
         if ResampleAttributes.of(attrs).antialias:
             return self._passes(dims, tiling, wafer, dtype, mode_of(attrs))
         taps = TAPS[mode_of(attrs)]
         issue = 1.0 / mov_rate(dtype, wafer) if taps == 1 else taps / fma_rate(dtype, wafer)
-        return pointwise(_outputs(dims), tiling, wafer, dtype=dtype, issue=issue, instructions=taps)
+        return pointwise(self.elements(dims), tiling, wafer, dtype=dtype, issue=issue, instructions=taps)
 
     def _passes(self, dims: Dims, tiling: Tiling, wafer: Wafer, dtype: str, mode: str) -> Cost:
         """Return the cost with antialiasing: one pass along all source lines, and one across them."""
@@ -131,7 +111,7 @@ class Resample(Family):
         along, taps = across
         first = pointwise(wide, tiling, wafer, dtype=dtype, issue=along / rate, instructions=along)
         return first + pointwise(
-            _outputs(dims), tiling, wafer, dtype=dtype, issue=taps / rate, instructions=taps
+            self.elements(dims), tiling, wafer, dtype=dtype, issue=taps / rate, instructions=taps
         )
 
     def compute(
@@ -177,20 +157,20 @@ class Resample(Family):
             weighted taps.
         """
         rows, cols = int(tiling.rows), int(tiling.cols)
-        mode = mode_of(options.get("attrs"))
-        if ResampleAttributes.of(options.get("attrs")).antialias:
+        phase, dtype, attrs = asked(options)
+        mode, backward = mode_of(attrs), phase is not Phase.FORWARD
+        if ResampleAttributes.of(attrs).antialias:
             raise KernelError("an antialiased resample has no fabric program; use --timing model")
-        dtype, seed = str(options.get("dtype", "fp16")), int(options.get("seed", 0))
-        backward = options.get("phase", Phase.FORWARD) is not Phase.FORWARD
+        seed = int(options.get("seed", 0))
         if mode == "nearest":
             s = _enlargement(dims)
-            pixels = int(ceil_div(per_core(_outputs(dims), tiling), s * s))
+            pixels = int(ceil_div(per_core(self.elements(dims), tiling), s * s))
             return self._nearest(pixels, s, rows, cols, wafer, dtype, seed, backward=backward)
         if backward:
             raise KernelError(
                 f"the backward pass of resample '{mode}' has no fabric program; use --timing model"
             )
-        n = int(per_core(_outputs(dims), tiling))
+        n = int(per_core(self.elements(dims), tiling))
         return _weighted(n, TAPS[mode], rows, cols, wafer, dtype, seed)
 
     def _nearest(
@@ -242,38 +222,17 @@ class Resample(Family):
             return ()
         else:
             s = 1
-        pixels = int(ceil_div(per_core(_outputs(dims), tiling), s * s))
+        pixels = int(ceil_div(per_core(self.elements(dims), tiling), s * s))
         most = PROBE_OUTPUTS if mode == "nearest" else PROBE_OUTPUTS // 2  # so that the taps fit in a core
-        whole, cost = pixels * s * s <= most, self.cost(dims, tiling, wafer, **how)
-        lines = {"b": 1, "h": 1, "c": 1, "w": 1, "out_h": s, "out_w": s}
-        return (
-            Probe(
-                part=mode,
-                family=self.name,
-                # The taps of `pixels` source pixels are measured as `pixels` images of one pixel.
-                dims={**lines, "b": pixels} if whole else {k: v for k, v in lines.items() if k != "b"},
-                tiling=Tiling(1, 1, "streamed"),
-                step="" if whole else "b",
-                start=1 if whole else most // (2 * s * s),
-                cost=Cost(compute=cost.compute, startup=cost.startup if whole else 0.0),
-                tile=f"{pixels * s * s} outputs",
-                dtype=dtype,
-                phase=phase,
-                attrs={"mode": mode},
-            ),
-            *arrival_probes(cost, dtype),
-        )
-
-    def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Return nothing: the backward pass needs only sizes."""
-        return Kept()
-
-    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """Emit the same kernel with the gradient as its operand."""
-        pointwise_gradient(kernel, gradient, tape, moves=True)
+        cost, how_mode = self.cost(dims, tiling, wafer, **how), Asked(phase, dtype, {"mode": mode})
+        # The taps of `pixels` source pixels are measured as `pixels` images of one pixel.
+        lines = {"b": pixels, "h": 1, "c": 1, "w": 1, "out_h": s, "out_w": s}
+        tile = f"{pixels * s * s} outputs"
+        own = sized_probe(mode, self.name, lines, "b", most // (s * s), cost, tile, how_mode)
+        return (own, *arrival_probes(cost, dtype))
 
 
-def mode_of(attrs: Mapping[str, Any] | None) -> str:
+def mode_of(attrs: Attrs | None) -> str:
     """Return the mode (nearest, bilinear, trilinear, bicubic): the stated one, or that of the operator's
     name.
 
@@ -314,10 +273,6 @@ def weights_of(size: int, out: int, mode: str) -> Array:
         near, far = (1.5 * at - 2.5) * at * at + 1.0, ((-0.5 * at + 2.5) * at - 4.0) * at + 2.0
         found = np.where(at < 1.0, near, np.where(at < 2.0, far, 0.0))
     return (found / found.sum(axis=1, keepdims=True)).astype(np.float32)
-
-
-def _outputs(dims: Dims) -> Size:
-    return dims["b"] * dims["out_h"] * dims["out_w"] * dims["c"]
 
 
 def _enlargement(dims: Dims) -> int:

@@ -35,17 +35,7 @@ from wse_sim.fabric.format.classes import CoreClass, Operand
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import Line, new_builder, route_broadcast
 from wse_sim.kernels.contract.equations import bytes_of, ceil_div, check_tiling
-from wse_sim.kernels.contract.family import (
-    Case,
-    Cost,
-    Dims,
-    Family,
-    Footprint,
-    How,
-    ProgramOptions,
-    Tiling,
-    asked,
-)
+from wse_sim.kernels.contract.family import Case, Cost, Dims, Family, Footprint, How, ProgramOptions, Tiling
 from wse_sim.kernels.contract.parameters import sizes
 from wse_sim.kernels.contract.registry import register
 
@@ -95,8 +85,7 @@ class Shift(Family):
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of a core's tile, of an arriving and a leaving tile, and of code."""
-        dtype = asked(how).dtype
-        check_tiling(self.name, tiling, self.mappings)
+        dtype = self.asked(tiling, how).dtype
         return Footprint(
             activations_bytes=3.0 * dims["tile"] * bytes_of(dtype), code_bytes=wafer.kernel_code_bytes
         )

@@ -22,21 +22,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.base_families import OnRows
-from wse_sim.kernels.blocks.line_programs import (
-    RowWork,
-    line_probe,
-    line_program,
-    spread,
-    spread_tile,
-    wanted_of,
-)
+from wse_sim.kernels.blocks.base_families import OnePass
+from wse_sim.kernels.blocks.line_programs import OnLines, RowWork, line_program, spread_tile
 from wse_sim.kernels.blocks.line_stages import MATRIX, ROW, Shape, Vector
 from wse_sim.kernels.blocks.rows import grid_cost, grid_footprint, grid_program, grid_values
 from wse_sim.kernels.blocks.softmax import (
@@ -47,12 +40,7 @@ from wse_sim.kernels.blocks.softmax import (
     softmax_vectors,
 )
 from wse_sim.kernels.blocks.token_blocks import TokenBlocks, linked_cost
-from wse_sim.kernels.blocks.training import pointwise_gradient
-from wse_sim.kernels.contract.equations import (
-    check_tiling,
-    pointwise,
-    pointwise_footprint,
-)
+from wse_sim.kernels.contract.equations import pointwise, pointwise_footprint
 from wse_sim.kernels.contract.family import (
     NONE,
     Attrs,
@@ -63,18 +51,12 @@ from wse_sim.kernels.contract.family import (
     How,
     Kept,
     Lay,
-    Probe,
     ProgramOptions,
     Tiling,
     asked,
 )
-from wse_sim.kernels.contract.parameters import (
-    Attributes,
-    attribute,
-    sizes,
-)
+from wse_sim.kernels.contract.parameters import Attributes, attribute, sizes
 from wse_sim.kernels.contract.registry import register
-from wse_sim.kernels.contract.tape import Tape
 
 STARTS = 3  # starts that the calibrated cycles per element do not include
 
@@ -87,7 +69,7 @@ class SoftmaxAttributes(Attributes):
     whole: bool = attribute(False, "every row is on one core, without help of others")
 
 
-class Softmax(OnRows):
+class Softmax(OnLines, OnePass):
     """The family of softmax over the last dimension."""
 
     name = "softmax"
@@ -115,8 +97,7 @@ class Softmax(OnRows):
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of the operands' stage buffers and of code."""
-        dtype = asked(how).dtype
-        check_tiling(self.name, tiling, self.mappings)
+        dtype = self.asked(tiling, how).dtype
         if tiling.mapping == "grid":
             return grid_footprint(dims["rows"], dims["cols"], tiling, wafer)
         if SoftmaxAttributes.of(asked(how).attrs).whole and tiling.mapping == "stationary":
@@ -126,8 +107,7 @@ class Softmax(OnRows):
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of special elements (backward: `backward_special_fraction` of them) and of the all-reduces."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, how)
         if tiling.mapping == "grid":
             return grid_cost(GRID, dims["rows"], dims["cols"], tiling, wafer)
         if SoftmaxAttributes.of(attrs).whole and phase is Phase.FORWARD:
@@ -147,8 +127,6 @@ class Softmax(OnRows):
         p, t, f = self.tile(dims, tiling)
         return local + _work(phase, dtype, wafer, attrs).collectives(t, f, p, tiling.rows, wafer)
 
-    tile = staticmethod(spread)
-
     compute = staticmethod(softmax)
 
     gradient = staticmethod(softmax_gradient)
@@ -156,11 +134,10 @@ class Softmax(OnRows):
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Return the program of softmax (or its logarithm) along lines of cores, or of its gradient; on a
         grid hand-written, in fp32."""
-        phase, dtype, attrs = wanted_of(options)
+        phase, dtype, attrs = self.asked(tiling, options, "fp32")
         if tiling.mapping == "grid":
             values = grid_values(self.name, dims, tiling, options, not SoftmaxAttributes.of(attrs).log)
             return grid_program(GRID, dims["rows"], dims["cols"], tiling, wafer, values, self.compute(values))
-        check_tiling(self.name, tiling, self.mappings)
         tile, log = spread_tile(dims, tiling), SoftmaxAttributes.of(attrs).log
         rng = np.random.default_rng(int(options.get("seed", 0)))
         x, g = rng.standard_normal((2, tile.rows, tile.cols)).astype(np.float32)
@@ -169,17 +146,9 @@ class Softmax(OnRows):
             return line_program(work, tile, wafer, {"x": x}, {"x": y})
         return line_program(work, tile, wafer, {"y": y, "g": g}, {"g": self.gradient(y, g, log=log)})
 
-    def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
-        """Return a probe on one line of cores with its rows."""
-        return () if tiling.mapping == "grid" else line_probe(self, dims, tiling, wafer, how)
-
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Return the kernel's result."""
         return Kept(kernel.outputs)
-
-    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """Emit one pass over the result's gradient and stored tensors."""
-        pointwise_gradient(kernel, gradient, tape)
 
 
 LOG = (
@@ -197,7 +166,7 @@ LOG_GRADIENT = (
 )
 
 
-def _work(phase: Phase, dtype: str, wafer: Wafer, attrs: Mapping[str, Any]) -> RowWork:
+def _work(phase: Phase, dtype: str, wafer: Wafer, attrs: Attrs) -> RowWork:
     """Return the instructions of a phase."""
     forward, log = phase is Phase.FORWARD, SoftmaxAttributes.of(attrs).log
     if forward:
@@ -217,7 +186,7 @@ def whole_blocks(dims: Dims, wafer: Wafer, dtype: str, attrs: Attrs, lane: int =
     return TokenBlocks(whole_work(dtype, attrs), int(dims["cols"]) // lane, dtype, wafer, lane=lane)
 
 
-def whole_work(dtype: str, attrs: Mapping[str, Any]) -> RowWork:
+def whole_work(dtype: str, attrs: Attrs) -> RowWork:
     """Return the instructions for a whole row on one core, without scalar code."""
     log = SoftmaxAttributes.of(attrs).log
     matrices = {name: Shape(MATRIX, dtype) for name in (("x", "y") if log else ("x",))}

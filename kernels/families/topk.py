@@ -28,18 +28,11 @@ import numpy as np
 from wse_sim.errors import KernelError
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.base_families import OnRows
-from wse_sim.kernels.blocks.line_programs import LineTile, RowWork, line_probe, line_program, wanted_of
+from wse_sim.kernels.blocks.line_programs import LineTile, OnLines, RowWork, line_program
 from wse_sim.kernels.blocks.line_stages import FEATURE, MATRIX, ROW, Shape, Vector
 from wse_sim.kernels.blocks.training import moved_gradient
 from wse_sim.kernels.contract import numerics as core
-from wse_sim.kernels.contract.equations import (
-    bytes_of,
-    ceil_div,
-    check_tiling,
-    max_rate,
-    words,
-)
+from wse_sim.kernels.contract.equations import bytes_of, ceil_div, max_rate, words
 from wse_sim.kernels.contract.family import (
     Array,
     Case,
@@ -55,9 +48,7 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
-from wse_sim.kernels.contract.parameters import (
-    sizes,
-)
+from wse_sim.kernels.contract.parameters import sizes
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
 
@@ -65,7 +56,7 @@ from wse_sim.kernels.contract.tape import Tape
 PIECE = 16
 
 
-class TopK(OnRows):
+class TopK(OnLines):
     """The family of the k largest of a row."""
 
     name = "topk"
@@ -86,8 +77,7 @@ class TopK(OnRows):
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of a core's rows, values and indices of the largest elements, and code."""
-        dtype = asked(how).dtype
-        check_tiling(self.name, tiling, self.mappings)
+        dtype = self.asked(tiling, how).dtype
         _, n, e = spread(dims, tiling)
         # The piece, its mask (or indices), and the largest elements; a sort exchanges as much as it stores.
         more = e + 2 * np.minimum(dims["k"], e)
@@ -98,17 +88,12 @@ class TopK(OnRows):
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of k passes or of a sort, whichever is faster; backward scatters k gradients per
         row."""
-        phase, dtype, _ = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, _ = self.asked(tiling, how)
         p, n, e = spread(dims, tiling)
         if phase is not Phase.FORWARD:
             passes = 1.0 * n * ceil_div(dims["k"], p)
             return Cost(compute=passes, startup=wafer.vector_start_cycles + 0.0 * passes)
-        ways = (select_cost(dims["k"], p, n, e, wafer, dtype), _sort(p, n, e, wafer, dtype))
-        better = np.asarray(ways[1].total < ways[0].total)
-        parts = zip(ways[0].parts().values(), ways[1].parts().values(), strict=True)
-        chosen = [np.where(better, b, a) for a, b in parts]
-        return Cost(*(value if value.ndim else float(value) for value in chosen))
+        return select_cost(dims["k"], p, n, e, wafer, dtype).or_faster(_sort(p, n, e, wafer, dtype))
 
     def compute(self, x: Array, k: int, *, dtype: str = "fp32") -> tuple[Any, Any]:
         """Return values and indices of the k largest of each row: k times, find the maximum and mask it."""
@@ -131,8 +116,7 @@ class TopK(OnRows):
         KernelError
             For a backward pass, and if a sort is faster.
         """
-        phase, dtype, _ = wanted_of(options)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, _ = self.asked(tiling, options, "fp32")
         p, n, e = (int(v) for v in spread(dims, tiling))
         k = int(dims["k"])
         sorts = _sort(p, n, e, wafer, dtype).total < select_cost(k, p, n, e, wafer, dtype).total
@@ -158,7 +142,7 @@ class TopK(OnRows):
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
         """Return a probe on one line of cores with its rows; no probe measures the scatter of a backward
         pass."""
-        return line_probe(self, dims, tiling, wafer, how) if asked(how).phase is Phase.FORWARD else ()
+        return super().probes(dims, tiling, wafer, **how) if asked(how).phase is Phase.FORWARD else ()
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Return nothing: the backward pass needs only sizes."""

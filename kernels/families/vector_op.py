@@ -12,9 +12,8 @@ fmuls runs, 5,130 and 10,254 cycles for 5,124 elements.  Band: exact.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 
@@ -22,15 +21,9 @@ from wse_sim.errors import KernelError
 from wse_sim.fabric.format.builder import scalar
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
-from wse_sim.kernels.contract.equations import (
-    add_rate,
-    bytes_of,
-    ceil_rate,
-    check_tiling,
-    max_rate,
-    mov_rate,
-)
+from wse_sim.kernels.contract.equations import add_rate, bytes_of, ceil_rate, max_rate, mov_rate
 from wse_sim.kernels.contract.family import (
+    Attrs,
     Case,
     Cost,
     Dims,
@@ -41,11 +34,7 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
-from wse_sim.kernels.contract.parameters import (
-    Attributes,
-    attribute,
-    sizes,
-)
+from wse_sim.kernels.contract.parameters import Attributes, attribute, sizes
 from wse_sim.kernels.contract.registry import register
 
 OPERATORS = ("copy", "add", "mul", "fma", "fmac", "max")
@@ -76,8 +65,7 @@ class VectorOp(Family):
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost: start and issue cycles."""
-        _, dtype, attrs = asked(how, dtype="fp32")
-        check_tiling(self.name, tiling, self.mappings)
+        _, dtype, attrs = self.asked(tiling, how, "fp32")
         op = _operator(tiling, attrs)
         rate = rate_of(op, dtype, wafer)
         if VectorOpAttributes.of(tiling.options, attrs).bank_conflict and op != "copy":
@@ -91,9 +79,8 @@ class VectorOp(Family):
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Return a program for one core; operand b is in the banks of a, or four banks away."""
-        dtype, n = str(options.get("dtype", "fp32")), int(dims["elements"])
-        attrs = options.get("attrs") or {}
-        op = _operator(tiling, attrs)
+        _, dtype, attrs = asked(options, "fp32")
+        n, op = int(dims["elements"]), _operator(tiling, attrs)
         conflict = VectorOpAttributes.of(tiling.options, attrs).bank_conflict
         conflict = conflict or collides_unplaced(op, dtype, wafer)
         b = new_builder(1, 1, wafer)
@@ -130,7 +117,7 @@ def collides_unplaced(op: str, dtype: str, wafer: Wafer) -> bool:
     return is_product and wafer.plain_fma_fp32_per_cycle < wafer.fma_fp32_per_cycle
 
 
-def _operator(tiling: Tiling, attrs: Mapping[str, Any]) -> str:
+def _operator(tiling: Tiling, attrs: Attrs) -> str:
     op = VectorOpAttributes.of(tiling.options, attrs).op
     if op not in OPERATORS:
         raise KernelError(f"vector_op has no operator '{op}'; use one of {', '.join(OPERATORS)}")

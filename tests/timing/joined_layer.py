@@ -26,9 +26,8 @@ from wse_sim.fabric.format.builder import Buffer, Switch, fabric_in, fabric_out,
 from wse_sim.fabric.format.classes import CoreClass, Operand
 from wse_sim.fabric.format.program import Fn
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.lines import Line, new_builder
+from wse_sim.kernels.blocks.lines import Line, LinePart, emit_allreduce, new_builder, route_allreduce
 from wse_sim.kernels.blocks.trees import k_tree
-from wse_sim.kernels.families.collectives.allreduce import LinePart, emit_allreduce, route_allreduce
 from wse_sim.kernels.families.gemv import emit_joined
 from wse_sim.modes.generation.decoder import LayerWork, Product
 

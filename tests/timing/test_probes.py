@@ -6,9 +6,9 @@ import pytest
 
 from tests.timing.families import ONCE, SLOWER, register_slow
 from wse_sim.errors import KernelError
-from wse_sim.graph import Phase
 from wse_sim.hardware import load_wafer
 from wse_sim.kernels.blocks.probes import pointwise_probe, product_probe
+from wse_sim.kernels.blocks.products import TiledProduct
 from wse_sim.kernels.contract.family import Cost, Tiling
 from wse_sim.kernels.contract.registry import family
 from wse_sim.timing.probes import Measured, measure
@@ -47,9 +47,7 @@ def test_where_the_difference_comes_from():
 def test_the_probe_of_a_product_holds_the_tile_of_the_plan():
     """960 features over 48 columns of a lane: 20 words; 3000 tokens over 2 lanes of 50 rows: 30 tokens."""
     tiling = Tiling(50, 96, "streamed", lanes=2)
-    probe = product_probe(
-        "product", 3000, 960, 77, tiling, WAFER, dtype="fp16", phase=Phase.FORWARD, attrs={}
-    )
+    probe = product_probe("product", TiledProduct(3000, 960, 77, tiling, WAFER))
     assert probe.tile == "20 words on 30 tokens"
     # 77 outputs, each 20 words on 30 tokens at two multiply-accumulates per cycle, and 30 words of sums.
     assert probe.cost.total == 77 * (20 * 15 + 30)
@@ -63,7 +61,7 @@ def test_a_slow_core_is_slow_by_formula_and_on_the_fabric():
     """With half the multiply-accumulates per cycle both sides double the arithmetic, and the ratio stays near one."""
     slow = WAFER.derive(fma_mixed_per_cycle=1.0)
     tiling = Tiling(50, 96, "streamed", lanes=2)
-    probe = product_probe("product", 3000, 960, 77, tiling, slow, dtype="fp16", phase=Phase.FORWARD, attrs={})
+    probe = product_probe("product", TiledProduct(3000, 960, 77, tiling, slow))
     found = measure(probe, slow)
     assert found.model_cycles == 20 * 30 + 30
     assert found.ratio == pytest.approx(1.0, abs=0.02)

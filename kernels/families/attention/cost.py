@@ -19,7 +19,6 @@ the K-tree with fitted counts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -27,18 +26,23 @@ import numpy as np
 from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.line_stages import RowLayout, issued
+from wse_sim.kernels.blocks.line_stages import MATRIX, ROW, RowLayout, Shape, issued
 from wse_sim.kernels.blocks.mesh import best_groups, mesh_gemv, mesh_product
-from wse_sim.kernels.blocks.trees import k_tree, multicast_back, reduce_cycles
-from wse_sim.kernels.contract.equations import (
-    ceil_div,
-    ceil_rate,
-    row_allreduce,
-    words,
-)
-from wse_sim.kernels.contract.family import Cost, Dims, Size, Tiling
+from wse_sim.kernels.blocks.softmax import gradient_vectors, softmax_vectors
+from wse_sim.kernels.blocks.trees import k_tree, multicast_back, reduce_cost
+from wse_sim.kernels.contract.equations import ceil_div, ceil_rate, row_allreduce, words
+from wse_sim.kernels.contract.family import Attrs, Cost, Dims, Size, Tiling
 from wse_sim.kernels.families.attention.attributes import AttentionAttributes
-from wse_sim.kernels.families.attention.stages import SOFTMAX, SOFTMAX_SHAPES
+
+# Scores, and the gradient of the probabilities, in the precision in which they are stored; one statistic per
+# query.
+SOFTMAX_SHAPES = {
+    "scores": Shape(MATRIX, "fp16"),
+    "gradient": Shape(MATRIX, "fp16"),
+    "statistic": Shape(ROW),
+}
+SOFTMAX = softmax_vectors("scores")
+SOFTMAX_GRADIENT = gradient_vectors("scores", "gradient")
 
 
 def grid_tile(dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any]:
@@ -50,7 +54,7 @@ def grid_tile(dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any]:
     )
 
 
-def grid_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, Any]) -> Cost:
+def grid_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs) -> Cost:
     """Return the cost of prefill or decode on a square grid; the option `groups` sets the groups of the
     K-tree.
 
@@ -87,29 +91,16 @@ def _decode(n: Size, d: Size, grid: int, groups: int, wafer: Wafer) -> Cost:
         startup=6 * o,
     )
     cost = shift + mesh_gemv(d, n, wafer) + mesh_gemv(n, d, wafer)
+    tree, call = k_tree(grid, groups, wafer.stream_order), Cost(startup=wafer.loop_cycles + o)
     for length in (n, 1, 1, d):
-        cost = cost + _tree_call(length, grid, groups, wafer)
+        up, back = reduce_cost(tree, length, wafer, "fp16"), multicast_back(length, tree, wafer, "fp16")
+        cost = cost + call + up + back
     # Maximum and sum accumulate into one number: one element per cycle.
     passes = 2.0 * n + ceil_rate(n, wafer.add_fp16_per_cycle) + ceil_rate(n, wafer.fma_fp16_per_cycle)
     return cost + Cost(compute=passes, special=n * wafer.exp_cycles + wafer.divide_cycles, startup=8 * o)
 
 
-def _tree_call(n: Size, grid: int, groups: int, wafer: Wafer) -> Cost:
-    """Return the cost of a K-tree all-reduce: the enclosing loop, the reduction, and one multicast in each
-    direction."""
-    tree, o = k_tree(grid, groups, wafer.stream_order), wafer.vector_start_cycles
-    up, streams = reduce_cycles(tree, words(n, "fp16"), wafer)
-    starts = max(0, streams - 1) * o
-    received = streams * words(n, "fp16") * wafer.wavelet_cycles
-    call = Cost(
-        startup=wafer.loop_cycles + o + starts,
-        fabric=1.0 * received,
-        idle=np.maximum(0.0, up - starts - received),
-    )
-    return call + multicast_back(n, tree, wafer, "fp16")
-
-
-def special_cycles(wafer: Wafer, attrs: Mapping[str, Any], phase: Phase) -> float:
+def special_cycles(wafer: Wafer, attrs: Attrs, phase: Phase) -> float:
     """Return the cycles per score of softmax, mask and dropout."""
     kinds = 1.0 + (AttentionAttributes.of(attrs).dropout > 0.0)
     fraction = 1.0 if phase is Phase.FORWARD else wafer.backward_special_fraction

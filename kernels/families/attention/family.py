@@ -44,26 +44,18 @@ a streamed product (t queries, f features per core), 1 / (k + 2 k / n) of the st
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Unpack
+from dataclasses import replace
+from typing import Unpack
 
 from wse_sim.errors import KernelError
 from wse_sim.graph import Kernel, Phase, Tensor, frozen
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.products import SUM_BYTES, chain_latency
+from wse_sim.kernels.blocks.products import SUM_BYTES, TiledProduct, chain_latency
 from wse_sim.kernels.blocks.training import FP32_BYTES
-from wse_sim.kernels.contract.equations import (
-    add_rate,
-    bytes_of,
-    ceil_div,
-    ceil_rate,
-    check_tiling,
-    fill_cycles,
-    fma_rate,
-    per_core,
-    words,
-)
+from wse_sim.kernels.contract.equations import add_rate, bytes_of, ceil_div, fill_cycles, per_core, words
 from wse_sim.kernels.contract.family import (
     NONE,
+    Attrs,
     Case,
     Cost,
     Dims,
@@ -80,9 +72,7 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
-from wse_sim.kernels.contract.parameters import (
-    sizes,
-)
+from wse_sim.kernels.contract.parameters import sizes
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import DATA, Tape
 from wse_sim.kernels.families.attention.attributes import AttentionAttributes
@@ -122,7 +112,7 @@ class Attention(Family):
     attributes = AttentionAttributes
     color = "#fdae6b"
 
-    def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:
+    def flops(self, dims: Dims, attrs: Attrs = NONE, phase: Phase = Phase.FORWARD) -> Size:
         """Return 2 b heads q kv (d + value width), without causal savings; backward twice that, plus
         recomputed scores."""
         rows = dims["b"] * dims["heads"] * dims["q"] * dims["kv"]
@@ -131,13 +121,13 @@ class Attention(Family):
             return forward
         return 2 * forward + (forward // 2 if AttentionAttributes.of(attrs).recompute else 0)
 
-    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
+    def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
         """Return the flow: all keys of a sample arrive before the first query; with pairs, all results leave
         at the end."""
         pairs = AttentionAttributes.of(attrs).pairs
         return Flow(rows=dims["q"], is_barrier=True, at_once=pairs, sums_on_links=True)
 
-    def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
+    def lay(self, dims: Dims, attrs: Attrs = NONE) -> Lay:
         """Return the layout by pairs: queries and results over the rows; queries, keys and values enter over
         one link each.
 
@@ -156,7 +146,7 @@ class Attention(Family):
             most_links=bands,
         )
 
-    def notes(self, attrs: Mapping[str, Any]) -> tuple[str, ...]:
+    def notes(self, attrs: Attrs) -> tuple[str, ...]:
         """Return a note that causal masks do not reduce the work."""
         return (
             ("causal masks are not exploited: all q x kv scores are computed and counted",)
@@ -171,8 +161,7 @@ class Attention(Family):
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of resident keys and values (stationary), one key's partial sums and scores, and
         code."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, how)
         size = bytes_of(dtype)
         if AttentionAttributes.of(tiling.options, attrs).pairs:
             return pair_footprint(dims, tiling, wafer, attrs)
@@ -184,7 +173,7 @@ class Attention(Family):
                 code_bytes=wafer.kernel_code_bytes,
             )
         if tiling.mapping == "stationary":
-            k, n = _tile(dims, tiling)
+            k, n = ceil_div(dims["heads"] * dims["d"], tiling.rows), ceil_div(dims["kv"], tiling.cols)
             k_values = ceil_div(
                 dims["heads"] * (AttentionAttributes.of(attrs).value_width or dims["d"]), tiling.rows
             )
@@ -206,8 +195,7 @@ class Attention(Family):
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of two products (four backward), and of softmax and dropout elements."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, how)
         forward = phase is Phase.FORWARD
         if AttentionAttributes.of(tiling.options, attrs).pairs:
             return pair_cost(dims, tiling, wafer, phase, attrs)
@@ -222,13 +210,10 @@ class Attention(Family):
         return parts[part] if part else sum(parts.values(), Cost())
 
     def _parts(
-        self, dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, dtype: str, attrs: Mapping[str, Any]
+        self, dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, dtype: str, attrs: Attrs
     ) -> dict[str, Cost]:
         """Return the cost by part, streamed or stationary."""
-        w = fma_rate(dtype, wafer, AttentionAttributes.of(tiling.options, attrs).accumulate)
-        products = _stationary if tiling.mapping == "stationary" else _streamed
-        width = AttentionAttributes.of(attrs).value_width or dims["d"]
-        scores, values = products(dims, tiling, wafer, w, dtype, width)
+        scores, values = _products(dims, tiling, wafer, dtype, attrs)
         elements = per_core(dims["b"] * dims["heads"] * dims["q"] * dims["kv"], tiling)
         softmax = Cost(special=elements * special_cycles(wafer, attrs, phase))
         if phase is Phase.FORWARD:
@@ -255,12 +240,12 @@ class Attention(Family):
         KernelError
             For a precision other than fp16, or where a line of cores holds several heads or samples.
         """
-        check_tiling(self.name, tiling, self.mappings)
+        dtype = self.asked(tiling, options).dtype
         if tiling.mapping == "grid":
             from wse_sim.kernels.families.attention.grid import grid_program
 
             return grid_program(dims, tiling, wafer, **options)
-        if (dtype := str(options.get("dtype", "fp16"))) != "fp16":
+        if dtype != "fp16":
             raise KernelError(f"attention in {dtype} has no fabric program; use fp16 (sums are fp32)")
         return head_program(dims, tiling, wafer, **options)
 
@@ -327,67 +312,30 @@ class Attention(Family):
         return int(2 * d["b"] * d["heads"] * d["q"] * d["kv"] * left)
 
 
-def _tile(dims: Dims, tiling: Tiling) -> tuple[Any, Any]:
-    """Return the features and keys per core of the stationary mapping."""
-    return ceil_div(dims["heads"] * dims["d"], tiling.rows), ceil_div(dims["kv"], tiling.cols)
-
-
 def _mask(elements: Size, dtype: str, wafer: Wafer) -> Cost:
     """Return the cost of a dense mask, which is added to the scores."""
     return Cost(compute=elements / add_rate(dtype, wafer), startup=wafer.vector_start_cycles)
 
 
-def _streamed(
-    dims: Dims, tiling: Tiling, wafer: Wafer, w: float, dtype: str, width: Size
-) -> tuple[Cost, Cost]:
-    """Return the costs of Q K^T and P V in the streamed mapping; a value has `width` features per head."""
-    lane = tiling.cols // tiling.lanes
-    f, f_values = (ceil_div(dims["heads"] * d, lane) for d in (dims["d"], width))
-    t = ceil_div(dims["b"] * dims["q"], tiling.lanes * tiling.rows)
-    s, kv = wafer.triggered_start_cycles, dims["kv"]
-    idle = fill_cycles(tiling.rows, tiling.cols, wafer) + chain_latency(ceil_div(lane, dims["heads"]), wafer)
-    sums = kv * t * wafer.wavelet_cycles
-    broadcast = kv * words(t, dtype) * wafer.wavelet_cycles
-    return (
-        Cost(
-            compute=1.0 * kv * f * ceil_rate(t, w),
-            fabric=sums,
-            startup=1.0 * kv * (f + 1) * s,
-            idle=idle,
-        ),
-        Cost(
-            compute=1.0 * kv * f_values * ceil_rate(t, w),
-            fabric=broadcast,
-            startup=1.0 * kv * (f_values + 1) * s,
-            idle=idle,
-        ),
-    )
-
-
-def _stationary(
-    dims: Dims, tiling: Tiling, wafer: Wafer, w: float, dtype: str, width: Size
-) -> tuple[Cost, Cost]:
-    """Return the costs of Q K^T and P V in the stationary mapping; a value has `width` features per head."""
-    k, n = _tile(dims, tiling)
-    k_values = ceil_div(dims["heads"] * width, tiling.rows)
-    queries = dims["b"] * dims["q"]
-    s, wavelet = wafer.triggered_start_cycles, wafer.wavelet_cycles
-    heads_here = ceil_div(dims["heads"], tiling.rows)
-    idle = fill_cycles(tiling.rows, tiling.cols, wafer)
-    return (
-        Cost(
-            compute=1.0 * queries * k * ceil_rate(n, w),
-            fabric=queries * n * heads_here * wavelet,
-            startup=1.0 * queries * k * s,
-            idle=idle + chain_latency(tiling.rows, wafer),
-        ),
-        Cost(
-            compute=1.0 * queries * n * ceil_rate(k_values, w),
-            fabric=queries * k_values * wavelet,
-            startup=1.0 * queries * n * s,
-            idle=idle + chain_latency(tiling.cols, wafer),
-        ),
-    )
+def _products(dims: Dims, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Attrs) -> tuple[Cost, Cost]:
+    """Return the costs of Q K^T and P V: products with stationary queries, or with stationary keys."""
+    queries, keys, heads = dims["b"] * dims["q"], dims["kv"], dims["heads"]
+    width, wavelet = AttentionAttributes.of(attrs).value_width or dims["d"], wafer.wavelet_cycles
+    kn, nk = (replace(tiling, options={**tiling.options, "orientation": way}) for way in ("kn", "nk"))
+    how = Phase.FORWARD, dtype, attrs
+    scores = TiledProduct(queries, heads * dims["d"], keys, kn, wafer, *how)
+    if tiling.mapping == "stationary":
+        # Every row of cores has sums of its heads; values are spread like keys, so their sums travel along rows.
+        of_scores = scores.cost()
+        heads_here = ceil_div(heads, tiling.rows)
+        of_values = TiledProduct(queries, keys, heads * width, nk, wafer, *how).cost()
+        return replace(of_scores, fabric=of_scores.fabric * heads_here), of_values
+    # Sums are reduced over the columns of a head; probabilities are broadcast over them.
+    of_head = chain_latency(ceil_div(scores.lane, heads), wafer)
+    idle = fill_cycles(tiling.rows, tiling.cols, wafer) + of_head
+    broadcast = keys * words(scores.tile[1], dtype) * wavelet
+    of_values = TiledProduct(queries, heads * width, keys, kn, wafer, *how).cost()
+    return replace(scores.cost(), idle=idle), replace(of_values, fabric=broadcast, idle=idle)
 
 
 FAMILY = register(Attention())

@@ -16,7 +16,6 @@ decode   one query: keys and values of the oldest tokens move one row up (the sh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Unpack
 
@@ -28,15 +27,15 @@ from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.program import Fn
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.line_stages import Lines, RowLayout, Sharing
-from wse_sim.kernels.blocks.lines import Line, ReductionStep, emit_reduce, new_builder, route_reduce
+from wse_sim.kernels.blocks.lines import Line, LinePart, emit_allreduce, new_builder, route_allreduce
 from wse_sim.kernels.blocks.mesh import best_groups
 from wse_sim.kernels.blocks.ring import WIDE, ring, route_ring
 from wse_sim.kernels.blocks.trees import k_tree
 from wse_sim.kernels.contract.equations import ceil_div
-from wse_sim.kernels.contract.family import Array, Case, ProgramOptions, Tiling
+from wse_sim.kernels.contract.family import Array, Case, Dims, ProgramOptions, Tiling
 from wse_sim.kernels.families.attention.attributes import AttentionAttributes
+from wse_sim.kernels.families.attention.cost import SOFTMAX, SOFTMAX_SHAPES
 from wse_sim.kernels.families.attention.reference import compute
-from wse_sim.kernels.families.attention.stages import SOFTMAX, SOFTMAX_SHAPES
 
 
 @dataclass(frozen=True)
@@ -49,9 +48,7 @@ class GridTile:
     d: int
 
 
-def grid_program(
-    dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]
-) -> Case:
+def grid_program(dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
     """Return the program of prefill, or of decode if there is a single query.
 
     Raises
@@ -218,53 +215,21 @@ def _pass_sums(
 # ---- decode ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class TreeShare:
-    """An all-reduce over a K-tree along the lines of an axis: to the root, then one multicast in each
-    direction."""
-
-    steps: tuple[ReductionStep, ...]
-    root: int
-    back: int  # color toward the low end; the next color leads toward the high end
-    colors: int
-
-    @classmethod
-    def along(cls, line: Line, cores: int, groups: int, first: int, stream_order: str) -> TreeShare:
-        """Set the routes of lines of `cores` cores."""
-        tree = k_tree(cores, groups, stream_order)
-        steps, used = route_reduce(line, tree, first)
-        for side, end in ((-1, 0), (1, cores - 1)):
-            color, outward, inward = first + used + (side > 0), line.toward(side), line.toward(-side)
-            if tree.root == end:
-                continue
-            line.builder.route(color, line.place(tree.root), rx="R", tx=outward)
-            for v in range(tree.root + side, end + side, side):
-                line.builder.route(color, line.place(v), rx=inward, tx="R" if v == end else "R" + outward)
-        return cls(tuple(steps), tree.root, first + used, used + 2)
-
-    def emit(
-        self, core: CoreClass, position: int, x: Buffer, op: str, dtype: str, loop_cycles: float
-    ) -> None:
-        """Emit the all-reduce of one core; the call costs L cycles, its first instruction o."""
-        core.busy(round(loop_cycles))
-        emit_reduce(core, self.steps[position], x, dtype, "code", op)
-        if position != self.root:
-            core.mov(x.dsd(), fabric_in(self.back + (position > self.root)), dtype=dtype)
-            return
-        for side, exists in ((0, self.root > 0), (1, self.root < len(self.steps) - 1)):
-            if exists:
-                core.mov(fabric_out(self.back + side), x.dsd(), dtype=dtype)
-
-
 def _decode(tile: GridTile, groups: int, wafer: Wafer, seed: int) -> Case:
     p, n, d = tile.side, tile.n, tile.d
     b = new_builder(p, p, wafer)
     row, column, shares, color = Line(b, vertical=False), Line(b, vertical=True), [], 2
+    tree, loop = k_tree(p, groups, wafer.stream_order), round(wafer.loop_cycles)
     for line in (row, column, column, column):
-        shares.append(TreeShare.along(line, p, groups, color, wafer.stream_order))
-        color += shares[-1].colors
+        parts, used = route_allreduce(line, tree, color)
+        shares.append(parts)
+        color += used
     _route_up(column, p)
-    loop = wafer.loop_cycles
+
+    def share(core: CoreClass, part: LinePart, of: Buffer, op: str) -> None:
+        core.busy(loop)  # the call; its first instruction pays o
+        emit_allreduce(core, part, of, "fp16", "code", op)
+
     x, out = b.buffer("scores", n, "fp16", bank=0), b.buffer("out", d, "fp16", bank=0)
     keys, values = b.buffer("keys", d * n, "fp16", bank=2), b.buffer("values", n * d, "fp16", bank=2)
     q, one = b.buffer("q", d, "fp16"), b.buffer("one", 1, "fp16")
@@ -272,24 +237,24 @@ def _decode(tile: GridTile, groups: int, wafer: Wafer, seed: int) -> Case:
     for i, j in np.ndindex(p, p):
         core = b.core_class(f"core {i} {j}")
         _shift_cache(core, i, p, keys, values, new, (n, d))
-        core.busy(round(loop))
+        core.busy(loop)
         core.fmac_vectors(x.dsd(), q.dsd(), keys.dsd(), n, b_stride=n, fresh=True, dtype="fp16", start="none")
-        shares[0].emit(core, j, x, "add", "fp16", loop)
+        share(core, shares[0][j], x, "add")
         core.mov(one.dsd(), scalar(-6e4), dtype="fp16")
         core.max(one.dsd(0, 1, 0), one.dsd(0, 1, 0), x.dsd(), length=n, dtype="fp16")
-        shares[1].emit(core, i, one, "max", "fp16", loop)
+        share(core, shares[1][i], one, "max")
         core.sub(x.dsd(), x.dsd(), one.dsd(0, 1, 0), length=n, dtype="fp16")
         core.map(Fn.EXP, x.dsd(), x.dsd(), dtype="fp16")
         core.mov(one.dsd(), scalar(0.0), dtype="fp16")
         core.add(one.dsd(0, 1, 0), one.dsd(0, 1, 0), x.dsd(), length=n, dtype="fp16")
-        shares[2].emit(core, i, one, "add", "fp16", loop)
+        share(core, shares[2][i], one, "add")
         core.map(Fn.RECIPROCAL, one.dsd(), one.dsd(), dtype="fp16")
         core.mul(x.dsd(), x.dsd(), one.dsd(0, 1, 0), length=n, dtype="fp16")
-        core.busy(round(loop))
+        core.busy(loop)
         core.fmac_vectors(
             out.dsd(), x.dsd(), values.dsd(), d, b_stride=d, fresh=True, dtype="fp16", start="none"
         )
-        shares[3].emit(core, i, out, "add", "fp16", loop)
+        share(core, shares[3][i], out, "add")
         b.place(core, (i, j))
 
     q_values, k_values, v_values, wanted = _operands(tile, 1, seed)

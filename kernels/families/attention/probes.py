@@ -9,7 +9,7 @@ from typing import Any
 from wse_sim.graph import Attr, Phase
 from wse_sim.kernels.blocks.probes import ELEMENTS, SIDE, steady
 from wse_sim.kernels.contract.equations import ceil_div, per_core
-from wse_sim.kernels.contract.family import Cost, Dims, Probe, Tiling
+from wse_sim.kernels.contract.family import Attrs, Cost, Dims, Probe, Tiling
 from wse_sim.kernels.families.attention.attributes import AttentionAttributes
 
 ITEMS = 2 * SIDE  # items of the first run: two per core of a line
@@ -63,7 +63,7 @@ def tile_of(dims: Dims, tiling: Tiling) -> HeadTile:
 
 
 def head_probes(
-    parts: Mapping[str, Cost], dims: Dims, tiling: Tiling, phase: Phase, attrs: Mapping[str, Any]
+    parts: Mapping[str, Cost], dims: Dims, tiling: Tiling, phase: Phase, attrs: Attrs
 ) -> tuple[Probe, ...]:
     """Return probes of the `parts` of a kernel; "scores again" is the forward product that a backward pass
     repeats."""

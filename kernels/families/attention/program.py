@@ -27,7 +27,6 @@ mask are computed like all others. Mask and dropout take cycles of the scalar co
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Unpack
 
 import numpy as np
@@ -40,7 +39,7 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.line_stages import Lines, RowLayout, Sharing
 from wse_sim.kernels.blocks.rounds import Blocks, pitch
 from wse_sim.kernels.contract.equations import ceil_div
-from wse_sim.kernels.contract.family import Case, ProgramOptions, Tiling
+from wse_sim.kernels.contract.family import Case, Dims, ProgramOptions, Tiling, asked
 from wse_sim.kernels.families.attention.attributes import AttentionAttributes
 from wse_sim.kernels.families.attention.circulate import (
     BuiltRectangle,
@@ -53,33 +52,11 @@ from wse_sim.kernels.families.attention.circulate import (
     ring,
     spread,
 )
-from wse_sim.kernels.families.attention.cost import special_cycles
-from wse_sim.kernels.families.attention.stages import SOFTMAX, SOFTMAX_GRADIENT, SOFTMAX_SHAPES
-from wse_sim.kernels.families.attention.values import Values
+from wse_sim.kernels.families.attention.cost import SOFTMAX, SOFTMAX_GRADIENT, SOFTMAX_SHAPES, special_cycles
+from wse_sim.kernels.families.attention.values import Head, Values
 
 
-@dataclass(frozen=True)
-class Head:
-    """One head of one sample on `rows` x `cols` cores: per core `features` of a head, and `others`.
-
-    The items of a phase circulate: keys past t = `others` stationary queries (streamed), or queries past n =
-    `others` stationary keys (stationary).
-    """
-
-    rows: int
-    cols: int
-    items: int
-    features: int
-    others: int
-    streams: bool  # keys circulate
-
-    @property
-    def owners(self) -> Blocks:
-        """The partition of items over the positions that store their scores."""
-        return Blocks(self.items, self.cols if self.streams else self.rows)
-
-
-def head_of(dims: Mapping[str, Any], tiling: Tiling) -> Head:
+def head_of(dims: Dims, tiling: Tiling) -> Head:
     """Return the cores of one head of one sample.
 
     Raises
@@ -107,15 +84,13 @@ def _check(fits: bool, what: str, least: str) -> None:
         )
 
 
-def head_program(
-    dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]
-) -> Case:
+def head_program(dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
     """Return the program of one head of one sample, forward or backward; the attribute `part` selects one
     part.
 
     Parts: scores, softmax, values; backward: products (all four) and softmax.
     """
-    attrs, phase = options.get("attrs") or {}, options.get("phase", Phase.FORWARD)
+    phase, _, attrs = asked(options)
     head, part = head_of(dims, tiling), AttentionAttributes.of(tiling.options, attrs).part
     forward = phase is Phase.FORWARD
     build = {

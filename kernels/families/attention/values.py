@@ -7,30 +7,35 @@ blocks of items, each padded to its pitch; stationary ones are feature-major.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from wse_sim.kernels.blocks.rounds import even, pitch
+from wse_sim.kernels.blocks.rounds import Blocks, even, pitch
 from wse_sim.kernels.contract.family import Array
 from wse_sim.kernels.families.attention.reference import compute, gradient
 
 
-class HeadSizes(Protocol):
-    """Sizes of one head: cores, elements of each, and whether the items stream."""
+@dataclass(frozen=True)
+class Head:
+    """One head of one sample on `rows` x `cols` cores: per core `features` of a head, and `others`.
+
+    The items of a phase circulate: keys past t = `others` stationary queries (streamed), or queries past n =
+    `others` stationary keys (stationary).
+    """
+
+    rows: int
+    cols: int
+    items: int
+    features: int
+    others: int
+    streams: bool  # keys circulate
 
     @property
-    def rows(self) -> int: ...
-    @property
-    def cols(self) -> int: ...
-    @property
-    def features(self) -> int: ...
-    @property
-    def others(self) -> int: ...
-    @property
-    def items(self) -> int: ...
-    @property
-    def streams(self) -> bool: ...
+    def owners(self) -> Blocks:
+        """The partition of items over the positions that store their scores."""
+        return Blocks(self.items, self.cols if self.streams else self.rows)
 
 
 class Values:
@@ -39,7 +44,7 @@ class Values:
     The program's input queries are already multiplied by the scale of the scores.
     """
 
-    def __init__(self, head: HeadSizes, seed: int) -> None:
+    def __init__(self, head: Head, seed: int) -> None:
         self.head = head
         rng = np.random.default_rng(seed)
         features = (head.cols if head.streams else head.rows) * head.features

@@ -19,18 +19,15 @@ Source: arXiv 2404.15888, WaferLLM; calibration 1.2, 1.4.  Band: 1 %.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 
 from wse_sim.errors import KernelError
-from wse_sim.fabric.format.builder import Buffer, fabric_in, fabric_out
-from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.base_families import Collective
-from wse_sim.kernels.blocks.lines import Line, ReductionStep, emit_reduce, new_builder, route_reduce
+from wse_sim.kernels.blocks.lines import Line, new_builder, place_allreduce
 from wse_sim.kernels.blocks.mesh import best_groups
 from wse_sim.kernels.blocks.ring import emit_all_gather, emit_reduce_scatter, half_cost, place_ring
 from wse_sim.kernels.blocks.trees import (
@@ -41,21 +38,9 @@ from wse_sim.kernels.blocks.trees import (
     multicast_back,
     reduce_cycles,
 )
-from wse_sim.kernels.contract.equations import bytes_of, ceil_div, check_tiling, words
-from wse_sim.kernels.contract.family import (
-    Case,
-    Cost,
-    Dims,
-    Footprint,
-    How,
-    ProgramOptions,
-    Size,
-    Tiling,
-    asked,
-)
-from wse_sim.kernels.contract.parameters import (
-    attribute,
-)
+from wse_sim.kernels.contract.equations import ceil_div, words
+from wse_sim.kernels.contract.family import Attrs, Case, Cost, Dims, How, ProgramOptions, Size, Tiling, asked
+from wse_sim.kernels.contract.parameters import attribute
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.families.collectives.line_reduce import LineReduceAttributes, tree_cost, tree_of
 
@@ -75,19 +60,12 @@ class Allreduce(Collective):
     programs = "star, chain, tree, two_phase or k_tree and back; ring; auto"
     bands = "exact; k_tree 2 %"
     attributes = AllreduceAttributes
-
-    def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
-        """Return the bytes of the vector (padded to whole pieces for a ring) and of code."""
-        dtype = asked(how, dtype="fp32").dtype
-        check_tiling(self.name, tiling, self.mappings)
-        length = tiling.cols * ceil_div(dims["words"], tiling.cols)
-        return Footprint(activations_bytes=1.0 * length * bytes_of(dtype), code_bytes=wafer.kernel_code_bytes)
+    in_pieces = True  # as a ring needs it
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of the tree and the multicast back, or of the ring; the number of cores must be one
         integer."""
-        _, dtype, attrs = asked(how, dtype="fp32")
-        check_tiling(self.name, tiling, self.mappings)
+        _, dtype, attrs = self.asked(tiling, how, "fp32")
         n, tree = dims["words"], tree_or_ring(dims["words"], tiling, wafer, dtype, attrs)
         if tree is None:
             return ring_cost(n, int(tiling.cols), wafer, dtype)
@@ -95,9 +73,9 @@ class Allreduce(Collective):
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Return a program in which every core starts with x and ends with the sum of its row."""
-        dtype, n = str(options.get("dtype", "fp32")), int(dims["words"])
-        rows, cols = int(tiling.rows), int(tiling.cols)
-        tree = tree_or_ring(n, tiling, wafer, dtype, options.get("attrs") or {})
+        _, dtype, attrs = asked(options, "fp32")
+        n, rows, cols = int(dims["words"]), int(tiling.rows), int(tiling.cols)
+        tree = tree_or_ring(n, tiling, wafer, dtype, attrs)
         b = new_builder(rows, cols, wafer)
         length = n if tree is not None else cols * ceil_div(n, cols)
         x = b.buffer("x", length, dtype)
@@ -119,28 +97,34 @@ def ring_cost(n: Size, cores: int, wafer: Wafer, dtype: str) -> Cost:
     return 2.0 * half_cost(n, cores, wafer, dtype) + Cost(startup=wafer.task_start_cycles + between)
 
 
-def tree_or_ring(
-    n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any], *, rings: bool = True
-) -> LineTree | None:
-    """Return the tree of a tiling for vectors of at most n elements; None: a ring, which requires `rings`."""
-    stated = AllreduceAttributes.of(tiling.options, attrs)
-    cores, algorithm = int(tiling.cols), tiling.algorithm or stated.algorithm
+def tree_or_ring(n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Attrs) -> LineTree | None:
+    """Return the tree of a tiling for vectors of at most n elements; None: a ring."""
+    algorithm = tiling.algorithm or AllreduceAttributes.of(tiling.options, attrs).algorithm
     if algorithm == "ring":
         return None
+    tree, longest, cores = allreduce_tree(n, tiling, wafer, dtype, attrs), int(np.max(n)), int(tiling.cols)
+    is_faster = algorithm == "auto" and float(ring_cost(longest, cores, wafer, dtype).total) < (
+        _cycles(tree, longest, wafer, dtype)
+    )
+    return None if is_faster else tree
+
+
+def allreduce_tree(n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Attrs) -> LineTree:
+    """Return the tree of a tiling for vectors of at most n elements: the stated one, or the fastest."""
+    stated = AllreduceAttributes.of(tiling.options, attrs)
+    cores, algorithm = int(tiling.cols), tiling.algorithm or stated.algorithm
     if algorithm == "k_tree":
         return _k_tree(cores, stated.groups, wafer)
     if algorithm != "auto":
         return tree_of(n, tiling, wafer, dtype, attrs)
-    longest = int(np.max(n))
+    ways = [*candidates(cores, "auto"), _k_tree(cores, 0, wafer)]
+    return min(ways, key=lambda tree: _cycles(tree, int(np.max(n)), wafer, dtype))
 
-    def cycles(tree: LineTree) -> float:
-        up = reduce_cycles(tree, words(longest, dtype), wafer)[0]
-        return float(up + multicast_back(longest, tree, wafer, dtype).total + wafer.task_start_cycles)
 
-    best = min([*candidates(cores, "auto"), _k_tree(cores, 0, wafer)], key=cycles)
-    if not rings:
-        return best
-    return None if float(ring_cost(longest, cores, wafer, dtype).total) < cycles(best) else best
+def _cycles(tree: LineTree, n: int, wafer: Wafer, dtype: str) -> float:
+    """Return the cycles of an all-reduce over a tree."""
+    up = reduce_cycles(tree, words(n, dtype), wafer)[0]
+    return float(up + multicast_back(n, tree, wafer, dtype).total + wafer.task_start_cycles)
 
 
 def _k_tree(cores: int, groups: int, wafer: Wafer) -> LineTree:
@@ -148,83 +132,6 @@ def _k_tree(cores: int, groups: int, wafer: Wafer) -> LineTree:
     if groups > cores:
         raise KernelError(f"allreduce: {groups} groups on {cores} cores; use at most one group per core")
     return k_tree(cores, groups, wafer.stream_order)
-
-
-@dataclass(frozen=True)
-class LinePart:
-    """One core's part in an all-reduce along a line: its step of the reduction, and the colors of the
-    multicast back."""
-
-    step: ReductionStep
-    gets: int | None
-    gives: tuple[int, ...]
-
-
-def route_allreduce(
-    line: Line, tree: LineTree, first_color: int, *, is_repeated: bool = False
-) -> tuple[list[LinePart], int]:
-    """Set the routes of an all-reduce; return each core's part and the number of colors used.
-
-    With `is_repeated`, the same routes can serve several all-reduces, one after the other.
-    """
-    root, cores = tree.root, tree.cores
-    steps, used = route_reduce(line, tree, first_color, is_repeated=is_repeated)
-    back = {-1: first_color + used, 1: first_color + used + 1}
-    for side, low, high in ((-1, 0, root), (1, root, cores - 1)):
-        if low < high:
-            _route_one_way(line, root, side, back[side], high if side > 0 else low)
-    ways = tuple(back[way] for way, exists in ((-1, root > 0), (1, root < cores - 1)) if exists)
-    parts = [
-        LinePart(step, None if v == root else back[1 if v > root else -1], ways if v == root else ())
-        for v, step in enumerate(steps)
-    ]
-    return parts, used + 2
-
-
-def emit_allreduce(
-    k: CoreClass, part: LinePart, x: Buffer, dtype: str, start: str = "none", op: str = "add"
-) -> None:
-    """Emit the instructions of one core; the first one starts as `start` specifies."""
-    emit_reduce(k, part.step, x, dtype, start, op)
-    if part.gets is not None:
-        k.mov(x.dsd(), fabric_in(part.gets), dtype=dtype)
-    for color in part.gives:
-        k.mov(fabric_out(color), x.dsd(), dtype=dtype)
-
-
-def place_allreduce(
-    line: Line,
-    tree: LineTree,
-    x: Buffer,
-    dtype: str,
-    first_color: int,
-    before: Callable[[CoreClass], None] | None = None,
-) -> int:
-    """Write routes, classes and places of an all-reduce on the buffer x; `before(k)` writes preceding code.
-
-    Return the number of colors used.
-    """
-    b = line.builder
-    parts, used = route_allreduce(line, tree, first_color)
-    classes: dict[LinePart, Any] = {}
-    for v, part in enumerate(parts):
-        if part not in classes:
-            classes[part] = k = b.core_class(f"allreduce {len(classes)}")
-            if before is None:
-                k.busy(b.config.task_start_cycles)
-            else:
-                before(k)  # the call pays L, its first instruction o
-            emit_allreduce(k, part, x, dtype, "none" if before is None else "code")
-        b.place(classes[part], line.place(v))
-    return used
-
-
-def _route_one_way(line: Line, root: int, side: int, color: int, end: int) -> None:
-    """Route the multicast from the root to one end of the line."""
-    outward, inward = line.toward(side), line.toward(-side)
-    line.builder.route(color, line.place(root), rx="R", tx=outward)
-    for v in range(root + side, end + side, side):
-        line.builder.route(color, line.place(v), rx=inward, tx="R" if v == end else "R" + outward)
 
 
 FAMILY = register(Allreduce())

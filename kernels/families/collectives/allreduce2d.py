@@ -14,9 +14,8 @@ Source: arXiv 2404.15888.  Band: that of the trees (exact for chain, star, tree;
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 
@@ -25,30 +24,13 @@ from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.base_families import Collective
-from wse_sim.kernels.blocks.lines import Line, new_builder, route_rectangle
+from wse_sim.kernels.blocks.lines import new_builder, place_rows_columns, route_rectangle
 from wse_sim.kernels.blocks.trees import LINE_ALGORITHMS, LineTree, multicast_back
-from wse_sim.kernels.contract.equations import check_tiling, crossing_cycles, words
-from wse_sim.kernels.contract.family import (
-    Case,
-    Cost,
-    Dims,
-    How,
-    ProgramOptions,
-    Size,
-    Tiling,
-    asked,
-)
-from wse_sim.kernels.contract.parameters import (
-    Attributes,
-    attribute,
-)
+from wse_sim.kernels.contract.equations import crossing_cycles, words
+from wse_sim.kernels.contract.family import Attrs, Case, Cost, Dims, How, ProgramOptions, Size, Tiling, asked
+from wse_sim.kernels.contract.parameters import Attributes, attribute
 from wse_sim.kernels.contract.registry import register
-from wse_sim.kernels.families.collectives.allreduce import (
-    LinePart,
-    emit_allreduce,
-    route_allreduce,
-    tree_or_ring,
-)
+from wse_sim.kernels.families.collectives.allreduce import allreduce_tree
 from wse_sim.kernels.families.collectives.line_reduce import tree_cost, tree_of
 from wse_sim.kernels.families.collectives.reduce2d import place_xy
 
@@ -73,27 +55,30 @@ class Allreduce2d(Collective):
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of the algorithm; the sides of the rectangle must be integers."""
-        _, dtype, attrs = asked(how, dtype="fp32")
-        check_tiling(self.name, tiling, self.mappings)
+        _, dtype, attrs = self.asked(tiling, how, "fp32")
         algorithm = chosen(dims["words"], tiling, wafer, dtype, attrs)
         return _cost(algorithm, dims["words"], tiling, wafer, dtype, attrs)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Return a program in which every core starts with x and ends with the sum of all."""
-        dtype, n, attrs = str(options.get("dtype", "fp32")), int(dims["words"]), options.get("attrs") or {}
-        rows, cols = int(tiling.rows), int(tiling.cols)
+        _, dtype, attrs = asked(options, "fp32")
+        n, rows, cols = int(dims["words"]), int(tiling.rows), int(tiling.cols)
         algorithm = chosen(n, tiling, wafer, dtype, attrs)
-        trees = [_tree(algorithm, n, side, tiling, wafer, dtype, attrs) for side in (cols, rows)]
+        row_tree, column_tree = (
+            _tree(algorithm, n, side, tiling, wafer, dtype, attrs) for side in (cols, rows)
+        )
         b = new_builder(rows, cols, wafer)
         x = b.buffer("x", n, dtype)
-        place = _place_corner if algorithm == "corner" else _place_rows_columns
-        place(b, trees[0], trees[1], x, dtype)
+        if algorithm == "corner":
+            _place_corner(b, row_tree, column_tree, x, dtype)
+        else:
+            place_rows_columns(b, (row_tree, column_tree), x, dtype)
         values = np.random.default_rng(int(options.get("seed", 0))).integers(-4, 5, (rows, cols, n))
         total = np.broadcast_to(values.sum(axis=(0, 1)), values.shape)
         return Case(b.build(), b.config, {"x": values.astype(np.float32)}, {"x": total.astype(np.float32)})
 
 
-def chosen(n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]) -> str:
+def chosen(n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Attrs) -> str:
     """Return the algorithm of a tiling, for vectors of at most n elements.
 
     Raises
@@ -111,23 +96,16 @@ def chosen(n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str
 
 
 def _tree(
-    algorithm: str, n: Size, side: int, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]
+    algorithm: str, n: Size, side: int, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Attrs
 ) -> LineTree:
     """Return the tree of a line of `side` cores: the fastest to reduce (corner), or to all-reduce
     (rows_columns)."""
     along = Allreduce2DAttributes.of(tiling.options, attrs).line
     line = replace(tiling, rows=1, cols=side, algorithm=along)
-    if algorithm == "corner":
-        return tree_of(n, line, wafer, dtype, attrs)
-    tree = tree_or_ring(n, line, wafer, dtype, attrs, rings=False)
-    if tree is None:
-        raise KernelError("allreduce2d has no ring along its lines; use a tree")
-    return tree
+    return (tree_of if algorithm == "corner" else allreduce_tree)(n, line, wafer, dtype, attrs)
 
 
-def _cost(
-    algorithm: str, n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]
-) -> Cost:
+def _cost(algorithm: str, n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Attrs) -> Cost:
     lines = [
         (int(side), vertical) for side, vertical in ((tiling.cols, False), (tiling.rows, True)) if side > 1
     ]
@@ -166,21 +144,6 @@ def _place_corner(b: Builder, row_tree: LineTree, column_tree: LineTree, x: Buff
         raise KernelError(f"allreduce2d: the trees need {used} colors, {back} are left; use line=chain")
     if b.rows * b.cols > 1:
         route_rectangle(b, back)
-
-
-def _place_rows_columns(b: Builder, row_tree: LineTree, column_tree: LineTree, x: Buffer, dtype: str) -> None:
-    """Write an all-reduce along rows, then one along columns on different colors."""
-    row_parts, used = route_allreduce(Line(b, vertical=False), row_tree, 0)
-    column_parts, _ = route_allreduce(Line(b, vertical=True), column_tree, used)
-    classes: dict[tuple[LinePart, LinePart], Any] = {}
-    for row, col in np.ndindex(b.rows, b.cols):
-        key = (row_parts[col], column_parts[row])
-        if key not in classes:
-            classes[key] = k = b.core_class(f"allreduce {len(classes)}")
-            k.busy(b.config.task_start_cycles)
-            emit_allreduce(k, key[0], x, dtype)
-            emit_allreduce(k, key[1], x, dtype, "code" if b.cols > 1 else "none")
-        b.place(classes[key], (row, col))
 
 
 FAMILY = register(Allreduce2d())

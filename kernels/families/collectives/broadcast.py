@@ -19,22 +19,9 @@ from wse_sim.fabric.format.builder import fabric_in, fabric_out
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.base_families import Collective
 from wse_sim.kernels.blocks.lines import Line, new_builder, route_broadcast, route_rectangle
-from wse_sim.kernels.contract.equations import check_tiling, crossing_cycles, words
-from wse_sim.kernels.contract.family import (
-    Case,
-    Cost,
-    Dims,
-    How,
-    ProgramOptions,
-    Size,
-    Tiling,
-    asked,
-)
-from wse_sim.kernels.contract.parameters import (
-    Attributes,
-    attribute,
-    sizes,
-)
+from wse_sim.kernels.contract.equations import crossing_cycles, words
+from wse_sim.kernels.contract.family import Case, Cost, Dims, How, ProgramOptions, Size, Tiling, asked
+from wse_sim.kernels.contract.parameters import Attributes, attribute, sizes
 from wse_sim.kernels.contract.registry import register
 
 
@@ -55,8 +42,7 @@ class Broadcast(Collective):
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost: words over one link, and hops to the farthest core."""
-        _, dtype, attrs = asked(how, dtype="fp32")
-        check_tiling(self.name, tiling, self.mappings)
+        _, dtype, attrs = self.asked(tiling, how, "fp32")
         whole = BroadcastAttributes.of(tiling.options, attrs).axis == "both"
         hops: Size = tiling.cols - 1 + (tiling.rows - 1 if whole else 0)
         turn = wafer.turn_cycles + crossing_cycles(tiling.rows - 1, wafer) if whole else 0
@@ -68,9 +54,9 @@ class Broadcast(Collective):
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Return a program in which the root sends its buffer x once, and all other cores receive it."""
-        dtype, n = str(options.get("dtype", "fp32")), int(dims["words"])
-        rows, cols = int(tiling.rows), int(tiling.cols)
-        whole = BroadcastAttributes.of(tiling.options, options.get("attrs")).axis == "both"
+        _, dtype, attrs = asked(options, "fp32")
+        n, rows, cols = int(dims["words"]), int(tiling.rows), int(tiling.cols)
+        whole = BroadcastAttributes.of(tiling.options, attrs).axis == "both"
         b = new_builder(rows, cols, wafer)
         x = b.buffer("x", n, dtype)
         root, others = b.core_class("root"), b.core_class("other")

@@ -14,7 +14,6 @@ tree; two_phase up to 6 cycles (a stream restarts after a switch); auto 4 % if s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Unpack
 
@@ -24,22 +23,10 @@ from wse_sim.fabric.format.builder import Builder
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.base_families import Collective
 from wse_sim.kernels.blocks.lines import Line, emit_reduce, new_builder, route_reduce
-from wse_sim.kernels.blocks.trees import LINE_ALGORITHMS, LineTree, best_tree, reduce_cycles
-from wse_sim.kernels.contract.equations import check_tiling, words
-from wse_sim.kernels.contract.family import (
-    Case,
-    Cost,
-    Dims,
-    How,
-    ProgramOptions,
-    Size,
-    Tiling,
-    asked,
-)
-from wse_sim.kernels.contract.parameters import (
-    Attributes,
-    attribute,
-)
+from wse_sim.kernels.blocks.trees import LINE_ALGORITHMS, LineTree, best_tree, reduce_cost
+from wse_sim.kernels.contract.equations import words
+from wse_sim.kernels.contract.family import Attrs, Case, Cost, Dims, How, ProgramOptions, Size, Tiling, asked
+from wse_sim.kernels.contract.parameters import Attributes, attribute
 from wse_sim.kernels.contract.registry import register
 
 
@@ -61,15 +48,14 @@ class LineReduce(Collective):
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of the tree; the number of cores must be one integer, the words may be an array."""
-        _, dtype, attrs = asked(how, dtype="fp32")
-        check_tiling(self.name, tiling, self.mappings)
+        _, dtype, attrs = self.asked(tiling, how, "fp32")
         return tree_cost(tree_of(dims["words"], tiling, wafer, dtype, attrs), dims["words"], wafer, dtype)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Return a program in which every core starts with x, and column 0 ends with the sums of its rows."""
-        dtype, n = str(options.get("dtype", "fp32")), int(dims["words"])
-        rows, cols = int(tiling.rows), int(tiling.cols)
-        tree = tree_of(n, tiling, wafer, dtype, options.get("attrs") or {})
+        _, dtype, attrs = asked(options, "fp32")
+        n, rows, cols = int(dims["words"]), int(tiling.rows), int(tiling.cols)
+        tree = tree_of(n, tiling, wafer, dtype, attrs)
         b = new_builder(rows, cols, wafer)
         x = b.buffer("x", n, dtype)
         line = Line(b, vertical=False)
@@ -84,7 +70,7 @@ class LineReduce(Collective):
         return reduce_case(b, n, dtype, int(options.get("seed", 0)), axis=1)
 
 
-def tree_of(n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]) -> LineTree:
+def tree_of(n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Attrs) -> LineTree:
     """Return the tree of a tiling for vectors of at most n elements."""
     stated = LineReduceAttributes.of(tiling.options, attrs)
     b = int(np.max(words(n, dtype)))
@@ -92,19 +78,8 @@ def tree_of(n: Size, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[st
 
 
 def tree_cost(tree: LineTree, n: Size, wafer: Wafer, dtype: str, *, vertical: bool = False) -> Cost:
-    """Return the cost of a tree with its task start, by cause as seen by the root; `vertical`: along a
-    column."""
-    b = words(n, dtype) * wafer.wavelet_cycles
-    cycles, streams = reduce_cycles(tree, words(n, dtype), wafer, vertical=vertical)
-    startup = max(0, streams - 1) * wafer.vector_start_cycles
-    received = streams * b
-    return Cost(
-        fabric=received,
-        startup=startup + wafer.task_start_cycles,
-        idle=np.maximum(0.0, cycles - received - startup)
-        if np.ndim(cycles)
-        else max(0.0, float(cycles - received - startup)),
-    )
+    """Return the cost of a tree with its task start; `vertical`: along a column."""
+    return reduce_cost(tree, n, wafer, dtype, vertical=vertical) + Cost(startup=wafer.task_start_cycles)
 
 
 def reduce_case(b: Builder, n: int, dtype: str, seed: int, axis: int | tuple[int, int]) -> Case:

@@ -12,7 +12,7 @@ Source: arXiv 2404.15888.  Band: exact, o of the second phase included.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Unpack
 
@@ -25,21 +25,9 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.base_families import Collective
 from wse_sim.kernels.blocks.lines import Line, ReductionStep, emit_reduce, new_builder, route_reduce
 from wse_sim.kernels.blocks.trees import LINE_ALGORITHMS, LineTree, best_tree
-from wse_sim.kernels.contract.equations import check_tiling, relay_cycles, words
-from wse_sim.kernels.contract.family import (
-    Case,
-    Cost,
-    Dims,
-    How,
-    ProgramOptions,
-    Size,
-    Tiling,
-    asked,
-)
-from wse_sim.kernels.contract.parameters import (
-    Attributes,
-    attribute,
-)
+from wse_sim.kernels.contract.equations import relay_cycles, words
+from wse_sim.kernels.contract.family import Attrs, Case, Cost, Dims, How, ProgramOptions, Size, Tiling, asked
+from wse_sim.kernels.contract.parameters import Attributes, attribute
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.families.collectives.line_reduce import reduce_case, tree_cost
 
@@ -61,8 +49,7 @@ class Reduce2d(Collective):
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of row trees and a column tree, or of one chain over all cores."""
-        _, dtype, attrs = asked(how, dtype="fp32")
-        check_tiling(self.name, tiling, self.mappings)
+        _, dtype, attrs = self.asked(tiling, how, "fp32")
         n, rows, cols = dims["words"], int(tiling.rows), int(tiling.cols)
         if _algorithm(tiling) == "snake":
             b = words(n, dtype) * wafer.wavelet_cycles
@@ -81,14 +68,13 @@ class Reduce2d(Collective):
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Return a program in which every core starts with x, and the north-west core ends with the sum of all."""
-        dtype, n = str(options.get("dtype", "fp32")), int(dims["words"])
-        rows, cols = int(tiling.rows), int(tiling.cols)
+        _, dtype, attrs = asked(options, "fp32")
+        n, rows, cols = int(dims["words"]), int(tiling.rows), int(tiling.cols)
         b = new_builder(rows, cols, wafer)
         x = b.buffer("x", n, dtype)
         if _algorithm(tiling) == "snake":
             _snake(b, x, dtype)
             return reduce_case(b, n, dtype, int(options.get("seed", 0)), axis=(0, 1))
-        attrs = options.get("attrs") or {}
         row_tree, column_tree = (_tree(n, size, tiling, wafer, dtype, attrs) for size in (cols, rows))
         place_xy(b, row_tree, column_tree, x, dtype)
         return reduce_case(b, n, dtype, int(options.get("seed", 0)), axis=(0, 1))
@@ -139,7 +125,7 @@ def _algorithm(tiling: Tiling) -> str:
     return name
 
 
-def _tree(n: Size, size: int, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]) -> LineTree:
+def _tree(n: Size, size: int, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Attrs) -> LineTree:
     stated = Reduce2DAttributes.of(tiling.options, attrs)
     b = int(np.max(words(n, dtype)))
     return best_tree(size, stated.line, stated.group, b, wafer)

@@ -12,7 +12,6 @@ sums are complete and stay on their core.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Unpack
 
@@ -31,7 +30,7 @@ from wse_sim.kernels.blocks.triggered_products import (
     send_sums,
 )
 from wse_sim.kernels.contract.equations import ceil_div
-from wse_sim.kernels.contract.family import Array, Case, Dims, ProgramOptions, Tiling
+from wse_sim.kernels.contract.family import Array, Attrs, Case, Dims, ProgramOptions, Tiling
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 from wse_sim.kernels.families.conv2d.reference import compute, gradient
 from wse_sim.kernels.families.conv2d.strip import Strip, Tap, strip_of
@@ -61,7 +60,7 @@ class LaneConvolution:
     kept: bool = False  # sums stay in place
 
 
-def layer_of(dims: Dims, tiling: Tiling, attrs: Mapping[str, Any]) -> LaneConvolution:
+def layer_of(dims: Dims, tiling: Tiling, attrs: Attrs) -> LaneConvolution:
     """Return the convolution of one group, or of the groups of one column."""
     groups, lane = Conv2dAttributes.of(attrs).groups, int(tiling.cols) // int(tiling.lanes)
     strip, taps = strip_of(dims, tiling, attrs), int(dims["r"]) * int(dims["s"])

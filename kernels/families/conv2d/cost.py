@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
 from typing import Any
@@ -12,17 +11,11 @@ import numpy as np
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.line_ring import has_room, held_bytes, held_in
-from wse_sim.kernels.blocks.products import chain_latency, product
+from wse_sim.kernels.blocks.products import TiledProduct, chain_latency
 from wse_sim.kernels.blocks.windows import Windows, surround
 from wse_sim.kernels.blocks.word_rows import PAIR, QUEUED_WORDS, WordRows
-from wse_sim.kernels.contract.equations import (
-    ceil_div,
-    ceil_rate,
-    divisors,
-    fma_rate,
-    up_to,
-)
-from wse_sim.kernels.contract.family import Cost, Dims, How, Size, Tiling, asked
+from wse_sim.kernels.contract.equations import ceil_div, ceil_rate, divisors, up_to
+from wse_sim.kernels.contract.family import Asked, Attrs, Cost, Dims, How, Size, Tiling, asked
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 from wse_sim.kernels.families.conv2d.strip import reach_of
 
@@ -31,12 +24,12 @@ MOST_ABREAST = 4
 their sums, and a link between regions a cycle."""
 
 
-def streams_of(dims: Dims, attrs: Mapping[str, Any]) -> tuple[int, ...]:
+def streams_of(dims: Dims, attrs: Attrs) -> tuple[int, ...]:
     """Return the numbers of parallel streams of an image, each with equally many whole words of a pixel."""
     return divisors(windows_in(dims, attrs).channels // PAIR, Conv2dAttributes.of(attrs).most_bundles)
 
 
-def abreast_of(dims: Dims, attrs: Mapping[str, Any]) -> tuple[int, ...]:
+def abreast_of(dims: Dims, attrs: Attrs) -> tuple[int, ...]:
     """Return how many neighbouring pixels of a line of the result a region may compute at a time, as one pixel with as many
     times the filters.
 
@@ -46,7 +39,7 @@ def abreast_of(dims: Dims, attrs: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(n for n in divisors(int(dims["out_w"]), MOST_ABREAST) if apart * n % together == 0)
 
 
-def store_bytes(dims: Dims, rows: Size, wafer: Wafer, attrs: Mapping[str, Any]) -> Size:
+def store_bytes(dims: Dims, rows: Size, wafer: Wafer, attrs: Attrs) -> Size:
     """Return the bytes of two images, or of their parts in a stream, in an inlet of a region of `rows` rows, all but one of
     which may have their own streams; if they are too large, of the lines that it holds."""
     counts = streams_of(dims, attrs)
@@ -55,7 +48,7 @@ def store_bytes(dims: Dims, rows: Size, wafer: Wafer, attrs: Mapping[str, Any]) 
     return np.array(held)[np.searchsorted(counts, most)]
 
 
-def windows_in(dims: Dims, attrs: Mapping[str, Any], streams: int = 1, abreast: int = 0) -> Windows:
+def windows_in(dims: Dims, attrs: Attrs, streams: int = 1, abreast: int = 0) -> Windows:
     """Return the windows of results that are computed at a time, over the channels of one of several streams."""
     abreast = abreast or abreast_of(dims, attrs)[0]
     found = Windows.sized(dims, surround(dims, attrs)).grouped(Conv2dAttributes.of(attrs).together, abreast)
@@ -64,15 +57,13 @@ def windows_in(dims: Dims, attrs: Mapping[str, Any], streams: int = 1, abreast: 
 
 def turns_cost(dims: Dims, tiling: Tiling, wafer: Wafer, how: How) -> Cost:
     """Return the cost of the convolution as a product, without the exchange of halo lines."""
-    phase, dtype, attrs = asked(how)
-    m, k, n = as_product(dims, phase, attrs)
-    whole = product(m, k, n, tiling, wafer, dtype, attrs, phase)
-    issue = issue_per_pixel(dims, tiling, m, phase, attrs, dtype, wafer)
-    sums = sums_per_pixel(dims, tiling, phase, attrs)
+    product = as_product(dims, tiling, wafer, asked(how))
+    whole, issue = product.cost(), issue_per_pixel(dims, product)
+    sums = sums_per_pixel(dims, tiling, product.phase, product.attrs)
     return replace(whole, compute=whole.compute * issue, fabric=whole.fabric * sums)
 
 
-def unfolded_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, Any]) -> Cost:
+def unfolded_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs) -> Cost:
     """Return the cost of a convolution on the fabric that computes as many pixels at a time as is fastest; the busiest core has
     the least work of those that are equally fast."""
 
@@ -86,7 +77,7 @@ def unfolded_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, 
     return reduce(faster, ways)
 
 
-def _unfolded_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, Any], abreast: int) -> Cost:
+def _unfolded_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs, abreast: int) -> Cost:
     """Return the cost of pixels unfolded into runs of whole words, which are spread over the rows.
 
     The inlet of a row receives the image, or some channels of it, two words per cycle, stores two of them, and sends the
@@ -160,20 +151,19 @@ def waiting_cycles(work: Size, dealt: Size, windows: Windows, rows: Size, wafer:
     return (images[-1] - images[-3]) / 2
 
 
-def as_product(dims: Dims, phase: Phase, attrs: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-    """Return (M, K, N) of the convolution as a matrix product."""
-    lines, per_line = line_pixels(dims, attrs)
+def as_product(dims: Dims, tiling: Tiling, wafer: Wafer, how: Asked) -> TiledProduct:
+    """Return the convolution as a matrix product."""
+    lines, per_line = line_pixels(dims, how.attrs)
     pixels = dims["b"] * lines * per_line
     features = dims["c"] * dims["r"] * dims["s"]
-    stated = Conv2dAttributes.of(attrs)
+    stated = Conv2dAttributes.of(how.attrs)
     # Unfolded pixels are multiplied by all filters, which have zeros for the channels of other groups.
     outputs = ceil_div(dims["k"], 1 if stated.unfolded else stated.groups)
-    if phase is Phase.WEIGHT_GRADIENT:
-        return features, pixels, outputs
-    return pixels, features, outputs
+    m, k = (features, pixels) if how.phase is Phase.WEIGHT_GRADIENT else (pixels, features)
+    return TiledProduct(m, k, outputs, tiling, wafer, *how)
 
 
-def line_pixels(dims: Dims, attrs: Mapping[str, Any]) -> tuple[Any, Any]:
+def line_pixels(dims: Dims, attrs: Attrs) -> tuple[Any, Any]:
     """Return the lines and pixels over which the taps slide: those of the result, or of the input if
     transposed."""
     if not Conv2dAttributes.of(attrs).transposed:
@@ -185,20 +175,16 @@ def line_pixels(dims: Dims, attrs: Mapping[str, Any]) -> tuple[Any, Any]:
     )
 
 
-def issue_per_pixel(
-    dims: Dims, tiling: Tiling, pixels: Size, phase: Phase, attrs: Mapping[str, Any], dtype: str, wafer: Wafer
-) -> Size:
+def issue_per_pixel(dims: Dims, product: TiledProduct) -> Size:
     """Return issue cycles of whole lines over those of as many pixels in one vector: a line of odd length
     rounds up."""
-    if tiling.mapping != "streamed" or phase is Phase.WEIGHT_GRADIENT:
+    if product.tiling.mapping != "streamed" or product.is_gradient:
         return 1.0
-    w = fma_rate(dtype, wafer, Conv2dAttributes.of(tiling.options, attrs).accumulate)
-    line = line_pixels(dims, attrs)[1]
-    several = ceil_div(pixels, tiling.lanes * tiling.rows) >= 2 * line
-    return np.where(several, ceil_rate(line, w) * w / line, 1.0)
+    w, line = product.rate, line_pixels(dims, product.attrs)[1]
+    return np.where(product.tile[1] >= 2 * line, ceil_rate(line, w) * w / line, 1.0)
 
 
-def sums_per_pixel(dims: Dims, tiling: Tiling, phase: Phase, attrs: Mapping[str, Any]) -> Size:
+def sums_per_pixel(dims: Dims, tiling: Tiling, phase: Phase, attrs: Attrs) -> Size:
     """Return the words of sums that leave per word of the product: results per pixel of a transposed
     convolution.
 
@@ -213,7 +199,7 @@ def sums_per_pixel(dims: Dims, tiling: Tiling, phase: Phase, attrs: Mapping[str,
     return leave * np.minimum(dims["r"], dims["stride"]) * np.minimum(dims["s"], dims["stride"])
 
 
-def halo_lines(taps: Size, stride: Size, attrs: Mapping[str, Any]) -> Size:
+def halo_lines(taps: Size, stride: Size, attrs: Attrs) -> Size:
     """Return the neighbours' lines that a strip needs: max(0, reach - stride), or (reach - 1) // stride if
     transposed."""
     stated = Conv2dAttributes.of(attrs)
@@ -221,7 +207,7 @@ def halo_lines(taps: Size, stride: Size, attrs: Mapping[str, Any]) -> Size:
     return (reach - 1) // stride if stated.transposed else np.maximum(0, reach - stride)
 
 
-def halo_elements(dims: Dims, tiling: Tiling, attrs: Mapping[str, Any]) -> Size:
+def halo_elements(dims: Dims, tiling: Tiling, attrs: Attrs) -> Size:
     """Return the elements that a strip receives from its neighbours, for its channels, if it is a part of an
     image."""
     lines = halo_lines(dims["r"], dims["stride"], attrs)

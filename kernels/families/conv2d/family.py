@@ -35,32 +35,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 
-from wse_sim.graph import Kernel, Phase, Tensor, frozen
+from wse_sim.graph import Kernel, Phase, frozen
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.depthwise import depthwise_cost, depthwise_footprint
 from wse_sim.kernels.blocks.elements import fused_cost, fused_forward, fused_probes
 from wse_sim.kernels.blocks.probes import product_probe
-from wse_sim.kernels.blocks.products import WeightProduct, product_footprint, product_lay
-from wse_sim.kernels.blocks.training import before_fusion, kept_by_product, product_gradients, unfused
-from wse_sim.kernels.contract.equations import (
-    bytes_of,
-    check_tiling,
-    per_core,
-    words,
-)
+from wse_sim.kernels.blocks.products import WeightProduct, product_lay
+from wse_sim.kernels.blocks.training import before_fusion, product_gradients, unfused
+from wse_sim.kernels.contract.equations import bytes_of, per_core, words
 from wse_sim.kernels.contract.family import (
     NONE,
+    Asked,
+    Attrs,
     Case,
     Cost,
     Dims,
     Flow,
     Footprint,
     How,
-    Kept,
     Lay,
     Probe,
     ProgramOptions,
@@ -69,9 +65,7 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
-from wse_sim.kernels.contract.parameters import (
-    sizes,
-)
+from wse_sim.kernels.contract.parameters import sizes
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
@@ -91,7 +85,41 @@ from wse_sim.kernels.families.conv2d.reference import compute, gradient
 from wse_sim.kernels.families.conv2d.training_cost import last_row_bytes, trained_cost
 
 
-class Conv2d(WeightProduct):
+class SlidingProduct(WeightProduct):
+    """A convolution over some axes of an image or a volume."""
+
+    attributes = Conv2dAttributes
+    takes_epilogue = True
+    takes_affine = True
+    color = "#a1d99b"
+    mappings = ("stationary", "streamed")
+    axes: Mapping[str, str] = {"h": "r", "w": "s"}
+    """Sizes of the image over which a filter slides, with those of the filter."""
+
+    def flops(self, dims: Dims, attrs: Attrs = NONE, phase: Phase = Phase.FORWARD) -> Size:
+        """Return the FLOPs: in every phase 2 per weight of a group and position over which the filter
+        slides."""
+        stated = Conv2dAttributes.of(attrs)
+        found = 2 * dims["b"] * (dims["c"] * dims["k"] // stated.groups)
+        for side, taps in self.axes.items():
+            found = found * dims[side if stated.transposed else f"out_{side}"] * dims[taps]
+        return found
+
+    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
+        """Emit the filters' gradient with the forward dims; the input gradient slides over the result's
+        gradient."""
+        gradient, own = before_fusion(kernel, gradient, tape)
+        d, attrs = kernel.dims, unfused(kernel)
+        # Channels and sizes of input and output are swapped.
+        sides = {"c": d["k"], "k": d["c"]}
+        for side in self.axes:
+            sides |= {side: d[f"out_{side}"], f"out_{side}": d[side]}
+        sliding = {**attrs, "transposed": not Conv2dAttributes.of(attrs).transposed}
+        of_weights, of_inputs = (d, kernel.sample_dim, True), (frozen({**d, **sides}), sliding)
+        product_gradients(kernel, gradient, own, tape, of_weights=of_weights, of_inputs=of_inputs)
+
+
+class Conv2d(SlidingProduct):
     """The family of 2-D convolutions."""
 
     name = "conv2d"
@@ -108,26 +136,14 @@ class Conv2d(WeightProduct):
         out_h="lines of the result",
         out_w="columns of the result",
     )
-    mappings = ("stationary", "streamed")
     lies = (
         "streamed: image lines over rows, channels and taps over columns, halo lines first; "
         "stationary: unfolded pixels meet filters at rest"
     )
     programs = "both mappings, all phases; strides, taps, padding, groups"
     bands = "6 %; 17 % where one tap of five and more meets the bank of the sums; weight gradient as gemm"
-    attributes = Conv2dAttributes
-    takes_epilogue = True
-    takes_affine = True
-    color = "#a1d99b"
 
-    def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:
-        """Return the FLOPs: in every phase 2 per weight of a group and position over which the filter
-        slides."""
-        slides = ("h", "w") if Conv2dAttributes.of(attrs).transposed else ("out_h", "out_w")
-        channels = dims["c"] * dims["k"] // Conv2dAttributes.of(attrs).groups
-        return 2 * dims["b"] * dims[slides[0]] * dims[slides[1]] * channels * dims["r"] * dims["s"]
-
-    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
+    def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
         """Return the flow: line by line; after a whole image if trained or depthwise; partial sums travel;
         zero weights are not sent."""
         waits = Conv2dAttributes.of(attrs).trains
@@ -135,7 +151,7 @@ class Conv2d(WeightProduct):
             return Flow(rows=dims["out_h"], is_barrier=True)
         return Flow(rows=dims["out_h"], is_barrier=waits, sums_on_links=True, skips_zero_weights=True)
 
-    def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
+    def lay(self, dims: Dims, attrs: Attrs = NONE) -> Lay:
         """Return the layout of products; one link for every stream if the kernel trains on the whole fabric, where an
         inlet then stores at least one image, with all its channels."""
         stated, lay = Conv2dAttributes.of(attrs), product_lay(attrs)
@@ -146,7 +162,7 @@ class Conv2d(WeightProduct):
         held = bytes_of("fp16") * dims["h"] * dims["w"] * dims["c"]
         return replace(lay, most_links=1, store_bytes=held)
 
-    def store_bytes(self, dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, Any] = NONE) -> Size:
+    def store_bytes(self, dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs = NONE) -> Size:
         """Return the bytes of an inlet of unfolded pixels: two images of the channels that it receives, fewer with more
         rows, which have their own streams."""
         stated = Conv2dAttributes.of(attrs)
@@ -157,12 +173,10 @@ class Conv2d(WeightProduct):
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the footprint of the product, plus halo lines; if trained on the whole fabric, at least the
         last row's."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, how)
         if _is_apart(tiling, phase, attrs):
             return depthwise_footprint(dims, attrs, tiling, wafer)
-        m, k, n = as_product(dims, phase, attrs)
-        base = product_footprint(m, k, n, tiling, wafer, dtype, attrs, phase)
+        base = as_product(dims, tiling, wafer, Asked(phase, dtype, attrs)).footprint()
         halo = halo_elements(dims, tiling, attrs) * bytes_of(dtype)
         buffers = base.buffers_bytes + halo
         if Conv2dAttributes.of(attrs).trains and tiling.mapping == "stationary" and phase is Phase.FORWARD:
@@ -172,8 +186,7 @@ class Conv2d(WeightProduct):
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of the product, of the exchange of halo lines, and of the fused operations."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, how)
         streamed = tiling.mapping == "streamed"
         if Conv2dAttributes.of(attrs).trains and not streamed:
             return trained_cost(dims, tiling, wafer, phase, attrs)
@@ -207,37 +220,21 @@ class Conv2d(WeightProduct):
         """
         wanted = asked(how)
         phase, dtype, attrs = wanted
-        m, k, n = as_product(dims, phase, attrs)
+        product = as_product(dims, tiling, wafer, wanted)
         fused = fused_probes(fused_forward(attrs, phase), per_core(results(dims), tiling), wafer, dtype)
         if tiling.mapping == "stationary":
-            whole = product_probe("product", m, k, n, tiling, wafer, dtype=dtype, phase=phase, attrs=attrs)
-            return (whole, *fused)
+            return product_probe("product", product), *fused
         cost, line = turns_cost(dims, tiling, wafer, how), line_pixels(dims, attrs)[1]
-        return (streamed_probe(dims, (m, k, n), line, tiling, wafer, cost, wanted), *fused)
-
-    def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Return the inputs, if the filters are trained, and the tensors that a fused activation needs."""
-        return kept_by_product(kernel, tensors, not trained.isdisjoint(kernel.parameters))
-
-    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """Emit the filters' gradient with the forward dims; the input gradient slides over the result's
-        gradient."""
-        gradient, own = before_fusion(kernel, gradient, tape)
-        d, attrs = kernel.dims, unfused(kernel)
-        # Channels and sizes of input and output are swapped.
-        sides = {"h": d["out_h"], "w": d["out_w"], "c": d["k"], "k": d["c"], "out_h": d["h"], "out_w": d["w"]}
-        sliding = {**attrs, "transposed": not Conv2dAttributes.of(attrs).transposed}
-        of_weights, of_inputs = (d, kernel.sample_dim, True), (frozen({**d, **sides}), sliding)
-        product_gradients(kernel, gradient, own, tape, of_weights=of_weights, of_inputs=of_inputs)
+        return (streamed_probe(dims, product, line, cost), *fused)
 
 
-def _is_apart(tiling: Tiling, phase: Phase, attrs: Mapping[str, Any]) -> bool:
+def _is_apart(tiling: Tiling, phase: Phase, attrs: Attrs) -> bool:
     return tiling.mapping == "stationary" and phase is Phase.FORWARD and Conv2dAttributes.of(attrs).apart
 
 
 def results(dims: Dims) -> Size:
     """Return the number of elements of the result."""
-    return dims["b"] * dims["out_h"] * dims["out_w"] * dims["k"]
+    return dims["b"] * dims.get("out_d", 1) * dims["out_h"] * dims["out_w"] * dims["k"]
 
 
 FAMILY = register(Conv2d())

@@ -19,10 +19,9 @@ from wse_sim.errors import KernelError
 from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.outer import outer_program, tiles
-from wse_sim.kernels.blocks.products import laid
 from wse_sim.kernels.blocks.triggered_products import Operands, TriggeredShape, shape_program
 from wse_sim.kernels.contract.equations import ceil_div
-from wse_sim.kernels.contract.family import Array, Case, Dims, ProgramOptions, Tiling
+from wse_sim.kernels.contract.family import Array, Case, Dims, ProgramOptions, Tiling, asked
 from wse_sim.kernels.families.conv2d import reference as values
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 from wse_sim.kernels.families.conv2d.convolve import blocks, reference
@@ -39,9 +38,10 @@ def flowing_program(dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[
     KernelError
         For the weight gradient of a transposed convolution.
     """
-    phase, attrs = options.get("phase", Phase.FORWARD), options.get("attrs") or {}
-    dtype, groups = str(options.get("dtype", "fp16")), Conv2dAttributes.of(attrs).groups
-    rows, cols = (int(v) for v in laid(*as_product(dims, phase, attrs), tiling, wafer, dtype, attrs, phase))
+    phase, dtype, attrs = asked(options)
+    groups = Conv2dAttributes.of(attrs).groups
+    way = as_product(dims, tiling, wafer, asked(options)).way
+    rows, cols = int(way.along), int(way.across)
     strip = strip_of({**dims, "b": 1}, Tiling(1, 1, "streamed"), attrs)
     rng = np.random.default_rng(int(options.get("seed", 0)))
     c, k = int(dims["c"]) // groups, int(dims["k"]) // groups

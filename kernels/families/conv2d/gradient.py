@@ -30,7 +30,7 @@ from wse_sim.kernels.blocks.triggered_products import (
     send_sums,
 )
 from wse_sim.kernels.contract.equations import ceil_div
-from wse_sim.kernels.contract.family import Case, Dims, ProgramOptions, Tiling
+from wse_sim.kernels.contract.family import Case, Dims, ProgramOptions, Tiling, asked
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 from wse_sim.kernels.families.conv2d.convolve import exchange, exchange_routes
 from wse_sim.kernels.families.conv2d.reference import gradient
@@ -69,7 +69,7 @@ def gradient_program(dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack
     KernelError
         For transposed and dilated convolutions, and for shapes without a program.
     """
-    attrs = options.get("attrs") or {}
+    _, dtype, attrs = asked(options)
     if Conv2dAttributes.of(attrs).transposed:
         raise KernelError("conv2d: the weight gradient of a transposed convolution has no fabric program")
     if Conv2dAttributes.of(attrs).dilation > 1:
@@ -81,8 +81,7 @@ def gradient_program(dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack
     strip, filters = strip_of(dims, tiling, attrs), max(1, int(dims["k"]) // groups)
     channels = int(dims["c"]) // groups * ceil_div(groups, lane)
     share = share_of(channels, strip.r, max(1, lane // groups))
-    wide = str(options.get("dtype", "fp16")) == "fp32"
-    at_rest, dtype = ("fp32", "fp32") if wide else ("fp16", "mixed")
+    at_rest, dtype = ("fp32", "fp32") if dtype == "fp32" else ("fp16", "mixed")
     vector = strip.s * share.channels
     tokens = strip.lines * strip.pixels
     shape = TriggeredShape(

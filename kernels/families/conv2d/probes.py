@@ -8,37 +8,24 @@ unfolded pixels, so their probe is that of the product.
 
 from __future__ import annotations
 
-from typing import Any
-
-from wse_sim.graph import Attr, Phase
-from wse_sim.hardware import Wafer
+from wse_sim.graph import Attr
 from wse_sim.kernels.blocks.probes import ROUNDS, SIDE, steady
+from wse_sim.kernels.blocks.products import TiledProduct
 from wse_sim.kernels.contract.equations import ceil_div
-from wse_sim.kernels.contract.family import Asked, Cost, Dims, Probe, Size, Tiling
+from wse_sim.kernels.contract.family import Cost, Dims, Probe, Size, Tiling
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 
 Sizes = dict[str, int]
 
 
-def streamed_probe(
-    dims: Dims,
-    product: tuple[Any, Any, Any],
-    line: Size,
-    tiling: Tiling,
-    wafer: Wafer,
-    cost: Cost,
-    how: Asked,
-) -> Probe:
+def streamed_probe(dims: Dims, product: TiledProduct, line: Size, cost: Cost) -> Probe:
     """Return the probe of streamed weights; `cost`: of the product on the whole rectangle; `line`: pixels per
     line."""
-    gradient = how.phase is Phase.WEIGHT_GRADIENT
-    m, k, _ = (int(v) for v in product)
-    features, pixels = (m, k) if gradient else (k, m)
-    lane, rows = int(tiling.cols) // int(tiling.lanes), int(tiling.lanes) * int(tiling.rows)
-    f, t = ceil_div(features, lane), ceil_div(pixels, rows)
+    tiling, gradient = product.tiling, product.is_gradient
+    lane, (f, t) = int(product.lane), map(int, product.tile)
     lines = max(1, round(t / int(line)))
     width = ceil_div(t, lines)
-    stated = Conv2dAttributes.of(tiling.options, how.attrs)
+    stated = Conv2dAttributes.of(tiling.options, product.attrs)
     transposed, groups = stated.transposed, stated.groups
     kept = groups >= lane and groups > 1 and not gradient
     if gradient:
@@ -59,7 +46,7 @@ def streamed_probe(
     step = Conv2dAttributes.of(attrs).groups
     # The cores that feed and collect hold the words of all rounds, fp32.
     per_round = step * max(f * lines, t * stride * stride, t * sizes["r"])
-    start = step * max(1, min(ROUNDS, wafer.sram_usable_bytes // (2 * 4 * per_round)))
+    start = step * max(1, min(ROUNDS, product.wafer.sram_usable_bytes // (2 * 4 * per_round)))
     return Probe(
         part="product",
         family="conv2d",
@@ -69,8 +56,8 @@ def streamed_probe(
         start=start,
         cost=steady(cost),
         tile=f"{f} words on {lines} lines of {width}",
-        dtype=how.dtype,
-        phase=how.phase,
+        dtype=product.dtype,
+        phase=product.phase,
         attrs=attrs,
     )
 

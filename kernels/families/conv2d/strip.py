@@ -15,15 +15,13 @@ order: line, channel, phase, position.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from wse_sim.errors import KernelError
 from wse_sim.kernels.contract.equations import ceil_div
-from wse_sim.kernels.contract.family import Dims, Size, Tiling
+from wse_sim.kernels.contract.family import Attrs, Dims, Size, Tiling
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 
 
@@ -82,12 +80,12 @@ class Strip:
 
     @property
     def above(self) -> int:
-        """Number of lines that arrive from the row above."""
+        """Size of lines that arrive from the row above."""
         return self._margins(self.r)[0]
 
     @property
     def below(self) -> int:
-        """Number of lines that arrive from the row below."""
+        """Size of lines that arrive from the row below."""
         return self._margins(self.r)[1]
 
     @property
@@ -102,12 +100,12 @@ class Strip:
 
     @property
     def phases(self) -> int:
-        """Number of phases in which pixels are stored."""
+        """Size of phases in which pixels are stored."""
         return 1 if self.transposed else self.stride
 
     @property
     def reach(self) -> int:
-        """Number of positions of a phase that the taps read."""
+        """Size of positions of a phase that the taps read."""
         return self.pixels + (
             sum(self._margins(self.s))
             if self.transposed
@@ -139,12 +137,12 @@ class Strip:
 
     @property
     def results(self) -> int:
-        """Number of sums per core and filter."""
+        """Size of sums per core and filter."""
         return len(self.classes) * self.lines * self.pixels
 
 
 def reach_of(size: Size, dilation: int) -> Size:
-    """Number of lines from the first to the last of `size` taps, both included."""
+    """Size of lines from the first to the last of `size` taps, both included."""
     return (size - 1) * dilation + 1
 
 
@@ -153,7 +151,7 @@ def padding_of(small: int, large: int, size: int, stride: int) -> int:
     return max(0, ceil_div((small - 1) * stride + size - large, 2))
 
 
-def strip_of(dims: Dims, tiling: Tiling, attrs: Mapping[str, Any]) -> Strip:
+def strip_of(dims: Dims, tiling: Tiling, attrs: Attrs) -> Strip:
     """Return the strip of a convolution on the rows of its lanes, for one image; all images are equal.
 
     Raises

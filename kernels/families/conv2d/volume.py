@@ -31,23 +31,19 @@ from typing import Any, Unpack
 import numpy as np
 
 from wse_sim.errors import KernelError
-from wse_sim.graph import Kernel, Phase, Tensor, frozen
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.elements import fused_cost, fused_forward, fused_probes
-from wse_sim.kernels.blocks.products import WeightProduct, product_footprint
-from wse_sim.kernels.blocks.training import before_fusion, kept_by_product, product_gradients, unfused
 from wse_sim.kernels.contract import numerics as core
-from wse_sim.kernels.contract.equations import bytes_of, ceil_div, check_tiling, per_core, words
+from wse_sim.kernels.contract.equations import bytes_of, ceil_div, per_core, words
 from wse_sim.kernels.contract.family import (
-    NONE,
     Array,
+    Asked,
+    Attrs,
     Case,
     Cost,
     Dims,
-    Flow,
     Footprint,
     How,
-    Kept,
     Probe,
     ProgramOptions,
     Size,
@@ -56,17 +52,12 @@ from wse_sim.kernels.contract.family import (
 )
 from wse_sim.kernels.contract.parameters import sizes
 from wse_sim.kernels.contract.registry import register
-from wse_sim.kernels.contract.tape import Tape
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 from wse_sim.kernels.families.conv2d.cost import as_product, halo_lines, turns_cost
 from wse_sim.kernels.families.conv2d.family import FAMILY as CONV2D
+from wse_sim.kernels.families.conv2d.family import SlidingProduct, results
 from wse_sim.kernels.families.conv2d.reference import compute as compute2d
 from wse_sim.kernels.families.conv2d.reference import gradient as gradient2d
-
-
-@dataclass(frozen=True)
-class Conv3dAttributes(Conv2dAttributes):
-    """Attributes of a 3-D convolution: those of a 2-D one."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +68,11 @@ class Planes:
     count: Size
 
 
-def planes_of(dims: Dims, attrs: Mapping[str, Any]) -> tuple[Planes, ...]:
+def planes_of(dims: Dims, attrs: Attrs) -> tuple[Planes, ...]:
     """Return the 2-D convolutions that make up the kernel."""
     flat = {name: dims[name] for name in ("h", "w", "k", "r", "s", "stride", "out_h", "out_w")}
     taps, stride = dims["t"], dims["stride_d"]
-    if not Conv3dAttributes.of(attrs).transposed:
+    if not Conv2dAttributes.of(attrs).transposed:
         return (Planes({"b": dims["b"] * dims["out_d"], "c": dims["c"] * taps, **flat}, 1),)
     classes = min(int(taps), int(stride))
     less, more = divmod(int(taps), classes)
@@ -92,9 +83,9 @@ def planes_of(dims: Dims, attrs: Mapping[str, Any]) -> tuple[Planes, ...]:
     )
 
 
-def slices_halo(dims: Dims, tiling: Tiling, attrs: Mapping[str, Any]) -> Size:
+def slices_halo(dims: Dims, tiling: Tiling, attrs: Attrs) -> Size:
     """Return the elements that a row of cores receives for its channels: halo lines and slices."""
-    transposed = Conv3dAttributes.of(attrs).transposed
+    transposed = Conv2dAttributes.of(attrs).transposed
     depth, height = ("d", "h") if transposed else ("out_d", "out_h")
     rows, lines, slices = np.asarray(tiling.lanes * tiling.rows), dims["b"] * dims[height], dims[depth]
     own_lines = np.maximum(1, ceil_div(lines, rows))
@@ -108,7 +99,7 @@ def slices_halo(dims: Dims, tiling: Tiling, attrs: Mapping[str, Any]) -> Size:
     return around * dims["w"] * channels
 
 
-class Conv3d(WeightProduct):
+class Conv3d(SlidingProduct):
     """The family of 3-D convolutions."""
 
     name = "conv3d"
@@ -131,31 +122,15 @@ class Conv3d(WeightProduct):
     lies = "as conv2d, with the slices under a filter as channels"
     programs = "as conv2d; transposed only with one class of result slices"
     bands = "as conv2d"
-    mappings = ("stationary", "streamed")
-    attributes = Conv3dAttributes
-    takes_epilogue = True
-    takes_affine = True
-    color = "#a1d99b"
-
-    def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:
-        """Return the FLOPs: in every phase 2 per weight of a group and position over which the filter
-        slides."""
-        sides = ("d", "h", "w") if Conv3dAttributes.of(attrs).transposed else ("out_d", "out_h", "out_w")
-        taps = dims["t"] * dims["r"] * dims["s"]
-        channels = dims["c"] * dims["k"] // Conv3dAttributes.of(attrs).groups
-        return 2 * dims["b"] * dims[sides[0]] * dims[sides[1]] * dims[sides[2]] * channels * taps
-
-    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
-        """Return the flow: slice by slice and line by line; partial sums travel; zero weights are not
-        sent."""
-        return Flow(rows=dims["out_d"] * dims["out_h"], sums_on_links=True, skips_zero_weights=True)
+    axes: Mapping[str, str] = {"d": "t", "h": "r", "w": "s"}
+    rows_by = ("out_d", "out_h")  # slice by slice, and line by line
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the footprint of the product of the largest class, plus the halo."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
-        m, k, n = as_product(planes_of(dims, attrs)[-1].dims, phase, attrs)
-        base = product_footprint(m, k, n, tiling, wafer, dtype, attrs, phase)
+        phase, dtype, attrs = self.asked(tiling, how)
+        base = as_product(
+            planes_of(dims, attrs)[-1].dims, tiling, wafer, Asked(phase, dtype, attrs)
+        ).footprint()
         halo = slices_halo(dims, tiling, attrs) * bytes_of(dtype)
         return Footprint(
             base.weights_bytes, base.activations_bytes, base.buffers_bytes + halo, base.code_bytes
@@ -164,8 +139,7 @@ class Conv3d(WeightProduct):
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of the products of all classes, of the halo exchange, and of the fused
         operations."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, how)
         halo = words(slices_halo(dims, tiling, attrs), dtype) * wafer.wavelet_cycles
         halo = halo * (tiling.mapping == "streamed")
         total = Cost(ramp=2.0 * halo, startup=4.0 * wafer.vector_start_cycles * (halo > 0))
@@ -258,26 +232,6 @@ class Conv3d(WeightProduct):
             *found,
             *fused_probes(fused_forward(attrs, phase), per_core(results(dims), tiling), wafer, dtype),
         )
-
-    def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Return the inputs, if the filters are trained, and the tensors that a fused activation needs."""
-        return kept_by_product(kernel, tensors, not trained.isdisjoint(kernel.parameters))
-
-    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """Emit the filters' gradient with the forward dims; the input gradient slides over the result's
-        gradient."""
-        gradient, own = before_fusion(kernel, gradient, tape)
-        d, attrs = kernel.dims, unfused(kernel)
-        sides = {name: d[f"out_{name}"] for name in ("d", "h", "w")}
-        sides |= {f"out_{name}": d[name] for name in ("d", "h", "w")} | {"c": d["k"], "k": d["c"]}
-        sliding = {**attrs, "transposed": not Conv3dAttributes.of(attrs).transposed}
-        of_weights, of_inputs = (d, kernel.sample_dim, True), (frozen({**d, **sides}), sliding)
-        product_gradients(kernel, gradient, own, tape, of_weights=of_weights, of_inputs=of_inputs)
-
-
-def results(dims: Dims) -> Size:
-    """Return the number of elements of the result."""
-    return dims["b"] * dims["out_d"] * dims["out_h"] * dims["out_w"] * dims["k"]
 
 
 def _times(probe: Probe, count: Size) -> Probe:

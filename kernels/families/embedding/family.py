@@ -29,13 +29,7 @@ from wse_sim.kernels.blocks.probes import ROUNDS, SIDE
 from wse_sim.kernels.blocks.products import weight_bytes
 from wse_sim.kernels.blocks.training import input_gradient, weight_gradient
 from wse_sim.kernels.contract import numerics as core
-from wse_sim.kernels.contract.equations import (
-    bytes_of,
-    ceil_div,
-    check_tiling,
-    fill_cycles,
-    words,
-)
+from wse_sim.kernels.contract.equations import bytes_of, ceil_div, fill_cycles, words
 from wse_sim.kernels.contract.family import (
     Array,
     Case,
@@ -49,9 +43,7 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
-from wse_sim.kernels.contract.parameters import (
-    sizes,
-)
+from wse_sim.kernels.contract.parameters import sizes
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
 from wse_sim.kernels.families.embedding.lookup import (
@@ -76,8 +68,7 @@ class Embedding(OnRows):
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Bytes per core: code, one vector in flight, and the core's part of the table if it is stationary."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, how)
         vector = 2.0 * ceil_div(dims["cols"], tiling.cols) * bytes_of(dtype)
         if tiling.mapping == "streamed":
             return Footprint(buffers_bytes=vector, code_bytes=wafer.kernel_code_bytes)
@@ -88,8 +79,7 @@ class Embedding(OnRows):
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost: words over the edge links (streamed), or a task and a vector per token
         (stationary)."""
-        dtype = asked(how).dtype
-        check_tiling(self.name, tiling, self.mappings)
+        dtype = self.asked(tiling, how).dtype
         idle = fill_cycles(tiling.rows, tiling.cols, wafer)
         if tiling.mapping == "streamed":
             per_row = ceil_div(dims["rows"], tiling.rows) * words(dims["cols"], dtype)
@@ -114,11 +104,10 @@ class Embedding(OnRows):
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
         """Return the program of the gather, or of the gradient's transport and sums, in both mappings."""
-        check_tiling(self.name, tiling, self.mappings)
-        dtype, seed = str(options.get("dtype", "fp32")), int(options.get("seed", 0))
+        phase, dtype, _ = self.asked(tiling, options, "fp32")
         rows, cols = int(tiling.rows), int(tiling.cols)
         tokens, f = int(dims["rows"]), ceil_div(int(dims["cols"]), cols)
-        forward = options.get("phase", Phase.FORWARD) is Phase.FORWARD
+        forward, seed = phase is Phase.FORWARD, int(options.get("seed", 0))
         if tiling.mapping == "streamed":
             t = ceil_div(tokens, rows)
             if not forward:

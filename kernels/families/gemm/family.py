@@ -26,42 +26,24 @@ with `fused` 1 / f more (sums travel back to their cores).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Unpack
 
 import numpy as np
 
 from wse_sim.errors import KernelError
-from wse_sim.graph import Kernel, Phase, Tensor, frozen
+from wse_sim.graph import Kernel, Phase, frozen
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.elements import fused_cost, fused_forward, fused_probes
 from wse_sim.kernels.blocks.mesh import mesh_product, summa
 from wse_sim.kernels.blocks.probes import product_probe
-from wse_sim.kernels.blocks.products import (
-    WeightProduct,
-    outputs_held,
-    product,
-    product_footprint,
-    product_lay,
-)
+from wse_sim.kernels.blocks.products import TiledProduct, WeightProduct, product_lay
 from wse_sim.kernels.blocks.trained_rows import Streams, TrainedRows
-from wse_sim.kernels.blocks.training import (
-    before_fusion,
-    kept_by_product,
-    product_gradients,
-    turned,
-    unfused,
-)
+from wse_sim.kernels.blocks.training import before_fusion, product_gradients, turned, unfused
 from wse_sim.kernels.blocks.triggered_products import triggered_program
 from wse_sim.kernels.blocks.word_rows import PAIR, WordRows
 from wse_sim.kernels.contract import numerics as core
-from wse_sim.kernels.contract.equations import (
-    bytes_of,
-    ceil_div,
-    check_tiling,
-    words,
-)
+from wse_sim.kernels.contract.equations import bytes_of, ceil_div, words
 from wse_sim.kernels.contract.family import (
     NONE,
     Array,
@@ -70,10 +52,8 @@ from wse_sim.kernels.contract.family import (
     Cost,
     Count,
     Dims,
-    Flow,
     Footprint,
     How,
-    Kept,
     Lay,
     Probe,
     ProgramOptions,
@@ -82,10 +62,7 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
-from wse_sim.kernels.contract.parameters import (
-    HALF_SUMS,
-    sizes,
-)
+from wse_sim.kernels.contract.parameters import HALF_SUMS, sizes
 from wse_sim.kernels.contract.recent import recent
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import Tape
@@ -113,19 +90,12 @@ class Gemm(WeightProduct):
         "stationary; with work on outputs 1 / f"
     )
     attributes = GemmAttributes
+    rows_by = ("m",)
     takes_epilogue = True
     shards_weights = True
     color = "#9ecae1"
 
-    def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:
-        """Return the FLOPs: 2 m k n in every phase."""
-        return 2 * dims["m"] * dims["k"] * dims["n"]
-
-    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
-        """Return the flow: row by row; partial sums travel; zero weights are not sent."""
-        return Flow(rows=dims["m"], sums_on_links=True, skips_zero_weights=True)
-
-    def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
+    def lay(self, dims: Dims, attrs: Attrs = NONE) -> Lay:
         """Return the layout of products; a residual needs stores next to the last row, and a row above that.
 
         If rows finish several tokens in rotation, sums travel up the columns, and results to the keepers of a
@@ -177,8 +147,7 @@ class Gemm(WeightProduct):
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of weights (stationary) or weight buffers (streamed), partial sums, and code."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, how)
         if tiling.mapping == "grid":
             m, k, n, _ = grid_tile(dims, tiling)
             size = bytes_of(dtype)
@@ -187,26 +156,24 @@ class Gemm(WeightProduct):
                 activations_bytes=(2.0 * m * k + m * n) * size,
                 code_bytes=wafer.kernel_code_bytes,
             )
-        return product_footprint(dims["m"], dims["k"], dims["n"], tiling, wafer, dtype, attrs, phase)
+        return TiledProduct(dims["m"], dims["k"], dims["n"], tiling, wafer, phase, dtype, attrs).footprint()
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of the product and of its fused operations."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, how)
         if tiling.mapping == "grid":
             return grid_cost(dims, tiling, wafer, dtype, attrs)
-        m, k, n = (dims[name] for name in "mkn")
         if tiling.mapping == "stationary" and GemmAttributes.of(attrs).trained_rows:
             return trained_cost(dims, tiling, wafer, attrs, phase)
         is_plain = tiling.mapping == "stationary" and phase is Phase.FORWARD
         if is_plain and GemmAttributes.of(attrs).word_rows:
             return word_rows(dims, tiling, wafer, attrs).cost()
-        whole = product(m, k, n, tiling, wafer, dtype, attrs, phase)
+        product = TiledProduct(dims["m"], dims["k"], dims["n"], tiling, wafer, phase, dtype, attrs)
         if not (fused := fused_forward(attrs, phase)):
-            return whole
-        held = outputs_held(m, k, n, tiling, wafer, dtype, attrs)
+            return product.cost()
+        held = product.held
         moved = Cost(ramp=words(held, dtype) * wafer.wavelet_cycles)  # to the cores that work on the outputs
-        return whole + moved + fused_cost(fused, held, wafer, dtype)
+        return product.cost() + moved + fused_cost(fused, held, wafer, dtype)
 
     def compute(
         self,
@@ -245,14 +212,9 @@ class Gemm(WeightProduct):
         phase, dtype, attrs = asked(how)
         if tiling.mapping == "grid":
             return ()
-        m, k, n = (dims[name] for name in "mkn")
-        whole = product_probe("product", m, k, n, tiling, wafer, dtype=dtype, phase=phase, attrs=attrs)
-        held = outputs_held(m, k, n, tiling, wafer, dtype, attrs)
-        return (whole, *fused_probes(fused_forward(attrs, phase), held, wafer, dtype))
-
-    def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Return the inputs, if the weights are trained, and the tensors that a fused activation needs."""
-        return kept_by_product(kernel, tensors, not trained.isdisjoint(kernel.parameters))
+        product = TiledProduct(dims["m"], dims["k"], dims["n"], tiling, wafer, phase, dtype, attrs)
+        fused = fused_forward(attrs, phase)
+        return product_probe("product", product), *fused_probes(fused, product.held, wafer, dtype)
 
     def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
         """Emit two products of the same size: the weight gradient and the input gradient."""
@@ -279,7 +241,7 @@ def part_of(tiling: Tiling, layers: int) -> Tiling:
     return tiling if layers == 1 else replace(tiling, cols=np.maximum(1, tiling.cols / layers))
 
 
-def trained_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, Any], phase: Phase) -> Cost:
+def trained_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs, phase: Phase) -> Cost:
     """Return the cost of one pass of a layer in a network that trains on the fabric; every pass has its own
     dims."""
     layer = trained_layer(dims, tiling, wafer, attrs, phase)
@@ -351,7 +313,7 @@ def grid_tile(dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any, Any]:
     )
 
 
-def grid_cost(dims: Dims, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Mapping[str, Any]) -> Cost:
+def grid_cost(dims: Dims, tiling: Tiling, wafer: Wafer, dtype: str, attrs: Attrs) -> Cost:
     """Return the cost of a grid algorithm; `accumulate` defaults to fp16."""
     m, k, n, steps = grid_tile(dims, tiling)
     stated = GemmAttributes.of(tiling.options, attrs)

@@ -13,7 +13,7 @@ move two words per issue cycle (SIMD-64, as the published program does), which i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Unpack
 
 import numpy as np
@@ -24,19 +24,17 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import Line, new_builder
 from wse_sim.kernels.blocks.ring import WIDE, ring, route_ring
 from wse_sim.kernels.contract.equations import ceil_div
-from wse_sim.kernels.contract.family import Case, ProgramOptions, Tiling
+from wse_sim.kernels.contract.family import Case, Dims, ProgramOptions, Tiling, asked
 from wse_sim.kernels.families.gemm.attributes import GemmAttributes
 
 
-def mesh_program(
-    dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]
-) -> Case:
+def mesh_program(dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
     """Return the program of C = A B in fp16; ``algorithm="cannon"``: plain rings, operands already skewed."""
+    _, dtype, attrs = asked(options)
     p = int(tiling.rows)
     folded = tiling.algorithm != "cannon"
-    skewed = folded and p > 1 and GemmAttributes.of(tiling.options, options.get("attrs")).skew
+    skewed = folded and p > 1 and GemmAttributes.of(tiling.options, attrs).skew
     order = ring(p, folded=folded)
-    dtype = str(options.get("dtype", "fp16"))
     m, k, n = (ceil_div(int(dims[name]), p) for name in "mkn")
     b = new_builder(p, p, wafer)
     # A starts two banks away from C, so that the columns that one instruction reads do not conflict.
@@ -136,7 +134,7 @@ def _move(core: CoreClass, moves: tuple[tuple[Any, Any], ...], dtype: str) -> No
 
 def _case(
     b: Builder,
-    dims: Mapping[str, Any],
+    dims: Dims,
     order: list[int],
     tile: tuple[int, int, int],
     seed: int,

@@ -7,27 +7,24 @@ with a control wavelet; its first command switches the sender's router, its seco
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 
 from wse_sim.errors import KernelError
-from wse_sim.fabric.format.builder import Buffer, Builder, Switch, fabric_in, fabric_out
+from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
-from wse_sim.fabric.format.program import Command
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.lines import new_builder
+from wse_sim.kernels.blocks.lines import Line, new_builder
+from wse_sim.kernels.blocks.rounds import end_turn, route_turns
 from wse_sim.kernels.contract.equations import ceil_div
-from wse_sim.kernels.contract.family import Array, Case, ProgramOptions, Tiling
+from wse_sim.kernels.contract.family import Array, Case, Dims, ProgramOptions, Tiling
 from wse_sim.kernels.families.gemm.attributes import GemmAttributes
 
 A_COLOR, B_COLOR = 0, 1
 
 
-def summa_program(
-    dims: Mapping[str, Any], tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]
-) -> Case:
+def summa_program(dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
     """Return the program of C = A B on a square grid; tiles are column-major (A, C: columns of M; B: rows of
     N).
 
@@ -51,7 +48,7 @@ def summa_program(
     bank = 0 if conflict else 2
     a_own, a_in = b.buffer("a", m * k, dtype, bank=bank), b.buffer("a_in", m * k, dtype, bank=bank)
     for color, vertical in ((A_COLOR, False), (B_COLOR, True)):
-        _route(b, color, p, vertical)
+        route_turns(Line(b, vertical), p, color, loop_back=p == 1)
 
     row, col = np.mgrid[0:p, 0:p]
     first, last = np.minimum(row, col), np.maximum(row, col)
@@ -83,24 +80,11 @@ def summa_program(
     return _case(b, dims, p, (m, k, n), int(options.get("seed", 0)))
 
 
-def _route(b: Builder, color: int, p: int, vertical: bool) -> None:
-    low, high = ("N", "S") if vertical else ("W", "E")
-    for j in range(p):
-        where = (j, slice(None)) if vertical else (slice(None), j)
-        onward, back = high if j < p - 1 else "", low if j > 0 else ""
-        positions = [{"rx": "R", "tx": back + onward}, {"rx": high, "tx": "R" + back}]
-        if p == 1:
-            b.route(color, where, rx="R", tx="R")
-            continue
-        switch = Switch(positions, initial=1 if j == 0 else 0)
-        b.route(color, where, rx=low, tx="R" + onward, switch=switch)
-
-
 def _tile(core: CoreClass, color: int, own: Buffer, received: Buffer, dtype: str, sends: bool) -> Buffer:
     """Send the core's tile, or receive one; return the buffer to multiply with."""
     if sends:
         core.mov(fabric_out(color), own.dsd(), dtype=dtype)
-        core.control(color, Command.ADVANCE, Command.ADVANCE, start="none")
+        end_turn(core, color)
         return own
     core.mov(received.dsd(), fabric_in(color), dtype=dtype)
     return received
@@ -123,7 +107,7 @@ def _multiply(
         )
 
 
-def _case(b: Builder, dims: Mapping[str, Any], p: int, tile: tuple[int, int, int], seed: int) -> Case:
+def _case(b: Builder, dims: Dims, p: int, tile: tuple[int, int, int], seed: int) -> Case:
     m, k, n = tile
     rng = np.random.default_rng(seed)
     a, x = np.zeros((p * m, p * k), np.float32), np.zeros((p * k, p * n), np.float32)

@@ -13,26 +13,24 @@ Band of cost against program: 2 % from 200 elements per core.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 
-from wse_sim.graph import Kernel, Phase
+from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.activation_slopes import cycles_of_kept
 from wse_sim.kernels.blocks.base_families import OnElements
 from wse_sim.kernels.blocks.chains import chain_program, ops_of
 from wse_sim.kernels.blocks.elements import chain, chain_work
 from wse_sim.kernels.blocks.probes import ELEMENTS, SIDE, elements_probe
-from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract.equations import (
     BYTES_PER_WAVELET,
     SPECIAL_FUNCTIONS,
     bytes_of,
     ceil_div,
-    check_tiling,
     fill_cycles,
     has_room,
     largest_of,
@@ -44,6 +42,7 @@ from wse_sim.kernels.contract.equations import (
 from wse_sim.kernels.contract.family import (
     NONE,
     Array,
+    Attrs,
     Case,
     Cost,
     Dims,
@@ -56,16 +55,9 @@ from wse_sim.kernels.contract.family import (
     Size,
     Tiling,
     asked,
-    lay_of_operands,
 )
-from wse_sim.kernels.contract.parameters import (
-    WordAttributes,
-    attribute,
-    sizes,
-    spaced,
-)
+from wse_sim.kernels.contract.parameters import WordAttributes, attribute, sizes, spaced
 from wse_sim.kernels.contract.registry import register
-from wse_sim.kernels.contract.tape import Tape
 from wse_sim.kernels.families.generated.reduction_chain import REDUCED, folded_program
 
 STORES = 2
@@ -104,30 +96,25 @@ class Generated(OnElements):
     attributes = GeneratedAttributes
     color = "#f0f0f0"
 
-    def buffers(self, attrs: Mapping[str, Any] = NONE) -> int:
-        """Return the number of stage buffers: one per operand, one for the result."""
-        return GeneratedAttributes.of(attrs).inputs + 1
-
-    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
+    def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
         """Row by row; with whole words a core has its part of a sample at once, so rows wait for a special
         function."""
         stated = GeneratedAttributes.of(attrs)
         is_long = stated.in_words and not SPECIAL_FUNCTIONS.isdisjoint(stated.ops.split(","))
         return Flow(rows=dims.get("rows", 0), at_once=is_long)
 
-    def link(self, attrs: Mapping[str, Any] = NONE) -> Link:
+    def link(self, attrs: Attrs = NONE) -> Link:
         """Return the operators as a chain."""
         stated = GeneratedAttributes.of(attrs)
         return Link(stated.ops, stated.inputs)
 
-    def lay(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Lay:
+    def lay(self, dims: Dims, attrs: Attrs = NONE) -> Lay:
         """With whole words, operands enter at separate cores. Words of a waiting operand travel between stores on two
         colors."""
-        stated = GeneratedAttributes.of(attrs)
-        found = lay_of_operands(stated.inputs) if stated.in_words else Lay()
-        return replace(found, more_colors=1) if stated.stored else found
+        found = super().lay(dims, attrs)
+        return replace(found, more_colors=1) if GeneratedAttributes.of(attrs).stored else found
 
-    def store_bytes(self, dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Mapping[str, Any] = NONE) -> Size:
+    def store_bytes(self, dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs = NONE) -> Size:
         """Return the bytes of a store of a waiting operand: two samples, of the part that its stream has. The more rows, the
         more streams."""
         stated = GeneratedAttributes.of(attrs)
@@ -138,8 +125,7 @@ class Generated(OnElements):
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of the chain's vector instructions, special elements and all-reduces."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, how)
         ops = [op for op in GeneratedAttributes.of(attrs).ops.split(",") if op]
         issue, special, instructions = chain_work(ops, phase, dtype, wafer)
         stated = GeneratedAttributes.of(attrs)
@@ -209,10 +195,6 @@ class Generated(OnElements):
                 attrs=dict(attrs),
             ),
         )
-
-    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """Emit one pass over the result's gradient and stored tensors."""
-        pointwise_gradient(kernel, gradient, tape)
 
 
 def _trained_cost(

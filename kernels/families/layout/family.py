@@ -22,7 +22,6 @@ exchange transposes a matrix tiled on a square (:mod:`wse_sim.kernels.families.l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Unpack
 
@@ -31,22 +30,12 @@ import numpy as np
 from wse_sim.errors import KernelError
 from wse_sim.fabric.format.builder import fabric_in, fabric_out
 from wse_sim.fabric.format.classes import Travel
-from wse_sim.graph import Kernel, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.base_families import OnElements
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.blocks.ring import WIDE
-from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
-from wse_sim.kernels.contract.equations import (
-    bytes_of,
-    ceil_div,
-    check_tiling,
-    mov_rate,
-    per_core,
-    relay_cycles,
-    words,
-)
+from wse_sim.kernels.contract.equations import bytes_of, ceil_div, mov_rate, per_core, relay_cycles, words
 from wse_sim.kernels.contract.family import (
     NONE,
     Array,
@@ -56,20 +45,14 @@ from wse_sim.kernels.contract.family import (
     Dims,
     Footprint,
     How,
-    Kept,
     Lay,
     Probe,
     ProgramOptions,
     Tiling,
     asked,
 )
-from wse_sim.kernels.contract.parameters import (
-    Attributes,
-    attribute,
-    sizes,
-)
+from wse_sim.kernels.contract.parameters import Attributes, attribute, sizes
 from wse_sim.kernels.contract.registry import register
-from wse_sim.kernels.contract.tape import Tape
 from wse_sim.kernels.families.layout.exchange import exchange_program
 
 FREE = frozenset({"view", "reshape", "unsqueeze", "squeeze", "expand", "detach", "alias", "flatten"})
@@ -101,6 +84,7 @@ class Layout(OnElements):
     programs = "copy to a neighbour, fill; transpose on a square of cores"
     bands = "3 %; fp32 transposes 5 % from 200 elements per core"
     attributes = LayoutAttributes
+    moves = True
 
     def lay(self, dims: Dims, attrs: Attrs = NONE) -> Lay:
         """Data that cores join enters and leaves over a link per core."""
@@ -115,8 +99,7 @@ class Layout(OnElements):
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost: zero, local work, a copy, or an exchange over the middle links."""
-        _, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        _, dtype, attrs = self.asked(tiling, how)
         op = LayoutAttributes.of(attrs).op
         n = per_core(dims["elements"], tiling)
         zero = 0.0 * n
@@ -166,9 +149,8 @@ class Layout(OnElements):
         KernelError
             For a rectangle that is not square (exchanges), or operators that move nothing.
         """
-        check_tiling(self.name, tiling, self.mappings)
-        op = LayoutAttributes.of(options.get("attrs")).op
-        dtype, seed = str(options.get("dtype", "fp16")), int(options.get("seed", 0))
+        _, dtype, attrs = self.asked(tiling, options)
+        op, seed = LayoutAttributes.of(attrs).op, int(options.get("seed", 0))
         rows, cols = int(tiling.rows), int(tiling.cols)
         n = int(per_core(dims["elements"], tiling))
         if op in FREE:
@@ -211,14 +193,6 @@ class Layout(OnElements):
                 attrs={"op": "transpose" if exchange else op if op in LOCAL else "copy"},
             ),
         )
-
-    def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
-        """Return nothing: the backward pass needs only sizes."""
-        return Kept()
-
-    def gradients(self, kernel: Kernel, gradient: str, tape: Tape) -> None:
-        """Emit the same kernel with the gradient as its operand."""
-        pointwise_gradient(kernel, gradient, tape, moves=True)
 
 
 def _joined_cost(dims: Dims, tiling: Tiling, wafer: Wafer, dtype: str, said: LayoutAttributes) -> Cost:

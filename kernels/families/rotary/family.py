@@ -12,13 +12,11 @@ halves of an odd number of elements begin half a word apart and take up to 50 % 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from wse_sim.errors import KernelError
 from wse_sim.kernels.blocks.on_tables import OnTables, WorkAttributes
-from wse_sim.kernels.contract.family import Dims, Role
+from wse_sim.kernels.contract.family import Attrs, Dims, Role
 from wse_sim.kernels.contract.parameters import attribute, sizes
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.families.rotary.core import PAIR, Turning
@@ -44,7 +42,7 @@ class Rotary(OnTables):
     role = Role.POSITIONS
     lies = "heads over all cores"
 
-    def work(self, dims: Dims, attrs: Mapping[str, Any], dtype: str = "fp16") -> Turning:
+    def work(self, dims: Dims, attrs: Attrs, dtype: str = "fp16") -> Turning:
         """Return the rotation of a core's heads.
 
         Raises

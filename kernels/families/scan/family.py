@@ -22,9 +22,8 @@ handovers of a step.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 
@@ -33,21 +32,14 @@ from wse_sim.graph import Kernel, Phase, TensorKind
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import new_builder
 from wse_sim.kernels.blocks.probes import ROUNDS, pointwise_probe, product_probe
-from wse_sim.kernels.blocks.products import product_footprint, stationary, weight_notes
+from wse_sim.kernels.blocks.products import TiledProduct, weight_notes
 from wse_sim.kernels.blocks.training import pointwise_gradient
 from wse_sim.kernels.contract import numerics as core
-from wse_sim.kernels.contract.equations import (
-    add_rate,
-    bytes_of,
-    ceil_div,
-    ceil_rate,
-    check_tiling,
-    fma_rate,
-    per_core,
-)
+from wse_sim.kernels.contract.equations import add_rate, bytes_of, ceil_div, ceil_rate, fma_rate, per_core
 from wse_sim.kernels.contract.family import (
     NONE,
     Array,
+    Attrs,
     Case,
     Cost,
     Dims,
@@ -62,11 +54,7 @@ from wse_sim.kernels.contract.family import (
     Tiling,
     asked,
 )
-from wse_sim.kernels.contract.parameters import (
-    Attributes,
-    attribute,
-    sizes,
-)
+from wse_sim.kernels.contract.parameters import Attributes, attribute, sizes
 from wse_sim.kernels.contract.registry import register
 from wse_sim.kernels.contract.tape import DATA, WEIGHT, Tape
 from wse_sim.kernels.families.scan.recurrent import RECURRENT, RecurrentRow, recurrent_program, recurrent_step
@@ -101,13 +89,14 @@ class Scan(Family):
     programs = "selective, cumsum: both ways in time; with weights: forward, one row of cores"
     bands = "2 %; gru 5 %, rnn_tanh 10 %, rnn_relu 20 % from 64 units"
     attributes = ScanAttributes
+    flows = Flow(is_barrier=True)  # the result of a sample needs all of its steps
     more_dims = sizes(
         weights="weights of all gates and both matrices of a recurrence",
         of_input="of these, the weights of the input of the first layer",
         of_state="of these, the weights of a state",
     )
 
-    def flops(self, dims: Dims, attrs: Mapping[str, Any] = NONE, phase: Phase = Phase.FORWARD) -> Size:
+    def flops(self, dims: Dims, attrs: Attrs = NONE, phase: Phase = Phase.FORWARD) -> Size:
         """Return the FLOPs: 2 per weight, step and sample; by default the weights of the recurrent
         product."""
         kind = ScanAttributes.of(attrs).kind
@@ -115,42 +104,31 @@ class Scan(Family):
         weights = dims.get("weights", gates * dims["width"] * dims["width"])
         return 2 * dims["steps"] * dims["batch"] * weights
 
-    def notes(self, attrs: Mapping[str, Any]) -> tuple[str, ...]:
+    def notes(self, attrs: Attrs) -> tuple[str, ...]:
         """Return a note on how int8 weights are priced."""
         return weight_notes(attrs)
 
-    def flow(self, dims: Dims, attrs: Mapping[str, Any] = NONE) -> Flow:
-        """Return the flow: the result of a sample needs all of its steps."""
-        return Flow(is_barrier=True)
-
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of the state and of the recurrent weights."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, how)
         state = 2.0 * per_core(dims["batch"] * dims["width"], tiling) * bytes_of(dtype)
         kind = ScanAttributes.of(attrs).kind
         if kind not in RECURRENT:
             return Footprint(activations_bytes=state, code_bytes=wafer.kernel_code_bytes)
-        at_rest = Tiling(tiling.rows, tiling.cols, "stationary", options=tiling.options)
-        width = dims["width"]
-        gates = RECURRENT[kind][0] * width
-        base = product_footprint(dims["batch"], width, gates, at_rest, wafer, dtype, attrs, phase)
+        base = _recurrent_product(dims, tiling, wafer, kind, (phase, dtype, attrs)).footprint()
         return Footprint(base.weights_bytes, state, base.buffers_bytes, base.code_bytes)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of one step of the recurrence, times the number of steps."""
-        phase, dtype, attrs = asked(how)
-        check_tiling(self.name, tiling, self.mappings)
+        phase, dtype, attrs = self.asked(tiling, how)
         kind = ScanAttributes.of(attrs).kind
         forward = phase is Phase.FORWARD
         fraction, factor = (1.0, 1.0) if forward else (wafer.backward_special_fraction, 2.0)
         n = per_core(dims["batch"] * dims["width"], tiling)
         element, o_map = fraction * wafer.special_element_cycles, wafer.map_element_cycles
         if kind in RECURRENT:
-            at_rest = Tiling(tiling.rows, tiling.cols, "stationary", options=tiling.options)
-            width, (gates, specials) = dims["width"], RECURRENT[kind]
-            turn = factor * stationary(dims["batch"], width, gates * width, at_rest, wafer, dtype, attrs)
-            turn = turn + Cost(special=specials * n * element)
+            product = _recurrent_product(dims, tiling, wafer, kind, (Phase.FORWARD, dtype, attrs))
+            turn = factor * product.cost() + Cost(special=RECURRENT[kind][1] * n * element)
         elif kind == "selective":
             turn = Cost(
                 compute=factor * 2 * ceil_rate(n, fma_rate(dtype, wafer)),
@@ -206,9 +184,8 @@ class Scan(Family):
             For weights on more than one row, and their backward pass.
         """
 
-        kind = ScanAttributes.of(options.get("attrs")).kind
-        phase = options.get("phase", Phase.FORWARD)
-        dtype, seed = str(options.get("dtype", "fp32")), int(options.get("seed", 0))
+        phase, dtype, attrs = asked(options, "fp32")
+        kind, seed = ScanAttributes.of(attrs).kind, int(options.get("seed", 0))
         rows, cols, steps = int(tiling.rows), int(tiling.cols), int(dims["steps"])
         if kind in RECURRENT and phase is Phase.FORWARD and rows == 1:
             units = int(ceil_div(int(dims["width"]), cols))
@@ -283,18 +260,14 @@ class Scan(Family):
             small, sizes = Tiling(1, 1, "streamed"), {"width": n_run, "batch": 1}
             tile, stated = f"{n} states", {"kind": kind}
             return (Probe(kind, self.name, sizes, small, "steps", start, cost, tile, dtype, phase, stated),)
-        forward = phase is Phase.FORWARD
-        gates, specials = RECURRENT[kind]
-        at_rest = Tiling(tiling.rows, tiling.cols, "stationary", options=tiling.options)
-        product = product_probe(
-            "recurrent product", dims["batch"], dims["width"], gates * dims["width"], at_rest, wafer,
-            dtype=dtype, phase=Phase.FORWARD, attrs=attrs, times=dims["steps"] * (1.0 if forward else 2.0),
-        )  # fmt: skip
+        times = dims["steps"] * (1.0 if phase is Phase.FORWARD else 2.0)
+        product = _recurrent_product(dims, tiling, wafer, kind, (Phase.FORWARD, dtype, attrs))
+        probe, specials = product_probe("recurrent product", product, times), RECURRENT[kind][1]
         if not specials:
-            return (product,)
+            return (probe,)
         special = Cost(special=self.cost(dims, tiling, wafer, **how).special)
         elements = specials * n * tiling.rows * tiling.cols
-        return product, pointwise_probe(
+        return probe, pointwise_probe(
             "gates", "activation", elements, tiling, special, dtype=dtype, attrs={"function": "gelu"}
         )
 
@@ -338,6 +311,15 @@ class Scan(Family):
         left = 0 if not wanted.isdisjoint(kernel.inputs[:1]) else d.get("of_input", 0) * d["steps"]
         left += 0 if state else d.get("of_state", 0)
         return int(self.flops(d, kernel.attrs)) - 2 * int(d["batch"]) * int(left)
+
+
+def _recurrent_product(
+    dims: Dims, tiling: Tiling, wafer: Wafer, kind: str, how: tuple[Phase, str, Attrs]
+) -> TiledProduct:
+    """Return the product of a step: the states of a batch times the stationary weights of all gates."""
+    at_rest = Tiling(tiling.rows, tiling.cols, "stationary", options=tiling.options)
+    width = dims["width"]
+    return TiledProduct(dims["batch"], width, RECURRENT[kind][0] * width, at_rest, wafer, *how)
 
 
 def pitch_of(n: int, dtype: str) -> int:

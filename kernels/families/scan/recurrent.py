@@ -66,7 +66,7 @@ class RecurrentRow:
 
     @property
     def n(self) -> int:
-        """Number of gates of a core."""
+        """Size of gates of a core."""
         return RECURRENT[self.kind][0] * self.u
 
 
