@@ -30,6 +30,7 @@ from wse_sim.whole.regions import Ports, RegionKind, region_of
 from wse_sim.whole.regions.contract import (
     PAIR,
     Inlet,
+    Out,
     PlacedKernel,
     bundle_elements,
     part_of,
@@ -130,7 +131,7 @@ def tree_links(
     """Return the words per sample on the links of trees, including those over the edge to the host."""
     senders = {region.name: region.bundle_senders for region in regions}
     for tree in trees:
-        words: float = words_in(graph, tree)
+        words: float = words_in(graph, tree.tensor, tree.bundle, tree.bundles)
         if tree.producer != HOST:
             words += controls.of(tree.color, senders[tree.producer](tree.bundle))
         yield from way_links(tree, words)
@@ -143,13 +144,13 @@ def words_of(graph: KernelGraph, tensor: str) -> int:
     return (graph.tensors[tensor].elements // graph.samples + filled(graph, tensor)) // PAIR
 
 
-def words_in(graph: KernelGraph, tree: Tree) -> int:
-    """Return the words per sample of a tree: those of its bundle."""
-    words = words_of(graph, tree.tensor)
-    if tree.bundles == 1:
+def words_in(graph: KernelGraph, tensor: str, bundle: int, of: int) -> int:
+    """Return the words per sample of one of `of` bundles of a tensor."""
+    words = words_of(graph, tensor)
+    if of == 1:
         return words
-    of_token = token_words(graph, tree.tensor)
-    return words // of_token * len(part_of(of_token, tree.bundle, tree.bundles))
+    of_token = token_words(graph, tensor)
+    return words // of_token * len(part_of(of_token, bundle, of))
 
 
 def host_inputs(graph: KernelGraph, trees: Sequence[Tree], values: Floats) -> dict[str, Floats]:
@@ -210,17 +211,9 @@ def network_program(plan: PipelinedPlan, samples: int) -> Network:
     own, trees = _laid(plan, regions)
     b = Builder(wafer.rows, wafer.cols, config)
     for region in regions:
-        leaving = [
-            tree for tree in trees if (tree.tensor, tree.producer) == (region.kernel.outputs[0], region.name)
-        ]
         inward = [tree_into(trees, region.name, inlet.tensor, inlet.bundle).color for inlet in region.inlets]
-        # At an outlet on the edge, the host's end and the source share a router, so its core does not receive
-        # the words.
-        ways = [
-            (tree.color, tree.ports(tree.source).replace("R", "") + off_edge(tree, tree.source, wafer.cols))
-            for tree in leaving
-        ]
-        region.build(b, Ports(inward, *ways[0], own[region.name], ways[1:]), samples)
+        ways = outlets(trees, region, wafer.cols)
+        region.build(b, Ports(inward, own[region.name], ways), samples)
     for i, tree in enumerate(trees):
         route_tree(b, tree, wafer.cols)
         host_streams(b, tree, i, graph, samples, wafer.cols)
@@ -394,6 +387,19 @@ def off_edge(tree: Tree, cell: Cell, cols: int) -> str:
     return ("E" if cell[1] == cols - 1 else "W") if cell == tree.host else ""
 
 
+def outlets(trees: Sequence[Tree], region: PlacedKernel, cols: int) -> list[Out]:
+    """Return color and ports of every bundle of a region's result.
+
+    At an outlet on the edge, the host's end and the source share a router, so its core does not receive the words.
+    """
+    result = region.kernel.outputs[0], region.name
+    return [
+        (tree.color, tree.ports(tree.source).replace("R", "") + off_edge(tree, tree.source, cols))
+        for tree in trees
+        if (tree.tensor, tree.producer) == result
+    ]
+
+
 def route_tree(b: Builder, tree: Tree, cols: int) -> None:
     """Set the routes of a tree at all cells except a region's outlet, which the region sets."""
 
@@ -409,7 +415,7 @@ def route_tree(b: Builder, tree: Tree, cols: int) -> None:
 
 def host_streams(b: Builder, tree: Tree, number: int, graph: KernelGraph, samples: int, cols: int) -> None:
     """Add the host streams at the ends of a tree."""
-    words = samples * words_in(graph, tree)
+    words = samples * words_in(graph, tree.tensor, tree.bundle, tree.bundles)
     if tree.producer == HOST:
         row, col = tree.source
         b.host_in(f"host in {number}", tree.color, words, row, "W" if col == 0 else "E")

@@ -138,7 +138,8 @@ class Attention(AttentionByPairs, RegionKind):
     def build(self, b: Builder, ports: Ports, samples: int) -> None:
         """Write the inlets, and one core class per column and send order."""
         self._inlets(b, ports, samples)
-        route_senders(b, ports.outward, self.senders, ports.towards, pop="never")
+        ((outward, towards),) = ports.results
+        route_senders(b, outward, self.senders, towards, pop="never")
         self._declare(b)
         if self.is_collected:
             self._collect(b, ports, samples)
@@ -259,7 +260,7 @@ class Attention(AttentionByPairs, RegionKind):
                     receive_all(core, color, slots[turn].dsd(0, tokens), SEND)
 
                 def work(turn: int, core: CoreClass = core, sends: Sends = sends) -> None:
-                    self._send_tokens(core, ports.outward, slots[turn], sends)
+                    self._send_tokens(core, ports.results[0][0], slots[turn], sends)
 
                 alternate(core, samples, receive, work, (SEND,))
             b.place(kinds[sends], cell)
@@ -272,7 +273,7 @@ class Attention(AttentionByPairs, RegionKind):
         else:
             core.mov(sent.dsd(), out.dsd(), dtype="mixed")
         if sends is not None:
-            self._send_tokens(core, ports.outward, sent, sends, SEND)
+            self._send_tokens(core, ports.results[0][0], sent, sends, SEND)
             return
         with core.loop(out.length // self.features):
             core.join(SEND)

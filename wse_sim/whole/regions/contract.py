@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,18 +50,24 @@ class Inlet:
     bundle: int = 0
 
 
+Out = tuple[int, str]
+"""The color of a stream that leaves a region, and the ports by which the outlet's router forwards its words."""
+
+
 @dataclass(frozen=True)
 class Ports:
-    """Colors of a region: those of its incoming streams, of its outgoing stream, and its own.
-
-    `others` are color and output ports of further bundles of the result.
-    """
+    """Colors of a region: those of its incoming streams in the order of the inlets, those that its own programs use, and the
+    streams on which the bundles of its result leave."""
 
     inward: Sequence[int]
-    outward: int
-    towards: str  # ports by which the outlet's router forwards words
     own: Sequence[int]
-    others: Sequence[tuple[int, str]] = ()
+    results: Sequence[Out]
+
+    def of_band(self, number: int) -> Self:
+        """Return those of one band, of a region in which every bundle of the result has a band with its own inlets."""
+        each = len(self.inward) // len(self.results)
+        inward = self.inward[number * each : (number + 1) * each]
+        return replace(self, inward=inward, results=self.results[number : number + 1])
 
 
 class PlacedKernel(ABC):
@@ -88,7 +94,7 @@ class PlacedKernel(ABC):
 
     def __init__(self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> None:
         self.graph, self.kernel, self.wafer = graph, kernel, wafer
-        self.name = stage.name
+        self.stage, self.name = stage, stage.name
         self.region: Region = stage.region
         self.compute_cols = self.region.compute_cores // self.region.rows
         self.top = self.region.row

@@ -73,7 +73,7 @@ class Dense(DenseBeside):
     def _outlet(self, b: Builder, ports: Ports, samples: int) -> None:
         """Write the last row in bundles of columns, each with a separate output route."""
         sends: dict[Cell, tuple[Sent, ...]] = {}
-        for bundle, (color, towards) in enumerate([(ports.outward, ports.towards), *ports.others]):
+        for bundle, (color, towards) in enumerate(ports.results):
             cells = self.bundle_senders(bundle)
             route_senders(b, color, cells, towards)
             for i, cell in enumerate(cells):

@@ -26,6 +26,7 @@ from wse_sim.whole.regions.contract import (
     PAIR,
     Floats,
     Inlet,
+    Out,
     PlacedKernel,
     Ports,
     RegionKind,
@@ -36,8 +37,6 @@ from wse_sim.whole.regions.contract import (
 from wse_sim.whole.regions.shared_color import route_senders
 
 TOKEN_AXES = 3  # samples, tokens, features
-Ways = Sequence[tuple[int, str]]
-"""Colors of streams, and the ports by which their outlets send."""
 FIRST = "first"  # the movement that keeps the first token of a sample
 
 
@@ -140,7 +139,7 @@ class RowsPlace(PlacedKernel):
         return max(map(self.elements, range(self.streams)))
 
     def write(
-        self, b: Builder, ways: Ways, feed: int, passes: Callable[[int, CoreClass, CoreClass], None]
+        self, b: Builder, ways: Sequence[Out], feed: int, passes: Callable[[int, CoreClass, CoreClass], None]
     ) -> None:
         """Write the inlet and the core of every bundle with its color and ports in `ways`; `passes` writes their work."""
         self.height, self.cols = self.extent()
@@ -196,7 +195,7 @@ class JoinedRows(RowsPlace, RegionKind):
 
     def build(self, b: Builder, ports: Ports, samples: int) -> None:
         """Write the inlet and the core of every bundle."""
-        ways, feed = [(ports.outward, ports.towards), *ports.others], ports.own[0]
+        ways, feed = ports.results, ports.own[0]
 
         def passes(bundle: int, inlet: CoreClass, core: CoreClass) -> None:
             with inlet.loop(samples), core.loop(samples):

@@ -268,9 +268,8 @@ class NormRegion(NormPlace, RegionKind):
         self.height, self.cols = self.extent()
         self.sharing = self._sums(b, ports.own[1:])
         self._declare(b)
-        ways = [(ports.outward, ports.towards), *ports.others]
-        for bundle, way in enumerate(ways):
-            self._bundle(b, Ports((ports.inward[bundle],), *way, ports.own), samples, bundle)
+        for bundle in range(self.lane):
+            self._bundle(b, ports.of_band(bundle), samples, bundle)
 
     def _sums(self, b: Builder, colors: Sequence[int]) -> tuple[Sharing, ...]:
         """Route the sums of all lanes; return them by group of columns."""
@@ -298,7 +297,8 @@ class NormRegion(NormPlace, RegionKind):
         b.place(inlet, inlet_cell)
         route_takers(b, feed, inlet_cell, cells, 0, "E", passing=passing)
         senders = self.bundle_senders(bundle)
-        route_senders(b, ports.outward, senders, ports.towards, pop="never", passing=passing)
+        ((outward, towards),) = ports.results
+        route_senders(b, outward, senders, towards, pop="never", passing=passing)
         kinds: dict[tuple[object, ...], CoreClass] = {}
         for i, cell in enumerate(cores):
             sizes = [block] * full + ([last[i]] if last and last[i] else [])
@@ -359,6 +359,8 @@ class NormRegion(NormPlace, RegionKind):
         *,
         ends_early: bool,
     ) -> None:
+        ((outward, _),) = ports.results
+
         def receive(turn: int, tokens: int) -> None:
             receive_all(core, ports.own[0], self._held(turn, tokens), RECEIVE)
 
@@ -366,7 +368,7 @@ class NormRegion(NormPlace, RegionKind):
             self._lines(turn, tokens, place[0]).emit(core, self.work.vectors, place[1])
             closes = is_last and ends_early and advance[1] == "path"
             core.mov(
-                fabric_out(ports.outward, None if closes else advance[is_last]),
+                fabric_out(outward, None if closes else advance[is_last]),
                 self._held(2 + turn, tokens),
                 dtype="fp16",
                 start="none",
@@ -375,7 +377,7 @@ class NormRegion(NormPlace, RegionKind):
             )
             if closes:
                 core.join(SEND)
-                core.control(ports.outward, Command.RESET, start="none")
+                core.control(outward, Command.RESET, start="none")
 
         blocks_in_turn(core, samples, sizes, receive, work, RECEIVE)
 

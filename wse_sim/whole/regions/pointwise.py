@@ -127,24 +127,22 @@ class Pointwise(PointwisePlace, RegionKind):
 
     def build(self, b: Builder, ports: Ports, samples: int) -> None:
         """Write all bands."""
-        count = len(self.kernel.inputs)
-        ways = [(ports.outward, ports.towards), *ports.others]
-        for number, (band, way) in enumerate(zip(self.bands, ways, strict=True)):
-            band.build_band(b, Ports(ports.inward[number * count :][:count], *way, ports.own), samples)
+        for number, band in enumerate(self.bands):
+            band.build_band(b, ports.of_band(number), samples)
 
     def build_band(self, b: Builder, ports: Ports, samples: int) -> None:
         """Write inlets and stores, then the cores of the serpentine."""
         feeds, links = ports.own[: len(self.kernel.inputs)], ports.own[len(self.kernel.inputs) :]
         for name, color, feed in zip(self.kernel.inputs, ports.inward, feeds, strict=True):
             self.take_in(b, name, color, feed, links, samples)
-        snake = self.snake
-        route_senders(b, ports.outward, snake, ports.towards)
+        snake, ((outward, towards),) = self.snake, ports.results
+        route_senders(b, outward, snake, towards)
         self._declare(b)
         count = len(snake)
         kinds = [(advance_of(i, count), self.count_of(i)) for i in range(count)]
         for advance, elements in dict.fromkeys(kinds):
             core = b.core_class(f"{self.name} {elements} {advance or ''}")
-            self._core(core, feeds, ports.outward, samples, (advance, elements))
+            self._core(core, feeds, outward, samples, (advance, elements))
             for kind, cell in zip(kinds, snake, strict=True):
                 if kind == (advance, elements):
                     b.place(core, cell)

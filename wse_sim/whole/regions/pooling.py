@@ -215,7 +215,7 @@ class Pooling(PoolingPlace, RegionKind):
         self._route_feed(b, feed)
         self._write_inlets(b, ports.inward, feed, samples)
         images, own = self._declare(b, where)
-        for bundle, (color, towards) in enumerate([(ports.outward, ports.towards), *ports.others]):
+        for bundle, (color, towards) in enumerate(ports.results):
             cells = self.bundle_senders(bundle)
             route_senders(b, color, cells, towards)
             kinds = {

@@ -62,7 +62,7 @@ from wse_sim.whole.regions.attention_pairs import (
     part_of,
     weighted,
 )
-from wse_sim.whole.regions.contract import Floats, Inlet, IntArray, refused
+from wse_sim.whole.regions.contract import Inlet, IntArray, refused
 from wse_sim.whole.regions.shared_color import deal, receive_all, route_senders, route_takers
 from wse_sim.whole.room import room_bytes
 from wse_sim.whole.trained.collectors import Collected, write_collectors
@@ -90,7 +90,6 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
     """Attention on its region, for a batch of training."""
 
     own_colors = 7  # queries and do; keys and values; sums along rows, and back; sums down columns
-    reads = ()
 
     def __init__(
         self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer, needs: frozenset[str]
@@ -120,12 +119,7 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
         """The collectors next to the rows."""
         return tuple((self.top + i, self.left - 1) for i in range(self.height))
 
-    @property
-    def gradient_inlet(self) -> Cell:
-        """The inlet of the queries."""
-        return self.inlets[QUERY].cell
-
-    def gradient_senders(self, tensor: str) -> tuple[Cell, ...]:
+    def gradient_senders(self, tensor: str, bundle: int) -> tuple[Cell, ...]:
         """Return the collectors next to the rows (queries) or below the columns (keys, values)."""
         if tensor == self.kernel.inputs[QUERY]:
             return self.senders
@@ -201,9 +195,10 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
     def build_batch(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
         """Write the inlets, one core class per kind of core, and the collectors."""
         self._inlets(b, ports, batch)
-        route_senders(b, ports.outward, self.senders, ports.towards)
-        for tensor, (color, towards) in ports.gradient_out.items():
-            route_senders(b, color, self.gradient_senders(tensor), towards)
+        ((outward, towards),) = ports.results
+        route_senders(b, outward, self.senders, towards)
+        for tensor, ((color, towards),) in ports.leaving.items():
+            route_senders(b, color, self.gradient_senders(tensor, 0), towards)
         self._declare(b, batch.in_flight)
         self._sharing(b, ports.own[2:5])
         writer = _Writer(self, ports, batch)
@@ -223,7 +218,7 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
         color, where = ports.own[2], (self.rows, self.left - 1)
         b.route(color, (self.rows, self.left), rx="R", tx="W")
         b.route(color, where, rx="E", tx="R")
-        streams = [ports.outward, *self._leaving(QUERY, ports)]
+        streams = [ports.results[0][0], *self._leaving(QUERY, ports)]
         passes = [
             tuple(Collected(color, ((stream, size),)) for stream in streams)
             for size in self.elements(self.height, self.features)
@@ -243,14 +238,14 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
             (Collected(color, tuple((stream, size) for stream in streams)),)
             for size in self.elements(self.cols, self.key_features)
         ]
-        cells = self.gradient_senders(self.kernel.inputs[KEY])
+        cells = self.gradient_senders(self.kernel.inputs[KEY], 0)
         write_collectors(b, f"{self.name}.gradients", cells, (self.last + 1, self.columns), batch, passes)
 
     def _inlets(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
         queries, pairs, _ = self.inlets
         core = b.core_class(f"{self.name} queries and gradients")
         with core.loop(batch.rounds):
-            for color in (ports.inward[0], ports.gradient_in):
+            for color in (ports.inward[0], *ports.arriving):
                 shares = [[(fabric_in(color), size)] for size in self.elements(self.height, self.features)]
                 with core.loop(batch.in_flight):
                     deal(core, ports.own[0], shares, self.height)
@@ -277,7 +272,7 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
     def _leaving(self, operand: int, ports: TrainedPorts) -> tuple[int, ...]:
         """Return the color on which the gradient of an operand leaves, as a tuple that is empty if it is not
         needed."""
-        return (ports.gradient_out[self.kernel.inputs[operand]][0],) if self.is_needed(operand) else ()
+        return tuple(color for color, _ in ports.leaving.get(self.kernel.inputs[operand], ()))
 
     # ---- parts and cycles -----------------------------------------------------------------------------------------
 
@@ -288,10 +283,6 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
     def elements(self, lines: int, features: int) -> list[int]:
         """Return the elements in the tokens, of `features` each, of every row or of every column."""
         return [len(part) * features for part in self.parts(lines)]
-
-    def read(self, buffers: Mapping[str, Floats]) -> tuple[dict[str, Floats], dict[str, Floats]]:
-        """Return empty results: attention has no parameters."""
-        return {}, {}
 
 
 @dataclass(frozen=True)

@@ -182,11 +182,11 @@ class TrainedConvolution(TrainedKind):
         return self.products.senders
 
     @property
-    def gradient_inlet(self) -> Cell:
+    def gradient_inlets(self) -> tuple[Cell, ...]:
         """The cell next to the last row."""
-        return self.last, self.left - 1
+        return ((self.last, self.left - 1),)
 
-    def gradient_senders(self, tensor: str) -> tuple[Cell, ...]:
+    def gradient_senders(self, tensor: str, bundle: int) -> tuple[Cell, ...]:
         """Return the topmost inlet, and the inlets below whose words it forwards."""
         return self.folding.cells(self.inlets[0].cell)
 
@@ -214,7 +214,7 @@ class TrainedConvolution(TrainedKind):
         """Write products, the inlets next to them, and the inlet of gradients."""
         self.products.build(b, ports, batch)
         self._declare(b, batch)
-        back = ports.gradient_out[self.kernel.inputs[0]] if self.has_dx else None
+        back = ports.leaving[self.kernel.inputs[0]][0] if self.has_dx else None
         folds = None
         if back is not None:
             along, top = self.products.along[0], self.inlets[0].cell
@@ -228,7 +228,7 @@ class TrainedConvolution(TrainedKind):
         for col in range(self.cols):
             onward = "E" if col < self.cols - 1 else ""
             b.route(feed, (slice(self.top, self.last), self.left + col), rx="W", tx="R" + onward)
-        self._gradient_inlet(b, ports.gradient_in, batch)
+        self._gradient_inlet(b, ports.arriving[0], batch)
 
     def _declare(self, b: Builder, batch: Batch) -> None:
         cells = (slice(self.top, self.last), self.left - 1)
@@ -265,7 +265,7 @@ class TrainedConvolution(TrainedKind):
     def _gradient_inlet(self, b: Builder, color: int, batch: Batch) -> None:
         """Write the core that deals the gradients of a pixel to the columns of the last row; outputs beyond N
         get zeros."""
-        products, cell = self.products, self.gradient_inlet
+        products, (cell,) = self.products, self.gradient_inlets
         core = b.core_class(f"{self.name} gradients in")
         shares: list[list[tuple[Operand, int]]] = []
         for col in range(self.cols):

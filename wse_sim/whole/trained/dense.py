@@ -196,11 +196,6 @@ class TrainedDense(TrainedKind):
         return self.senders[group.start : group.stop]
 
     @property
-    def gradient_inlet(self) -> Cell:
-        """The cell next to the last row."""
-        return self.gradient_inlets[0]
-
-    @property
     def gradient_inlets(self) -> tuple[Cell, ...]:
         """The cell next to the last row; of several bundles, those below the first column of each."""
         if self._given == 1:
@@ -217,13 +212,9 @@ class TrainedDense(TrainedKind):
         """Operands whose gradients leave: the residual's first, since it is the arriving gradient itself."""
         return tuple(tensor for tensor in reversed(self.operands) if tensor in self.needs)
 
-    def gradient_senders(self, tensor: str) -> tuple[Cell, ...]:
+    def gradient_senders(self, tensor: str, bundle: int) -> tuple[Cell, ...]:
         """Return the inlets (gradient of the inputs), or the cell behind the gradient inlet or the last row
         (residual; the columns of a bundle)."""
-        return self.bundle_gradient_senders(tensor, 0)
-
-    def bundle_gradient_senders(self, tensor: str, bundle: int) -> tuple[Cell, ...]:
-        """Return the cells that send one bundle, as :meth:`gradient_senders`."""
         if tensor == self.kernel.inputs[0]:
             return tuple((self.top + i, self.left - 1) for i in self._row_groups[bundle])
         return ((self.last, self.left - 2),) if self._is_heard else self.bundle_senders(bundle)
@@ -312,10 +303,10 @@ class TrainedDense(TrainedKind):
 
     def build_batch(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
         """Write all cores and routes."""
-        leaving = {tensor: [color for color, _ in ports.leaving(tensor)] for tensor in ports.gradient_out}
-        for tensor in leaving:
-            for bundle, (color, towards) in enumerate(ports.leaving(tensor)):
-                route_senders(b, color, self.bundle_gradient_senders(tensor, bundle), towards)
+        leaving = {tensor: [color for color, _ in streams] for tensor, streams in ports.leaving.items()}
+        for tensor, streams in ports.leaving.items():
+            for bundle, (color, towards) in enumerate(streams):
+                route_senders(b, color, self.gradient_senders(tensor, bundle), towards)
         added = leaving.get(self.kernel.inputs[1], []) if self.has_residual else []
         self.products.beside = () if self._is_heard else added
         self.products.build(b, ports, batch)

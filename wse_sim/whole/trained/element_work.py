@@ -63,7 +63,7 @@ class TrainedWork(WorkPlace, TrainedPointwise):
         return PointwisePlace.values(self, weights)
 
     def read(self, buffers: Mapping[str, Floats]) -> tuple[dict[str, Floats], dict[str, Floats]]:
-        """Return no gradients and no new weights."""
+        """Return no gradients and no new weights: tables do not train."""
         return {}, {}
 
     def most_in_flight(self) -> int:

@@ -34,16 +34,16 @@ from wse_sim.whole.network import (
     inlet_cells,
     leaving_of,
     links_of,
-    off_edge,
+    outlets,
     own_colors,
     route_tree,
     tree_into,
     tree_links,
     trees_of,
-    words_of,
+    words_in,
 )
 from wse_sim.whole.paths import BACK, SHARED, Cell, Grid, direction
-from wse_sim.whole.regions.contract import PAIR, divisor, part_of, stream_order, token_words
+from wse_sim.whole.regions.contract import PAIR, divisor, stream_order
 from wse_sim.whole.room import fewest_bundles
 from wse_sim.whole.stream_routes import (
     Controls,
@@ -64,9 +64,6 @@ from wse_sim.whole.trained.order import SentGradient, by_tensor, gradients_of
 from wse_sim.whole.trained.rounds import most_of_all, regions_of
 from wse_sim.whole.trained.sums import MOST_STORES, write_store, write_sum
 from wse_sim.whole.trees import Tree, Way, cheapest_way, way_cost
-
-NONE = -1
-"""The color of a gradient that does not arrive."""
 
 
 @dataclass(frozen=True)
@@ -151,12 +148,12 @@ class TrainedNetwork:
         by_name = {region.name: region for region in self.regions}
         output = leaving_of(self.plan).tensor
         for bundle, way in enumerate(self.from_loss):
-            words = _bundle_words(graph, output, bundle, len(self.from_loss))
+            words = words_in(graph, output, bundle, len(self.from_loss))
             yield from way_links(way, words + controls.of(way.color, self.loss_place.cores))
         for back in self.backs:
             words = _words_in(graph, self.regions, back)
             for part in back.parts:
-                senders = by_name[part.sent.reader].bundle_gradient_senders(back.tensor, back.bundle)
+                senders = by_name[part.sent.reader].gradient_senders(back.tensor, back.bundle)
                 for way in part.ways:
                     yield from way_links(way, words + controls.of(way.color, senders))
             if back.sum:
@@ -309,7 +306,7 @@ def _laid(plan: PipelinedPlan, regions: Sequence[TrainedKind], counts: Sequence[
     output = leaving_of(plan).tensor
     last = next(region for region in regions if region.kernel.outputs[0] == output)
     middle = (plan.wafer.rows // 2, plan.wafer.cols // 2)
-    for near in (last.gradient_inlet, last.senders[0], last.senders[-1]):
+    for near in (last.gradient_inlets[0], last.senders[0], last.senders[-1]):
         with contextlib.suppress(ModelError):
             return _laid_beside(plan, regions, last, near, counts)
     return _laid_beside(plan, regions, last, middle, counts)
@@ -421,7 +418,7 @@ class _Ways:
         """Return a bundle of the gradient of a tensor from what its readers send, in order of arrival."""
         end = self.makers[tensor].gradient_inlets[bundle]
         if len(sent) == 1:
-            senders = self.regions[sent[0].reader].bundle_gradient_senders(tensor, bundle)
+            senders = self.regions[sent[0].reader].gradient_senders(tensor, bundle)
             way = self.found(tensor, senders, end)
             return Back(tensor, bundle, (Waiting(sent[0], (), (way,)),), None)
         cell = self._taken_near(end)
@@ -439,7 +436,7 @@ class _Ways:
         """Return stores and routes of one gradient, which arrives `earlier` by that many regions."""
         near = (self._taken_near(end) for _ in range(min(earlier, MOST_STORES)))
         stores = [cell for cell in near if cell is not None][::-1]
-        senders = self.regions[sent.reader].bundle_gradient_senders(tensor, bundle)
+        senders = self.regions[sent.reader].gradient_senders(tensor, bundle)
         ways = []
         for store in (*stores, end):
             ways.append(self.found(tensor, senders, store))
@@ -469,28 +466,12 @@ def _write_regions(
             out.setdefault((back.tensor, part.sent.reader), []).append((way.color, way.ports(way.source)))
     for region in regions:
         result = region.kernel.outputs[0]
-        first, *others = (
-            (
-                tree.color,
-                tree.ports(tree.source).replace("R", "") + off_edge(tree, tree.source, plan.wafer.cols),
-            )
-            for tree in trees
-            if (tree.tensor, tree.producer) == (result, region.name)
-        )
-        ways = {tensor: out[tensor, region.name] for tensor in region.gradient_order}
-        arriving = into.get(result, [NONE])  # a frozen layer takes no gradient
         ports = TrainedPorts(
-            inward=[
-                tree_into(trees, region.name, inlet.tensor, inlet.bundle).color for inlet in region.inlets
-            ],
-            outward=first[0],
-            towards=first[1],
-            gradient_in=arriving[0],
-            gradient_out={tensor: found[0] for tensor, found in ways.items()},
-            own=laid.own[region.name],
-            others=others,
-            gradients_in=arriving[1:],
-            gradients_out={tensor: found[1:] for tensor, found in ways.items()},
+            [tree_into(trees, region.name, inlet.tensor, inlet.bundle).color for inlet in region.inlets],
+            laid.own[region.name],
+            outlets(trees, region, plan.wafer.cols),
+            arriving=into.get(result, []),  # a frozen layer takes no gradient
+            leaving={tensor: out[tensor, region.name] for tensor in region.gradient_order},
         )
         region.build_batch(b, ports, batch)
 
@@ -498,16 +479,7 @@ def _write_regions(
 def _words_in(graph: KernelGraph, regions: Sequence[TrainedKind], back: Back) -> int:
     """Return the words per sample of a bundle of a gradient."""
     of = max(region.bundles.get(back.tensor, 1) for region in regions)
-    return _bundle_words(graph, back.tensor, back.bundle, of)
-
-
-def _bundle_words(graph: KernelGraph, tensor: str, bundle: int, of: int) -> int:
-    """Return the words per sample of one of `of` bundles of a tensor."""
-    words = words_of(graph, tensor)
-    if of == 1:
-        return words
-    of_token = token_words(graph, tensor)
-    return words // of_token * len(part_of(of_token, bundle, of))
+    return words_in(graph, back.tensor, back.bundle, of)
 
 
 def _write_back(b: Builder, back: Back, size: int, samples: int) -> None:

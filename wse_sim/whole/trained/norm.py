@@ -24,7 +24,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import inf
-from typing import NamedTuple
 
 import numpy as np
 
@@ -62,17 +61,6 @@ from wse_sim.whole.trained.rows import Held, Slots, emit_row, in_turn
 RECEIVE, SEND = 1, 2  # microthreads
 FP16, FP32 = 2, 4  # bytes
 GRADIENTS = {"scale": "d_scale", "shift": "d_shift"}
-
-
-class LaneStreams(NamedTuple):
-    """A bundle of a norm: colors on which its operand and the gradient of its result arrive, color and ports of its
-    result and of the gradients of its operand."""
-
-    bundle: int
-    inward: int
-    arriving: int
-    result: tuple[int, str]
-    leaving: Sequence[tuple[int, str]]
 
 
 class TrainedNorm(NormPlace, TrainedKind):
@@ -168,24 +156,6 @@ class TrainedNorm(NormPlace, TrainedKind):
         return affine_of(self.kernel.attrs)
 
     @property
-    def gradient_inlet(self) -> Cell:
-        """The inlet of the tokens."""
-        return self.inlets[0].cell
-
-    @property
-    def gradient_inlets(self) -> tuple[Cell, ...]:
-        """The inlets of the tokens."""
-        return tuple(inlet.cell for inlet in self.inlets)
-
-    def gradient_senders(self, tensor: str) -> tuple[Cell, ...]:
-        """Return the cores of the first column, in token order."""
-        return self.bundle_senders(0)
-
-    def bundle_gradient_senders(self, tensor: str, bundle: int) -> tuple[Cell, ...]:
-        """Return the cores of a column, in token order."""
-        return self.bundle_senders(bundle)
-
-    @property
     def _has_dx(self) -> bool:
         return bool(self.needs)
 
@@ -240,31 +210,30 @@ class TrainedNorm(NormPlace, TrainedKind):
         first = self.bundle_senders(0)
         rows = slice(first[0][0], first[-1][0] + 1)
         self.sharing = route_lanes(b, rows, self.left, self.lane, ports.own[self._column_colors :])
-        for bundle, (result, arriving) in enumerate(zip(ports.results, ports.arriving, strict=True)):
-            leaving = [ports.leaving(tensor)[bundle] for tensor in ports.gradient_out]
-            way = LaneStreams(bundle, ports.inward[bundle], arriving, result, leaving)
-            self._column(b, way, ports.own, batch)
+        for bundle in range(self.lane):
+            self._column(b, bundle, ports.of_band(bundle), batch)
 
-    def _column(self, b: Builder, way: LaneStreams, own: Sequence[int], batch: Batch) -> None:
+    def _column(self, b: Builder, bundle: int, ports: TrainedPorts, batch: Batch) -> None:
         """Write the inlet and the cores of a bundle."""
-        feed, inlet = own[0], b.core_class(f"{self.name} inlet {way.bundle}")
+        own, inlet = ports.own, b.core_class(f"{self.name} inlet {bundle}")
+        feed = own[0]
         with inlet.loop(batch.rounds):
-            for color in (way.inward, way.arriving):
+            for color in (*ports.inward, *ports.arriving):
                 with inlet.loop(batch.in_flight * self.each):
                     share = [(fabric_in(color), self.part)]
                     deal(inlet, feed, [share] * self.cores, self.cores)
-        cell, senders = self.inlets[way.bundle].cell, self.bundle_senders(way.bundle)
+        cell, senders = self.inlets[bundle].cell, self.bundle_senders(bundle)
         b.place(inlet, cell)
         rows = self.cores + self.lane - 1
-        cells, passing = cable(self.top, self.left, rows, self.lane, way.bundle, 1)
+        cells, passing = cable(self.top, self.left, rows, self.lane, bundle, 1)
         route_takers(b, feed, cell, cells, 0, "E", passing=passing)
-        for color, towards in (way.result, *way.leaving):
+        for color, towards in ports.every_way():
             route_senders(b, color, senders, towards)
         if self.affine and self.cores > 1:
             self._route_sums(b, own, senders)
         for i, place in enumerate(senders):
-            core = b.core_class(f"{self.name} {way.bundle} {i}")
-            self._core(core, way, own, batch, i)
+            core = b.core_class(f"{self.name} {bundle} {i}")
+            self._core(core, bundle, ports, batch, i)
             b.place(core, place)
 
     def _declare(self, b: Builder, tokens: int) -> None:
@@ -298,9 +267,10 @@ class TrainedNorm(NormPlace, TrainedKind):
         bank 0 and gradients in bank 2."""
         return (0,) if len(self.affine) > 1 else (2, 0)
 
-    def _core(self, core: CoreClass, way: LaneStreams, own: Sequence[int], batch: Batch, row: int) -> None:
+    def _core(self, core: CoreClass, bundle: int, ports: TrainedPorts, batch: Batch, row: int) -> None:
         tokens, advance = batch.in_flight * self.each, advance_of(row, self.cores)
-        apart, place = self._apart, (self.sharing, way.bundle)
+        apart, place, own = self._apart, (self.sharing, bundle), ports.own
+        ((outward, _),) = ports.results
 
         def receive(turn: int) -> None:
             receive_all(core, own[0], self.taken[turn].dsd(), RECEIVE)
@@ -321,7 +291,7 @@ class TrainedNorm(NormPlace, TrainedKind):
             if self.affine:
                 buffers |= parameters(0)
             emit_row(core, self.forward.vectors, self.forward.shapes, buffers, self.part, place)
-            send(way.result[0], self.results[now] if self.affine else kept)
+            send(outward, self.results[now] if self.affine else kept)
 
         def backward(now: int, first: int, step: int) -> None:
             buffers = {**self.scratch, "g": self.taken[now], "result": self.results[now]}
@@ -332,7 +302,7 @@ class TrainedNorm(NormPlace, TrainedKind):
                     GRADIENTS[name]: Slots(self.sums, apart, i * apart) for i, name in enumerate(self.affine)
                 }
             emit_row(core, self.backward.vectors, self.backward.shapes, buffers, self.part, place)
-            for color, _ in way.leaving:
+            for ((color, _),) in ports.leaving.values():
                 send(color, self.results[now])
 
         with core.loop(batch.rounds):

@@ -102,22 +102,9 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
         return next(name for name in self.kernel.inputs if not self.waits(name))
 
     @property
-    def gradient_inlet(self) -> Cell:
-        """The inlet of the operand that arrives last, of the first band."""
-        return self.gradient_inlets[0]
-
-    @property
     def gradient_inlets(self) -> tuple[Cell, ...]:
         """The inlets of the operand that arrives last."""
         return tuple(band.stores[self._last][0] for band in self.bands)
-
-    def gradient_senders(self, tensor: str) -> tuple[Cell, ...]:
-        """Return all cores of the first band."""
-        return self.bundle_senders(0)
-
-    def bundle_gradient_senders(self, tensor: str, bundle: int) -> tuple[Cell, ...]:
-        """Return all cores of a band."""
-        return self.bundle_senders(bundle)
 
     @property
     def moving(self) -> frozenset[Cell]:
@@ -161,12 +148,8 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
 
     def build_batch(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
         """Write all bands."""
-        count = len(self.kernel.inputs)
-        ways = zip(self.bands, ports.results, ports.arriving, strict=True)
-        for number, (band, (outward, towards), arriving) in enumerate(ways):
-            leaving = {tensor: ports.leaving(tensor)[number] for tensor in ports.gradient_out}
-            inward = ports.inward[number * count :][:count]
-            band.build_band(b, TrainedPorts(inward, outward, towards, arriving, leaving, ports.own), batch)
+        for number, band in enumerate(self.bands):
+            band.build_band(b, ports.of_band(number), batch)
 
     def build_band(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
         """Write inlets and stores, then the cores of the serpentine."""
@@ -177,15 +160,14 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
             if name == self._last:
                 inlet = b.core_class(f"{self.name} inlet of {name}")
                 with inlet.loop(batch.rounds):
-                    for arriving in (color, ports.gradient_in):
+                    for arriving in (color, *ports.arriving):
                         with inlet.loop(batch.in_flight):
                             self.deal(inlet, feed, arriving)
                 b.place(inlet, cells[0])
                 self.route_feed(b, feed, cells[0])
             else:
                 self.take_in(b, name, color, feed, links, batch.samples)
-        route_senders(b, ports.outward, self.snake, ports.towards)
-        for color, towards in ports.gradient_out.values():
+        for color, towards in ports.every_way():
             route_senders(b, color, self.snake, towards)
         self._declare(b, batch.in_flight)
         count = len(self.snake)
@@ -235,7 +217,7 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
         advance, n = kind
         takers = tuple(range(1, len(feeds) + 1))
         first_sender = len(feeds) + 1
-        senders = range(first_sender, first_sender + max(1, len(ports.gradient_out)))
+        senders = range(first_sender, first_sender + max(1, len(ports.leaving)))
         result = self.values_held[-1]
 
         def receive(at: int, step: int) -> None:
@@ -254,7 +236,7 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
 
         def forward(at: int, step: int) -> None:
             self._forward(core, at, step, n)
-            send(ports.outward, result.of_turn(at, step), first_sender)
+            send(ports.results[0][0], result.of_turn(at, step), first_sender)
 
         def backward(at: int, step: int) -> None:
             found = self._backward(core, at, step, n)
@@ -262,7 +244,7 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
             # later operand.
             for thread in senders:
                 core.join(thread)
-            for thread, (tensor, (color, _)) in zip(senders, ports.gradient_out.items(), strict=False):
+            for thread, (tensor, ((color, _),)) in zip(senders, ports.leaving.items(), strict=False):
                 send(color, found[tensor], thread)
 
         with core.loop(batch.rounds):

@@ -36,7 +36,6 @@ from wse_sim.kernels.blocks.pooling_core_training import (
     PoolStep,
     TrainedPoolCore,
 )
-from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Floats, Inlet
 from wse_sim.whole.regions.pooling import LEAST, PoolingPlace
 from wse_sim.whole.regions.shared_color import advance_of, deal, receive_all, route_senders, route_takers
@@ -62,15 +61,6 @@ class TrainedPooling(PoolingPlace, TrainedKind):
         """One inlet, next to the first core."""
         return (Inlet(self.kernel.inputs[0], (self.top, self.left - 1)),)
 
-    @property
-    def gradient_inlet(self) -> Cell:
-        """The inlet of the image."""
-        return self.inlets[0].cell
-
-    def gradient_senders(self, tensor: str) -> tuple[Cell, ...]:
-        """Return all cores."""
-        return self.senders
-
     def most_in_flight(self) -> int:
         """Return the samples in flight whose maximum masks fit next to one image, its gradient and
         intermediate results."""
@@ -94,13 +84,12 @@ class TrainedPooling(PoolingPlace, TrainedKind):
         elements = [PAIR * self.words_of(i) for i in range(self.height)]
         pixels, results = self.core.pixels, self.core.results
         with inlet.loop(batch.rounds):
-            for color, count in ((ports.inward[0], pixels), (ports.gradient_in, results)):
+            for color, count in ((ports.inward[0], pixels), (ports.arriving[0], results)):
                 with inlet.loop(batch.in_flight * count):
                     deal(inlet, feed, [[(fabric_in(color), share)] for share in elements], self.height)
-        b.place(inlet, self.gradient_inlet)
-        route_takers(b, feed, self.gradient_inlet, self.senders, 0, "E")
-        route_senders(b, ports.outward, self.senders, ports.towards)
-        for color, towards in ports.gradient_out.values():
+        b.place(inlet, self.inlets[0].cell)
+        route_takers(b, feed, self.inlets[0].cell, self.senders, 0, "E")
+        for color, towards in ports.every_way():
             route_senders(b, color, self.senders, towards)
         self._declare(b, batch.in_flight)
         for i, cell in enumerate(self.senders):
@@ -146,7 +135,7 @@ class TrainedPooling(PoolingPlace, TrainedKind):
                 self._emit(core, step, now, (first, apart))
             with core.loop(lines.results), core.loop(columns.results):
                 pixel = self._held[RESULT].dsd(0, each, step=each, outer_step=pooled.wide * each)
-                send(ports.outward, pixel, not self.is_max)
+                send(ports.results[0][0], pixel, not self.is_max)
 
         def backward(now: int, first: int, apart: int) -> None:
             if not self.needs:
@@ -154,7 +143,7 @@ class TrainedPooling(PoolingPlace, TrainedKind):
             for step in pooled.backward():
                 self._emit(core, step, now, (first, apart))
             at = columns.around * each
-            for color, _ in ports.gradient_out.values():
+            for ((color, _),) in ports.leaving.values():
                 with core.loop(lines.size), core.loop(columns.size):
                     pixel = self._held[IMAGE_BACK].dsd(at, each, step=each, outer_step=pooled.pitch)
                     send(color, pixel, not self.is_max)
@@ -196,12 +185,3 @@ class TrainedPooling(PoolingPlace, TrainedKind):
             f"{self.name}.{name}": np.full((self.height, self.cols, self.core.sizes[name]), LEAST, np.float32)
             for name in names
         }
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """Empty: pooling has no parameters."""
-        return ()
-
-    def read(self, buffers: Mapping[str, Floats]) -> tuple[dict[str, Floats], dict[str, Floats]]:
-        """Return empty results: pooling has no parameters."""
-        return {}, {}

@@ -5,18 +5,15 @@ Such a region runs ahead of the rounds of those behind it, as far as their inlet
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache
 from typing import cast
 
 from wse_sim.compiler.plan import Stage
-from wse_sim.errors import ModelError
 from wse_sim.fabric.format.builder import Builder
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions import RegionKind, region_of
-from wse_sim.whole.regions.contract import Floats, Ports
 from wse_sim.whole.trained.contract import ANY, Batch, TrainedKind, TrainedPorts
 
 
@@ -24,17 +21,8 @@ class WithoutGradients(TrainedKind):
     """Additions to a kind of inference, so that a network that trains can have it."""
 
     @property
-    def gradient_inlet(self) -> Cell:
-        """Raise an error: no gradient arrives."""
-        raise ModelError(f"'{self.name}' is frozen and takes no gradient; ask layers that train")
-
-    @property
     def gradient_inlets(self) -> tuple[Cell, ...]:
         """Return no cell: no gradient arrives."""
-        return ()
-
-    def gradient_senders(self, tensor: str) -> tuple[Cell, ...]:
-        """Return no cell: no gradient leaves."""
         return ()
 
     def splits(self, tensor: str) -> tuple[int, ...]:
@@ -56,17 +44,7 @@ class WithoutGradients(TrainedKind):
 
     def build_batch(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
         """Write the program of inference for all samples."""
-        there = Ports(ports.inward, ports.outward, ports.towards, ports.own, ports.others)
-        cast("RegionKind", self).build(b, there, batch.samples)
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """Empty: no parameter trains."""
-        return ()
-
-    def read(self, buffers: Mapping[str, Floats]) -> tuple[dict[str, Floats], dict[str, Floats]]:
-        """Return empty results: no parameter trains."""
-        return {}, {}
+        cast("RegionKind", self).build(b, ports, batch.samples)
 
 
 def region_without_gradients(graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> TrainedKind:
