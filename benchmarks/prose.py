@@ -266,7 +266,7 @@ def places(rule: Rule) -> list[tuple[str, int, str]]:
     ]
 
 
-SHORT_LEFT = 102
+SHORT_LEFT = 101
 LONG_LEFT = 1
 
 

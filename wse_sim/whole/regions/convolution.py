@@ -37,7 +37,7 @@ from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, Ports, refused
 from wse_sim.whole.regions.dense import Dense
 from wse_sim.whole.regions.dense_streaming import Flowing
 from wse_sim.whole.regions.fused_work import items_of
-from wse_sim.whole.regions.shared_color import alternate
+from wse_sim.whole.regions.shared_color import alternate, route_rows
 from wse_sim.whole.regions.windows import Unfolding, Windows
 
 RECEIVE = 1  # microthread of the inlet
@@ -168,7 +168,7 @@ class Convolution(Dense):
             ends = (PAIR * (int(words[0]) - before), PAIR * (int(words[-1]) + 1 - before))
             deal(inlet, (colors[i], feed), ends, samples)
             b.place(inlet, place.cell)
-        self._route_rows(b, feed)
+        route_rows(b, feed, range(self.top, self.top + self.fed), self.left, self.cols)
 
     def _of_images(self, b: Builder, cells: Place) -> Dealing:
         """Return what writes an inlet that stores two images."""

@@ -22,6 +22,7 @@ from wse_sim.whole.regions.contract import (
     PAIR,
     Inlet,
     IntArray,
+    PlacedKernel,
     RegionKind,
     divisor,
     is_image,
@@ -75,11 +76,36 @@ def most_heard(words: int, streams: int, shares: tuple[int, ...]) -> int:
     return int(np.max((highest + 1) * words // streams - lowest * words // streams))
 
 
-class DenseShape(RegionKind):
-    """Layout and cost of a dense layer on its region."""
+class DensePlace(PlacedKernel):
+    """Sizes of a dense layer and the operations fused to it, in both passes."""
 
     family = "gemm"
     title = "dense layers"
+
+    @classmethod
+    def tokens_of(cls, graph: KernelGraph, kernel: Kernel) -> int:
+        """Return the rows of a sample."""
+        return int(kernel.dims["m"]) // graph.samples
+
+    @property
+    def inputs(self) -> int:
+        """Inputs, K, rounded up to whole words: an odd K is padded with a zero."""
+        return int(PAIR * ceil_div(self.kernel.dims["k"], PAIR))
+
+    @property
+    def features(self) -> int:
+        """Outputs, N, rounded up to whole words: an odd N is padded with a column of zeros."""
+        return int(PAIR * ceil_div(self.kernel.dims["n"], PAIR))
+
+    @property
+    def items(self) -> tuple[str, ...]:
+        """Operations fused to the outputs."""
+        return items_of(self.kernel)
+
+
+class DenseShape(DensePlace, RegionKind):
+    """Layout and cost of a dense layer on its region."""
+
     relays = True
     """Whether enough colors are left for relay cores."""
     wanted_samples = 0
@@ -99,11 +125,6 @@ class DenseShape(RegionKind):
                 )
             self.left, self.compute_cols = self.left + 1, self.compute_cols - 1
             self.height, self.cols = self.extent()
-
-    @classmethod
-    def tokens_of(cls, graph: KernelGraph, kernel: Kernel) -> int:
-        """Return the rows of a sample."""
-        return int(kernel.dims["m"]) // graph.samples
 
     @classmethod
     def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
@@ -135,21 +156,6 @@ class DenseShape(RegionKind):
             raise refused(
                 kernel, "can have two layouts in its region", "plan the graph of inputs_over_rows(graph)"
             )
-
-    @property
-    def inputs(self) -> int:
-        """Inputs, K, rounded up to whole words: an odd K is padded with a zero."""
-        return int(PAIR * ceil_div(self.kernel.dims["k"], PAIR))
-
-    @property
-    def features(self) -> int:
-        """Outputs, N, rounded up to whole words: an odd N is padded with a column of zeros."""
-        return int(PAIR * ceil_div(self.kernel.dims["n"], PAIR))
-
-    @property
-    def items(self) -> tuple[str, ...]:
-        """Operations fused to the outputs."""
-        return items_of(self.kernel)
 
     @property
     def streams(self) -> int:

@@ -67,6 +67,15 @@ def route_takers(
             b.route(color, (r + j * down, c + j * right), rx=BACK[spread], tx="R" + onward, switch=KEEP)
 
 
+def route_rows(b: Builder, color: int, rows: range, left: int, cols: int) -> None:
+    """Route the words of the core west of column `left` along its row, to all of `cols` columns, on each of the rows."""
+    where = slice(rows.start, rows.stop)
+    b.route(color, (where, left - 1), rx="R", tx="E")
+    for col in range(cols):
+        onward = "E" if col < cols - 1 else ""
+        b.route(color, (where, left + col), rx="W", tx="R" + onward)
+
+
 def deal(core: CoreClass, color: int, shares: Sequence[Sequence[tuple[Operand, int]]], takers: int) -> None:
     """Send a part to each of the takers in sequence: operands with their lengths; the last word of a part
     switches the router."""

@@ -3,7 +3,6 @@
 contract.py      the interface of a trainable kind of region
 kinds.py         the kinds by kernel family
 products.py      compute cores of products
-streamed_products.py      compute cores whose gradients stream token by token
 dense_shared.py        compute cores whose rows share an activation
 dense.py         dense layers; dense_inlets.py has the cores next to their products
 convolution.py   convolutions; pixels.py has their compute cores, image_gradient.py the sums of their image gradients

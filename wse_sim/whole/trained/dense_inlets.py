@@ -112,15 +112,6 @@ class Beside:
 
         return collect
 
-    def route_rows(self) -> None:
-        """Route the inputs of every row from its core along the row."""
-        products, b = self.products, self.b
-        rows = slice(products.top, products.last)
-        b.route(products.feed, (rows, products.left - 1), rx="R", tx="E")
-        for col in range(products.cols):
-            onward = "E" if col < products.cols - 1 else ""
-            b.route(products.feed, (rows, products.left + col), rx="W", tx="R" + onward)
-
     # ---- the end of the last row -----------------------------------------------------------------------------------
 
     @property

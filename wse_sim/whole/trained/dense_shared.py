@@ -11,7 +11,7 @@ for value and derivative of an element::
 
 Derivatives of samples in flight stay on the rows, which have d c of them each; the last row has those of two
 samples, in the place of outputs. It reuses colors that are idle at that time: those of gradients upward, and those of sums downward. Cycles per
-sample, in addition to those of :mod:`.streamed`::
+sample, in addition to those of :mod:`.products`::
 
     row          forward   n / 2 received + e c + starts + n / 2 forwarded        backward   n / 2 forwarded
     last row     forward   n / 2 sent up + n / 2 received, not the activation     backward   n / 2 received
@@ -39,19 +39,18 @@ from wse_sim.whole.trained.last_row import (
     alternate,
     in_pairs,
 )
-from wse_sim.whole.trained.products import DOWN, WEST
-from wse_sim.whole.trained.streamed_products import StreamedProducts
+from wse_sim.whole.trained.products import DOWN, WEST, Products
 
 ROW_BUFFERS = ("y", "p", "dw", "master", "x", "g", "db", "bias", "value", "slopes", "others")
 """Buffers of a row besides those between value and derivative."""
 
 
-def products_for(items: Sequence[str]) -> type[StreamedProducts]:
+def products_for(items: Sequence[str]) -> type[Products]:
     """Return the class of compute cores for a layer: rows share an activation that takes many cycles."""
-    return SharedProducts if any(item in STEPS for item in items) else StreamedProducts
+    return SharedProducts if any(item in STEPS for item in items) else Products
 
 
-class SharedProducts(StreamedProducts):
+class SharedProducts(Products):
     """A trainable product whose rows share the work on its outputs."""
 
     def part(self, row: int) -> tuple[int, int]:

@@ -22,12 +22,11 @@ from wse_sim.whole.regions.contract import IntArray
 from wse_sim.whole.regions.shared_color import receive_all
 from wse_sim.whole.trained.contract import Batch
 
+GROUP = 8
+"""Least elements of a group of tokens: with fewer, instruction starts would cost more than the work."""
 # Microthreads: sums or gradients arrive, gradients go up, outputs leave, a residual arrives.
 TAKE, CAST, SEND, ADDED = 1, 2, 3, 4
 MANY = 1 << 20  # samples: more than any batch
-MOST_PARTS = 7  # of a sample
-LEAST_PART = 64  # elements: starts of instructions cost as much
-VECTOR = 4  # fp16 elements
 FP16_BYTES, WORD_BYTES = 2, 4
 BANK_WORDS = 4  # fp32 words over all banks of a core
 
@@ -54,8 +53,6 @@ class LastRow:
         Whether gradients of the inputs are needed.
     beside : Sequence[int]
         Colors, one per bundle, on which the last row sends the gradient of a residual; empty if it does not.
-    inputs_first : bool
-        Whether the backward pass computes the gradient of a sample's inputs before that of the weights.
     bundles : Sequence[int]
         Features of every bundle of the result, each on as few columns as it needs; by default, one has all.
     """
@@ -72,7 +69,6 @@ class LastRow:
     items: tuple[str, ...]
     has_dx: bool
     beside: Sequence[int] = ()
-    inputs_first: bool = False
     bundles: Sequence[int] = ()
 
     @property
@@ -157,8 +153,17 @@ class LastRow:
 
     @property
     def tokens_at_once(self) -> int:
-        """Tokens whose bias gradients are added in one instruction."""
-        return self.tokens
+        """Tokens of a group, a divisor of the tokens of a sample."""
+        return next(
+            p
+            for p in range(1, self.tokens + 1)
+            if self.tokens % p == 0 and (p * self.outputs >= GROUP or p == self.tokens)
+        )
+
+    @property
+    def _group(self) -> int:
+        """Elements of a group."""
+        return self.tokens_at_once * self.outputs
 
     @property
     def tokens_summed(self) -> int:
@@ -325,16 +330,22 @@ class LastRow:
             self.slopes.emit(core, value, slope, (), is_done=is_done)
 
     def _all_gradients(self, core: CoreClass, leaving: Leaving, d: int) -> None:
-        """Write the backward pass of d samples, part by part: while one part goes up, the next arrives."""
-        parts, size = self.parts, self.tokens * self.outputs
-        part = size // parts
+        """Write the backward pass of d samples."""
+        slope = None if self.slopes is None else self.last_row["slope"]
+        self._groups(core, leaving, slope, d * self.tokens // self.tokens_at_once)
+        core.join(CAST)
 
-        def arrive(turn: int, i: int, slot: int, step: int) -> None:
-            target, first = self.taken[turn].dsd(i * part, part), slot * size + i * part
-            if self.slopes is None:
+    def _groups(self, core: CoreClass, leaving: Leaving, slopes: Buffer | None, count: int) -> None:
+        """Write the work on the gradients of `count` groups: while one goes up, the next arrives and is multiplied by its
+        derivatives."""
+        v, size = self.outputs, self._group
+
+        def arrive(turn: int, number: int, step: int) -> None:
+            target = self.taken[turn].dsd(0, size)
+            if slopes is None:
                 receive_all(core, self.deal, target, TAKE)
             else:
-                slope = self.last_row["slope"].dsd(first, part, step=step * size)
+                slope = slopes.dsd(number * size, size, step=step * size)
                 core.mul(
                     target,
                     fabric_in(self.deal),
@@ -345,42 +356,27 @@ class LastRow:
                     priority="high",
                 )
 
-        def rise(turn: int, first: int, count: int) -> None:
-            source, up = self.taken[turn].dsd(first, count), fabric_out(self.cast)
-            core.mov(up, source, dtype="fp16", start="none", thread=CAST, priority="high")
-
-        def sample(turn: int, slot: int, step: int, *, more: bool = True) -> None:
-            for i in range(parts):
-                core.join(TAKE)
-                if i < parts - 1:
-                    arrive(turn, i + 1, slot, step)
-                elif parts > 1 and more:
-                    arrive(1 - turn, 0, slot + 1, step)
+        def group(turn: int, number: int, step: int, *, more: bool = True) -> None:
+            core.join(TAKE)
+            core.join(CAST)  # the previous group is complete: its place is free
+            if more:
+                arrive(1 - turn, number + 1, step)
+            with core.loop(self.tokens_at_once):
                 if leaving.beside is not None:
-                    with core.loop(self.tokens // parts):
-                        leaving.token(leaving.beside, self.taken[turn], i * part, 0)
-                rise(turn, i * part, part)  # when everything before is complete: its place is free
-                if parts == 1 and more:
-                    arrive(1 - turn, 0, slot + 1, step)
-            if self.has_dx:
-                rise(turn, 0, size)
+                    leaving.token(leaving.beside, self.taken[turn], 0, 0)
+                for _ in range(1 + self.has_dx):
+                    up = self.taken[turn].dsd(0, v, step=v)
+                    core.mov(
+                        fabric_out(self.cast), up, dtype="fp16", start="none", thread=CAST, priority="high"
+                    )
             if self.has_bias:
                 total = self.sums_of_tokens.dsd()
-                core.add(total, total, self.taken[turn].dsd(), dtype="mixed")
+                core.add(total, total, self.taken[turn].dsd(0, size), dtype="mixed", start="loaded")
             core.join(SEND)
 
-        arrive(0, 0, 0, 0)
-        in_pairs(core, d - 1, sample)
-        sample((d - 1) % 2, d - 1, 0, more=False)
-        core.join(CAST)
-
-    @property
-    def parts(self) -> int:
-        """Number of parts of a sample whose gradients are multiplied by their derivative at once."""
-        size = self.tokens * self.outputs
-        # Each part starts at a SIMD vector boundary.
-        found = [n for n in range(1, MOST_PARTS + 1) if self.tokens % n == 0 and size // n % VECTOR == 0]
-        return max((n for n in found if size // n >= LEAST_PART), default=1)
+        arrive(0, 0, 0)
+        in_pairs(core, count - 1, group)
+        group((count - 1) % 2, count - 1, 0, more=False)
 
 
 @dataclass(frozen=True)

@@ -2,26 +2,29 @@
 and receives gradients.
 
 Symbols: T tokens of a sample, d samples in flight; x the k inputs of a core for a token, W its (k, v)
-weights, y its part of the outputs; g gradients of the outputs, w products per cycle, o the start of an
-instruction::
+weights, y its part of the outputs; g gradients of the outputs; p tokens of a group, w products per cycle, o the
+start of an instruction, l that of one whose descriptors only advance::
 
     row i        forward   y = x W + y of the row above (b in the first row)          sent down
-                 backward  dW += x g, all tokens of a sample
-                           p = W g + p of the core east, all tokens                   sent west
+                 backward  T times  p = W g + p of the core east, sent west;  dW += x g
                  update    W' -= r / B dW in fp32, W = W' in fp16;  b' -= r / B db in the first row
     last row     forward   act(y) as the sums arrive; the columns send in sequence, token by token
-                 backward  g = g * act', some tokens at a time; then sent up, all tokens twice; db += g
+                 backward  groups of p tokens: g = g * act' as they arrive; each goes up its column twice; db += g
 
 A residual is added to the sums as they arrive, before or instead of ReLU. Further operations (another
-activation, or one after a residual) and their derivatives are computed for all tokens of a sample at once;
-gradients are multiplied by the derivatives as they arrive. While one token (or sample) leaves the last row,
-the sums of the next one arrive. While a sample goes up a second time, the gradients of the next one are
-multiplied. No word waits for one of a later sample. Cycles per sample, with m maxima of sums per cycle::
+activation, or one after a residual) and their derivatives are computed for all tokens of a sample at once.
+While one token (or sample) leaves the last row, the sums of the next one arrive; while a group goes up, the
+gradients of the next one are multiplied. No word waits for one of a later sample.
+
+A link carries the input gradients of a token while the cores work on the next one. If all tokens of a sample
+went through one product first and then through the other (:mod:`.pixels`), this link would be idle half of
+the time and the bottleneck in the other half. The input gradient goes first: it does not need the inputs,
+which arrive when those of the token before have left (a layer 128-32 of 8 tokens on 12 x 8 cores: 560 cycles
+per sample backward, 720 in the other order). Cycles per sample, with m maxima of sums per cycle::
 
     row          T (k ceil(v / w) + v)  +  T (v / 2 + k ceil(v / w) + v ceil(k / w) + k)
-    last row     T (v / m + v / 2) + T v / 2 of a residual
-                 + T v / 2 (1 + times sent up) + derivative of every part + o + T v / 2 for the bias
-                 [+ T v / 2 for the gradient of a residual before an activation]
+    last row     T (v / m + v / 2) + T v / 2 (1 + times sent up) + T v / 2 of a residual [+ T v / 2 of its gradient]
+                 + T / p (l + p v) for the derivative of ReLU + T / p (l + p v / 2) for the bias
 """
 
 from __future__ import annotations
@@ -127,17 +130,14 @@ class Products(LastRow):
         core.join(DOWN)
 
     def _back(self, core: CoreClass, row: int, west: Callable[[int], None], d: int) -> None:
-        """Write the backward pass of d samples: all tokens for the weight gradient, then all for the input
-        gradient, or vice versa."""
-        with core.loop(d):
-            if self.has_dx and self.inputs_first:
-                core.join(WEST)
-                alternate(core, self.tokens, west)
-            with core.loop(self.tokens):
-                self._weight_gradient(core, row)
-            if self.has_dx and not self.inputs_first:
-                core.join(WEST)
-                alternate(core, self.tokens, west)
+        """Write the backward pass of d samples, token by token."""
+
+        def token(turn: int) -> None:
+            if self.has_dx:
+                west(turn)
+            self._weight_gradient(core, row)
+
+        alternate(core, d * self.tokens, token)
 
     def _sums(self, core: CoreClass, row: int, turn: int) -> None:
         v, here, above = self.outputs, self.sums[row % 2], self.sums[(row + 1) % 2]
