@@ -52,14 +52,8 @@ from wse_sim.whole.regions.contract import (
     RegionKind,
     links_between,
 )
-from wse_sim.whole.regions.shared_color import (
-    advance_of,
-    alternate,
-    deal,
-    receive_all,
-    route_senders,
-    route_takers,
-)
+from wse_sim.whole.regions.shared_color import advance_of, deal, receive_all, route_senders, route_takers
+from wse_sim.whole.regions.turns import alternate
 
 PORTS = 3  # operands; each may enter on a separate row
 

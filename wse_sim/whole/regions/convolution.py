@@ -37,7 +37,8 @@ from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, Ports, refused
 from wse_sim.whole.regions.dense import Dense
 from wse_sim.whole.regions.dense_streaming import Flowing
 from wse_sim.whole.regions.fused_work import items_of
-from wse_sim.whole.regions.shared_color import alternate, route_rows
+from wse_sim.whole.regions.shared_color import route_rows
+from wse_sim.whole.regions.turns import alternate
 from wse_sim.whole.regions.windows import Unfolding, Windows
 
 RECEIVE = 1  # microthread of the inlet

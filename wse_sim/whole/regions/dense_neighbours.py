@@ -13,15 +13,8 @@ from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.whole.paths import BACK, Cell, direction
 from wse_sim.whole.regions.contract import PAIR, Ports
 from wse_sim.whole.regions.dense_shape import LAST_SLOTS, DenseShape, elements_of
-from wse_sim.whole.regions.shared_color import (
-    RELAY_SLOTS,
-    alternate,
-    deal,
-    receive_all,
-    relay,
-    route_rows,
-    route_takers,
-)
+from wse_sim.whole.regions.shared_color import deal, receive_all, route_rows, route_takers
+from wse_sim.whole.regions.turns import RELAY_SLOTS, alternate, relay
 
 STORE, HAND_ON, RECEIVE = 1, 2, 1  # microthreads: of a store, in and out; of an inlet
 

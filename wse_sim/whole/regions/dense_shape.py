@@ -32,7 +32,7 @@ from wse_sim.whole.regions.contract import (
     refused,
 )
 from wse_sim.whole.regions.fused_work import ITEMS, items_of, work_cycles
-from wse_sim.whole.regions.shared_color import RELAY_SLOTS
+from wse_sim.whole.regions.turns import RELAY_SLOTS
 
 DEALT = 3  # words that a row takes at a time; its queue holds twice as many
 STORES = 3  # most cores that store a residual, if the region has room

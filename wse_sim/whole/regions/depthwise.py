@@ -27,7 +27,7 @@ from wse_sim.whole.regions.convolution import Convolution, folded
 from wse_sim.whole.regions.fused_work import items_of
 from wse_sim.whole.regions.image_bands import send_pixels
 from wse_sim.whole.regions.pooling import RECEIVE, Pooling
-from wse_sim.whole.regions.shared_color import alternate
+from wse_sim.whole.regions.turns import alternate
 
 SUMS, FILTERS, BIAS, IMAGE = "sums", "filters", "bias", "image"
 BANKS = {SUMS: 0, IMAGE: 3}  # whole words of channels: a tap never begins in the bank of the sums

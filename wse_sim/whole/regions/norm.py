@@ -51,7 +51,6 @@ from wse_sim.whole.regions.contract import (
 )
 from wse_sim.whole.regions.shared_color import (
     advance_of,
-    blocks_in_turn,
     cable,
     deal,
     receive_all,
@@ -59,6 +58,7 @@ from wse_sim.whole.regions.shared_color import (
     route_takers,
     winding,
 )
+from wse_sim.whole.regions.turns import blocks_in_turn
 
 RECEIVE, SEND = 1, 2  # microthreads
 SIDES = 4  # two blocks of tokens, two of results

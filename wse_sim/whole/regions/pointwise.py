@@ -43,13 +43,8 @@ from wse_sim.whole.regions.pointwise_place import (
     emit_operators,
     operators_cycles,
 )
-from wse_sim.whole.regions.shared_color import (
-    RELAY_SLOTS,
-    advance_of,
-    alternate,
-    receive_all,
-    route_senders,
-)
+from wse_sim.whole.regions.shared_color import advance_of, receive_all, route_senders
+from wse_sim.whole.regions.turns import RELAY_SLOTS, alternate
 
 
 class Pointwise(PointwisePlace, RegionKind):

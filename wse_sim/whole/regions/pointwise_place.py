@@ -33,12 +33,8 @@ from wse_sim.whole.regions.contract import (
     rows_in_turn,
     token_words,
 )
-from wse_sim.whole.regions.shared_color import (
-    RELAY_SLOTS,
-    alternate,
-    relay,
-    route_takers,
-)
+from wse_sim.whole.regions.shared_color import route_takers
+from wse_sim.whole.regions.turns import RELAY_SLOTS, alternate, relay
 
 STORES = 3  # cores in which an early operand waits at most
 LAST_SLOTS, CORE_SLOTS = 2, 1  # samples in the store that deals them out; those that cores take in ahead

@@ -46,7 +46,8 @@ from wse_sim.kernels.families.pool2d import Pool2dAttributes
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, PlacedKernel, Ports, RegionKind, refused
 from wse_sim.whole.regions.image_bands import ImageBuffers, ImageInlet, send_pixels
-from wse_sim.whole.regions.shared_color import advance_of, alternate, route_senders, route_takers
+from wse_sim.whole.regions.shared_color import advance_of, route_senders, route_takers
+from wse_sim.whole.regions.turns import alternate
 
 RECEIVE = 1  # microthread
 LEAST = -65504.0  # of fp16

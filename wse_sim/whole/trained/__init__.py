@@ -6,14 +6,13 @@ products.py      compute cores of products
 dense_shared.py        compute cores whose rows share an activation
 dense.py         dense layers; dense_inlets.py has the cores next to their products
 convolution.py   convolutions; pixels.py has their compute cores, image_gradient.py the sums of their image gradients
-rows.py          work of a core on one token after another
+rows.py          work of a core on one token after another, and its slots for tokens and samples
 norm.py          layer and RMS norm
 pointwise.py     elementwise work and activations
 attention.py     softmax attention
 attention_bands.py   the same in bands of rows, each with some of the heads
 leading_rows.py  rows of parameters before the tokens, and the first token alone
 without_gradients.py   frozen layers, which have the regions of inference
-slots.py         what a core stores of samples in flight
 collectors.py    cores that collect sums and send them in sequence
 order.py         the order in which gradients leave, and why it is free of deadlocks
 sums.py          cores that add gradients, and stores that buffer early ones

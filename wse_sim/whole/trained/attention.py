@@ -33,7 +33,7 @@ would receive the words of all keys.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -51,6 +51,7 @@ from wse_sim.kernels.families.attention.pairs import (
     SHAPES,
     SOFTMAX,
     collected_bytes,
+    slot_elements,
 )
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.attention_pairs import (
@@ -64,10 +65,11 @@ from wse_sim.whole.regions.attention_pairs import (
 )
 from wse_sim.whole.regions.contract import Inlet, IntArray, refused
 from wse_sim.whole.regions.shared_color import deal, receive_all, route_senders, route_takers
+from wse_sim.whole.regions.turns import slot_by_slot
 from wse_sim.whole.room import room_bytes
 from wse_sim.whole.trained.collectors import Collected, write_collectors
 from wse_sim.whole.trained.contract import Batch, TrainedKind, TrainedPorts, beyond
-from wse_sim.whole.trained.slots import Slotted, Turn
+from wse_sim.whole.trained.rows import Slots
 
 QUERY, KEY, VALUES = range(3)  # operands
 MAXIMUM, SUM, SHARED = 2, 7, 2  # positions of the collectives among the instructions of softmax and gradient
@@ -170,9 +172,9 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
         cells = (self.rows, self.columns)
         a, n, s = self.query_elements, self.key_elements, self.pairs
 
-        def held(name: str, size: int, bank: int, more: int = 0) -> Slotted:
-            length = (slots + more) * Slotted.pitch(size)
-            return Slotted(b.buffer(f"{self.name}.{name}", length, "fp16", cells, bank=bank), size)
+        def held(name: str, size: int, bank: int, more: int = 0) -> Buffer:
+            length = (slots + more) * int(slot_elements(size))
+            return b.buffer(f"{self.name}.{name}", length, "fp16", cells, bank=bank)
 
         def numbers(name: str, size: int, bank: int) -> Buffer:
             return b.buffer(f"{self.name}.{name}", size, "fp32", cells, bank=bank)
@@ -285,6 +287,11 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
         return [len(part) * features for part in self.parts(lines)]
 
 
+def _slots(buffer: Buffer, size: int) -> Slots:
+    """Return the slots of samples of `size` elements."""
+    return Slots(buffer, int(slot_elements(size)), size)
+
+
 @dataclass(frozen=True)
 class _Writer:
     """Writes the programs of the compute cores."""
@@ -297,63 +304,57 @@ class _Writer:
         """Write all rounds of a core: a sample arrives while the one before is processed."""
         own = self.ports.own
 
-        def operands(turn: Turn) -> None:
-            held = self._held(role, turn)
+        def operands(first: int, step: int) -> None:
+            held = self._held(role, first, step)
             receive_all(core, own[0], held.q.dsd(), QUERIES)
             receive_all(core, own[1], held.kv.dsd(), KEYS)
 
-        def gradient(turn: Turn) -> None:
-            receive_all(core, own[0], self._gradient(role, turn).dsd(), QUERIES)
+        def gradient(first: int, step: int) -> None:
+            receive_all(core, own[0], self._gradient(role, first, step).dsd(), QUERIES)
 
-        def forward(turn: Turn) -> None:
+        def forward(first: int, step: int, more: bool) -> None:
             core.join(KEYS)
-            self._come_in(core, turn, operands)
-            self._forward(core, role, turn)
+            core.join(QUERIES)
+            if more:
+                operands(first + 1, step)
+            self._forward(core, role, self._held(role, first, step))
 
-        def backward(turn: Turn) -> None:
-            self._come_in(core, turn, gradient)
-            self._backward(core, role, turn)
+        def backward(first: int, step: int, more: bool) -> None:
+            core.join(QUERIES)
+            if more:
+                gradient(first + 1, step)
+            self._backward(core, role, self._held(role, first, step), self._gradient(role, first, step))
 
         with core.loop(self.batch.rounds):
-            operands(Turn(0))
-            self._all(core, forward)
-            gradient(Turn(0))
-            self._all(core, backward)
+            operands(0, 0)
+            slot_by_slot(core, self.batch.in_flight, forward)
+            gradient(0, 0)
+            slot_by_slot(core, self.batch.in_flight, backward)
 
-    def _held(self, role: _Role, turn: Turn) -> PairBuffers:
-        """Return a core's buffers for the sample of a turn: their first elements, since buffers have the size
-        of the fullest core."""
+    def _held(self, role: _Role, first: int, step: int) -> PairBuffers:
+        """Return a core's buffers for a sample: their first elements, since buffers have the size of the fullest core."""
         at, t, n = self.region, role.queries, role.keys
         pairs = at.heads * t * n
-        scores, mask = part_of(at.scores, pairs), part_of(at.mask, pairs)
-        q = replace(turn, first=turn.first + AHEAD).of(replace(at.q, size=t * at.features))
-        kv = turn.of(replace(at.kv, size=2 * n * at.key_features))
-        weights, out = turn.of(replace(at.p, size=pairs)), part_of(at.out, t * at.features)
-        return PairBuffers(t, n, q, kv, scores, weights, mask, out)
 
-    def _gradient(self, role: _Role, turn: Turn) -> Slotted:
+        def slot(buffer: Buffer, size: int, ahead: int = 0) -> Slots:
+            return _slots(buffer, size).of_turn(first + ahead, step)
+
+        scores, mask, out = (
+            part_of(at.scores, pairs),
+            part_of(at.mask, pairs),
+            part_of(at.out, t * at.features),
+        )
+        q, kv = slot(at.q, t * at.features, AHEAD), slot(at.kv, 2 * n * at.key_features)
+        return PairBuffers(t, n, q, kv, scores, slot(at.p, pairs), mask, out)
+
+    def _gradient(self, role: _Role, first: int, step: int) -> Slots:
         """Return the buffer for the gradient of a sample's results: the queries that were there are done with."""
-        return turn.of(replace(self.region.q, size=role.queries * self.region.features))
-
-    def _all(self, core: CoreClass, one: Callable[[Turn], None]) -> None:
-        """Write one pass of a round: `one` for every sample."""
-        d = self.batch.in_flight
-        if d > 1:
-            with core.loop(d - 1):
-                one(Turn(0, moves=True))
-        one(Turn(d - 1, is_last=True))
-
-    def _come_in(self, core: CoreClass, turn: Turn, receive: Callable[[Turn], None]) -> None:
-        """Wait for the current sample, and start to receive the next one."""
-        core.join(QUERIES)
-        if not turn.is_last:
-            receive(replace(turn, first=turn.first + 1))
+        return _slots(self.region.q, role.queries * self.region.features).of_turn(first, step)
 
     # ---- forward ---------------------------------------------------------------------------------------------------
 
-    def _forward(self, core: CoreClass, role: _Role, turn: Turn) -> None:
+    def _forward(self, core: CoreClass, role: _Role, held: PairBuffers) -> None:
         at = self.region
-        held = self._held(role, turn)
         lines = self._lines(role, SHAPES, {"scores": held.scores})
         at._scores(core, held)
         self._scalar_rest(core, role, lines, SOFTMAX, Phase.FORWARD)
@@ -422,8 +423,8 @@ class _Writer:
 
     # ---- backward --------------------------------------------------------------------------------------------------
 
-    def _backward(self, core: CoreClass, role: _Role, turn: Turn) -> None:
-        at, held, do = self.region, self._held(role, turn), self._gradient(role, turn)
+    def _backward(self, core: CoreClass, role: _Role, held: PairBuffers, do: Slots) -> None:
+        at = self.region
         ds = part_of(at.ds, at.heads * role.queries * role.keys)
         lines = self._lines(role, GRADIENT_SHAPES, {"y": held.weights, "g": held.scores})
         at._products(core, held, do, first=1)

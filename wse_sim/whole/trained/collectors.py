@@ -14,6 +14,7 @@ from wse_sim.fabric.format.builder import Buffer, Builder, Place, fabric_in, fab
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.shared_color import advance_of
+from wse_sim.whole.regions.turns import in_pairs
 from wse_sim.whole.trained.contract import Batch
 
 SEND = 1  # microthread
@@ -69,8 +70,8 @@ def _take_all(
     """Receive and forward the sums of `samples` samples in two alternating buffers, after `done` earlier
     samples."""
 
-    def sample(number: int) -> None:
-        buffer, first = held[(done + number) % 2], 0
+    def sample(turn: int, _first: int, _step: int) -> None:
+        buffer, first = held[(done + turn) % 2], 0
         core.mov(buffer.dsd(0, one.size), fabric_in(one.color), start="none")
         for stream, size in one.parts:
             core.mov(
@@ -79,8 +80,4 @@ def _take_all(
             )  # fmt: skip
             first += size
 
-    with core.loop(samples // 2):
-        sample(0)
-        sample(1)
-    if samples % 2:
-        sample(0)
+    in_pairs(core, samples, sample)

@@ -21,8 +21,8 @@ from wse_sim.fabric.format.classes import CoreClass, Operand
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR
 from wse_sim.whole.regions.shared_color import KEEP, advance_of, deal, route_takers
+from wse_sim.whole.regions.turns import in_pairs
 from wse_sim.whole.trained.contract import Batch
-from wse_sim.whole.trained.last_row import in_pairs
 from wse_sim.whole.trained.products import FEED_QUEUE, Products
 
 DEAL, SEND = 1, 2  # microthreads next to a row

@@ -19,13 +19,14 @@ sample, in addition to those of :mod:`.products`::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass, Issue, Operand
 from wse_sim.kernels.blocks.activation_slopes import STEPS
 from wse_sim.kernels.blocks.rounds import even
 from wse_sim.kernels.contract.equations import ceil_div
+from wse_sim.whole.regions.turns import Item, in_pairs, with_next
 from wse_sim.whole.trained.contract import Batch
 from wse_sim.whole.trained.last_row import (
     ADDED,
@@ -36,8 +37,6 @@ from wse_sim.whole.trained.last_row import (
     TAKE,
     WORD_BYTES,
     Leaving,
-    alternate,
-    in_pairs,
 )
 from wse_sim.whole.trained.products import DOWN, WEST, Products
 
@@ -96,10 +95,10 @@ class SharedProducts(Products):
 
     # ---- rows with inputs ------------------------------------------------------------------------------------------
 
-    def _forth(self, core: CoreClass, row: int, sums: Callable[[int], None], d: int) -> None:
+    def _forth(self, core: CoreClass, row: int, sums: Item, d: int) -> None:
         """Write the forward pass: sums of a sample, then the row's part of the outputs."""
         with core.loop(d):
-            alternate(core, self.tokens, sums)
+            in_pairs(core, self.tokens, sums)
             core.join(DOWN)
             self._share(core, row)
 
@@ -130,16 +129,16 @@ class SharedProducts(Products):
                 how = Issue(length=length, dtype="fp16", start="none", thread=thread, priority="high")
                 core.mov(below, source, **how)
 
-    def _back(self, core: CoreClass, row: int, west: Callable[[int], None], d: int) -> None:
+    def _back(self, core: CoreClass, row: int, west: Item, d: int) -> None:
         """Write the backward pass of d samples: the derivatives of the next sample go down during the work on one."""
 
-        def token(turn: int) -> None:
+        def token(turn: int, first: int, step: int) -> None:
             if self.has_dx:
-                west(turn)
+                west(turn, first, step)
             self._weight_gradient(core, row)
 
         def sample() -> None:
-            alternate(core, self.tokens, token)
+            in_pairs(core, self.tokens, token)
             if self.has_dx and self.tokens % 2:
                 core.join(WEST)  # the next sample begins with the same buffer
 
@@ -161,7 +160,7 @@ class SharedProducts(Products):
             added = self.added[turn].dsd() if waits else None
             self._arrive(core, self.outs[turn].dsd(), added, TAKE)
 
-        def sample(turn: int, slot: int, step: int, *, more: bool = True) -> None:
+        def sample(turn: int, slot: int, step: int, *, more: bool) -> None:
             """Process a sample; sums of the next one arrive while it leaves, or afterwards if a residual is
             added to them."""
             result = self.outs[turn]
@@ -187,8 +186,7 @@ class SharedProducts(Products):
             arrive(0)
         else:
             self._arrive(core, self.outs[0].dsd(), None, TAKE)
-        in_pairs(core, d - 1, sample)
-        sample((d - 1) % 2, d - 1, 0, more=False)
+        with_next(core, d, sample)
 
     def _all_gradients(self, core: CoreClass, leaving: Leaving, d: int) -> None:
         """Write the backward pass of d samples: their derivatives arrive during the work on the sample before."""
@@ -197,7 +195,7 @@ class SharedProducts(Products):
         def expect(turn: int) -> None:
             core.mov(self.outs[turn].dsd(), above, dtype="fp16", start="none", thread=ADDED, priority="high")
 
-        def sample(turn: int, slot: int, step: int, *, more: bool = True) -> None:
+        def sample(turn: int, slot: int, step: int, *, more: bool) -> None:
             core.join(ADDED)
             if more:
                 expect(1 - turn)
@@ -207,6 +205,5 @@ class SharedProducts(Products):
 
         groups = self.tokens // self.tokens_at_once
         expect(0)
-        in_pairs(core, d - 1, sample)
-        sample((d - 1) % 2, d - 1, 0, more=False)
+        with_next(core, d, sample)
         core.join(CAST)

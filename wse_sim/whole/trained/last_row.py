@@ -6,7 +6,7 @@ Symbols as in :mod:`wse_sim.whole.trained.products`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,6 +20,7 @@ from wse_sim.kernels.blocks.activation_slopes import Slopes
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.regions.contract import IntArray
 from wse_sim.whole.regions.shared_color import receive_all
+from wse_sim.whole.regions.turns import with_next
 from wse_sim.whole.trained.contract import Batch
 
 GROUP = 8
@@ -261,7 +262,7 @@ class LastRow:
         """Write the forward pass of d samples: a token leaves while the sums of the next one arrive."""
         v, size = self.outputs, self.tokens_at_once * self.outputs
 
-        def group(turn: int, number: int, step: int, *, more: bool = True) -> None:
+        def group(turn: int, number: int, step: int, *, more: bool) -> None:
             core.join(ADDED)
             if more:
                 self._expect(core, 1 - turn)
@@ -279,8 +280,7 @@ class LastRow:
 
         count = d * self.tokens // self.tokens_at_once
         self._expect(core, 0)
-        in_pairs(core, count - 1, group)
-        group((count - 1) % 2, count - 1, 0, more=False)
+        with_next(core, count, group)
         core.join(SEND)
 
     def _all_samples(self, core: CoreClass, out: int, leaving: Leaving, d: int) -> None:
@@ -305,7 +305,7 @@ class LastRow:
                 else:
                     self._emit_slope(core, value, slot, step, is_done=False)
 
-        def sample(turn: int, slot: int, step: int, *, more: bool = True) -> None:
+        def sample(turn: int, slot: int, step: int, *, more: bool) -> None:
             if more:
                 self._expect(core, 1 - turn)
             core.join(TAKE)
@@ -320,8 +320,7 @@ class LastRow:
 
         self._expect(core, 0)
         arrive(0)
-        in_pairs(core, d - 1, sample)
-        sample((d - 1) % 2, d - 1, 0, more=False)
+        with_next(core, d, sample)
 
     def _emit_slope(self, core: CoreClass, value: Operand, slot: int, step: int, *, is_done: bool) -> None:
         if self.slopes is not None:
@@ -356,7 +355,7 @@ class LastRow:
                     priority="high",
                 )
 
-        def group(turn: int, number: int, step: int, *, more: bool = True) -> None:
+        def group(turn: int, number: int, step: int, *, more: bool) -> None:
             core.join(TAKE)
             core.join(CAST)  # the previous group is complete: its place is free
             if more:
@@ -375,8 +374,7 @@ class LastRow:
             core.join(SEND)
 
         arrive(0, 0, 0)
-        in_pairs(core, count - 1, group)
-        group((count - 1) % 2, count - 1, 0, more=False)
+        with_next(core, count, group)
 
 
 @dataclass(frozen=True)
@@ -395,22 +393,3 @@ class Leaving:
         self.core.mov(
             fabric_out(out, self.advance), part, dtype="fp16", start="none", thread=SEND, priority="high"
         )
-
-
-def alternate(core: CoreClass, count: int, one: Callable[[int], None]) -> None:
-    """Process `count` items in two alternating buffers."""
-    with core.loop(count // 2):
-        one(0)
-        one(1)
-    if count % 2:
-        one(0)
-
-
-def in_pairs(core: CoreClass, count: int, sample: Callable[[int, int, int], None]) -> None:
-    """Process `count` samples in two alternating buffers: sample(buffer, slot, slots per loop iteration)."""
-    if count > 1:
-        with core.loop(count // 2):
-            sample(0, 0, 2)
-            sample(1, 1, 2)
-    if count % 2:
-        sample(0, count - 1, 0)

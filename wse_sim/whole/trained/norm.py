@@ -54,9 +54,10 @@ from wse_sim.whole.regions.shared_color import (
     route_senders,
     route_takers,
 )
+from wse_sim.whole.regions.turns import in_turn
 from wse_sim.whole.room import room_bytes
 from wse_sim.whole.trained.contract import Batch, TrainedKind, TrainedPorts
-from wse_sim.whole.trained.rows import Held, Slots, emit_row, in_turn
+from wse_sim.whole.trained.rows import Held, Slots, emit_row
 
 RECEIVE, SEND = 1, 2  # microthreads
 FP16, FP32 = 2, 4  # bytes
@@ -247,8 +248,8 @@ class TrainedNorm(NormPlace, TrainedKind):
         features, apart = self.part, pitch(self.part)
         self.taken = [buffer(f"taken{i}", features, "fp16", 2) for i in (0, 1)]
         self.results = [buffer(f"result{i}", features, "fp16", 0) for i in (0, 1)]
-        self.kept = Slots(buffer("kept", tokens * apart, "fp16", 0), apart)
-        self.inverse = Slots(buffer("inverse", tokens, "fp16", 0), 1)
+        self.kept = Slots(buffer("kept", tokens * apart, "fp16", 0), apart, features)
+        self.inverse = Slots(buffer("inverse", tokens, "fp16", 0), 1, 1)
         self.scratch: dict[str, Held] = {}
         layout = RowLayout(1, features, by_row=True)
         for name, shape in (*self.forward.shapes.items(), *self.backward.shapes.items()):
@@ -282,7 +283,10 @@ class TrainedNorm(NormPlace, TrainedKind):
             )  # fmt: skip
 
         def parameters(which: int) -> dict[str, Held]:
-            return {name: Slots(self.copies[which], apart, i * apart) for i, name in enumerate(self.affine)}
+            return {
+                name: Slots(self.copies[which], apart, self.part, i * apart)
+                for i, name in enumerate(self.affine)
+            }
 
         def forward(now: int, first: int, step: int) -> None:
             kept = self.kept.of_turn(first, step)
@@ -299,7 +303,8 @@ class TrainedNorm(NormPlace, TrainedKind):
             if self.affine:
                 buffers |= parameters(-1)
                 buffers |= {
-                    GRADIENTS[name]: Slots(self.sums, apart, i * apart) for i, name in enumerate(self.affine)
+                    GRADIENTS[name]: Slots(self.sums, apart, self.part, i * apart)
+                    for i, name in enumerate(self.affine)
                 }
             emit_row(core, self.backward.vectors, self.backward.shapes, buffers, self.part, place)
             for ((color, _),) in ports.leaving.values():

@@ -12,12 +12,11 @@ last row::
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from wse_sim.fabric.format.builder import fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.whole.regions.shared_color import receive_all
-from wse_sim.whole.trained.last_row import CAST, SEND, TAKE, Leaving, alternate, in_pairs
+from wse_sim.whole.regions.turns import Item, in_pairs, with_next
+from wse_sim.whole.trained.last_row import CAST, SEND, TAKE, Leaving
 from wse_sim.whole.trained.products import WEST, Products
 
 GROUP = 16
@@ -42,12 +41,12 @@ class PixelProducts(Products):
         """All pixels: the gradients of an image are added at once."""
         return self.tokens
 
-    def _back(self, core: CoreClass, row: int, west: Callable[[int], None], d: int) -> None:
+    def _back(self, core: CoreClass, row: int, west: Item, d: int) -> None:
         """Write the backward pass of d samples: all pixels for the gradient of the image, then all for that of the weights."""
         with core.loop(d):
             if self.has_dx:
                 core.join(WEST)
-                alternate(core, self.tokens, west)
+                in_pairs(core, self.tokens, west)
             with core.loop(self.tokens):
                 self._weight_gradient(core, row)
 
@@ -76,7 +75,7 @@ class PixelProducts(Products):
             source, up = self.taken[turn].dsd(first, count), fabric_out(self.cast)
             core.mov(up, source, dtype="fp16", start="none", thread=CAST, priority="high")
 
-        def sample(turn: int, slot: int, step: int, *, more: bool = True) -> None:
+        def sample(turn: int, slot: int, step: int, *, more: bool) -> None:
             for i in range(parts):
                 core.join(TAKE)
                 if i < parts - 1:
@@ -97,8 +96,7 @@ class PixelProducts(Products):
             core.join(SEND)
 
         arrive(0, 0, 0, 0)
-        in_pairs(core, d - 1, sample)
-        sample((d - 1) % 2, d - 1, 0, more=False)
+        with_next(core, d, sample)
         core.join(CAST)
 
     @property

@@ -20,7 +20,7 @@ the features of one bundle, its own inlets and its own stores.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -44,6 +44,7 @@ from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Floats, bundle_elements, refused
 from wse_sim.whole.regions.pointwise_place import PointwisePlace, Taken, met_by, numbers_in, operators_of
 from wse_sim.whole.regions.shared_color import advance_of, receive_all, route_senders
+from wse_sim.whole.regions.turns import slot_by_slot
 from wse_sim.whole.room import HELD_FRACTION
 from wse_sim.whole.trained.contract import Batch, TrainedKind, TrainedPorts
 from wse_sim.whole.trained.rows import Slots
@@ -188,7 +189,7 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
             return b.buffer(f"{self.name}.{name}", length, dtype, where, bank=bank)
 
         def slots(name: str, bank: int) -> Slots:
-            return Slots(buffer(name, in_flight * apart, "fp16", bank), apart)
+            return Slots(buffer(name, in_flight * apart, "fp16", bank), apart, self.each)
 
         self.operands_held = [slots(f"operand{i}", 2 if i else 0) for i in range(len(self.kernel.inputs))]
         self.values_held = [self.operands_held[0]]
@@ -252,15 +253,22 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
                 for thread in senders:
                     core.join(thread)
                 take_in(0, 0)
-                if batch.in_flight > 1:
-                    with core.loop(batch.in_flight - 1):
-                        for thread in threads:
-                            core.join(thread)
-                        take_in(1, 1)
-                        work(0, 1)
-                for thread in threads:
-                    core.join(thread)
-                work(batch.in_flight - 1, 0)
+
+                def one(
+                    first: int,
+                    step: int,
+                    more: bool,
+                    take_in: Callable[[int, int], None] = take_in,
+                    work: Callable[[int, int], None] = work,
+                    threads: Sequence[int] = threads,
+                ) -> None:
+                    for thread in threads:
+                        core.join(thread)
+                    if more:
+                        take_in(first + 1, step)
+                    work(first, step)
+
+                slot_by_slot(core, batch.in_flight, one)
         for master, sums, copy in zip(self.masters, self.sums, self.held, strict=True):
             core.fmac(master.dsd(), master.dsd(), sums.dsd(), scalar(batch.factor))
             core.mov(copy.dsd(), master.dsd())

@@ -36,13 +36,14 @@ from wse_sim.kernels.blocks.pooling_core_training import (
     PoolStep,
     TrainedPoolCore,
 )
+from wse_sim.kernels.families.attention.pairs import slot_elements
 from wse_sim.whole.regions.contract import PAIR, Floats, Inlet
 from wse_sim.whole.regions.pooling import LEAST, PoolingPlace
 from wse_sim.whole.regions.shared_color import advance_of, deal, receive_all, route_senders, route_takers
+from wse_sim.whole.regions.turns import in_turn
 from wse_sim.whole.room import HELD_FRACTION
 from wse_sim.whole.trained.contract import ANY, Batch, TrainedKind, TrainedPorts
-from wse_sim.whole.trained.rows import in_turn
-from wse_sim.whole.trained.slots import Slotted
+from wse_sim.whole.trained.rows import Slots
 
 RECEIVE = 1  # microthread
 FP16, FP32 = 2, 4  # bytes
@@ -65,7 +66,7 @@ class TrainedPooling(PoolingPlace, TrainedKind):
         """Return the samples in flight whose maximum masks fit next to one image, its gradient and
         intermediate results."""
         sizes = self.core.sizes
-        kept = FP16 * sum(Slotted.pitch(sizes[name]) for name in KEPT if name in sizes)
+        kept = FP16 * sum(int(slot_elements(sizes[name])) for name in KEPT if name in sizes)
         fixed = sum(self._bytes(name) * size for name, size in sizes.items() if name not in KEPT)
         fixed += self._bytes(TAKEN) * sizes[TAKEN]  # two of them
         spare = self.wafer.sram_bytes - self.wafer.kernel_code_bytes - fixed
@@ -110,9 +111,11 @@ class TrainedPooling(PoolingPlace, TrainedKind):
             name: buffer(name, name, size) for name, size in sizes.items() if name not in (TAKEN, *KEPT)
         }
         self._kept = {
-            name: Slotted(buffer(name, name, in_flight * Slotted.pitch(sizes[name])), sizes[name])
-            for name in KEPT
-            if name in sizes
+            name: Slots(
+                buffer(name, name, in_flight * int(slot_elements(size))), int(slot_elements(size)), size
+            )
+            for name, size in sizes.items()
+            if name in KEPT
         }
 
     def _write_core(self, core: CoreClass, ports: TrainedPorts, batch: Batch, position: int) -> None:
@@ -159,10 +162,8 @@ class TrainedPooling(PoolingPlace, TrainedKind):
         def operand(place: Place) -> Operand:
             how = (step.length, place.stride)
             if place.buffer in self._kept:
-                kept = self._kept[place.buffer]
-                pitch = Slotted.pitch(kept.size)
-                at, onward = first * pitch + place.first, apart * pitch
-                return kept.buffer.dsd(at, *how, step=place.apart, outer_step=onward)
+                kept = self._kept[place.buffer].of_turn(first, apart)
+                return kept.dsd(place.first, *how, step=place.apart)
             buffer = self._taken[now] if place.buffer == TAKEN else self._held[place.buffer]
             return buffer.dsd(place.first, *how, step=place.apart)
 

@@ -39,8 +39,9 @@ from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.regions.contract import Floats
 from wse_sim.whole.regions.shared_color import advance_of, route_senders
+from wse_sim.whole.regions.turns import Item, in_pairs
 from wse_sim.whole.trained.contract import Batch, TrainedPorts
-from wse_sim.whole.trained.last_row import BANK_WORDS, LastRow, alternate
+from wse_sim.whole.trained.last_row import BANK_WORDS, LastRow
 
 DOWN, WEST = 1, 2  # microthreads of the rows
 OWN_COLORS = 6
@@ -107,10 +108,10 @@ class Products(LastRow):
     # ---- rows with inputs ------------------------------------------------------------------------------------------
 
     def _row(self, core: CoreClass, row: int, parity: int, batch: Batch, *, is_final: bool) -> None:
-        def sums(turn: int) -> None:
+        def sums(turn: int, _first: int, _step: int) -> None:
             self._sums(core, row, turn)
 
-        def west(turn: int) -> None:
+        def west(turn: int, _first: int, _step: int) -> None:
             self._input_gradient(core, row, parity, turn, is_final=is_final)
 
         with core.loop(batch.rounds):
@@ -124,20 +125,20 @@ class Products(LastRow):
             if not row:
                 core.fmac(self.bias.dsd(), self.bias.dsd(), self.db.dsd(), scalar(batch.factor))
 
-    def _forth(self, core: CoreClass, row: int, sums: Callable[[int], None], d: int) -> None:
+    def _forth(self, core: CoreClass, row: int, sums: Item, d: int) -> None:
         """Write the forward pass of d samples."""
-        alternate(core, d * self.tokens, sums)
+        in_pairs(core, d * self.tokens, sums)
         core.join(DOWN)
 
-    def _back(self, core: CoreClass, row: int, west: Callable[[int], None], d: int) -> None:
+    def _back(self, core: CoreClass, row: int, west: Item, d: int) -> None:
         """Write the backward pass of d samples, token by token."""
 
-        def token(turn: int) -> None:
+        def token(turn: int, first: int, step: int) -> None:
             if self.has_dx:
-                west(turn)
+                west(turn, first, step)
             self._weight_gradient(core, row)
 
-        alternate(core, d * self.tokens, token)
+        in_pairs(core, d * self.tokens, token)
 
     def _sums(self, core: CoreClass, row: int, turn: int) -> None:
         v, here, above = self.outputs, self.sums[row % 2], self.sums[(row + 1) % 2]
