@@ -101,7 +101,22 @@ class PlacedKernel(ABC):
         self.left = self.region.col + self.region.cols - self.compute_cols
         self.tokens = self.tokens_of(graph, kernel)
         self.bundles: dict[str, int] = {}
+        self.make_room()
         self.height, self.cols = self.extent()
+
+    def make_room(self) -> None:
+        """Turn compute columns into moving columns where cores next to the compute cores need them: none by default.
+
+        Raises
+        ------
+        ModelError
+            If no compute column would be left.
+        """
+        return
+
+    def _move_columns(self, count: int) -> None:
+        """Turn the first compute columns into moving columns."""
+        self.left, self.compute_cols = self.left + count, self.compute_cols - count
 
     @property
     def alike(self) -> Hashable:

@@ -12,9 +12,7 @@ from math import ceil
 
 import numpy as np
 
-from wse_sim.compiler.plan import Stage
 from wse_sim.graph import Kernel, KernelGraph
-from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.word_rows import MOST_HEARD, TURN_CYCLES, hearing_cycles, residual_cycles
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.paths import Cell
@@ -115,16 +113,16 @@ class DenseShape(DensePlace, RegionKind):
     fills_columns = True
     """Whether the column with the last features receives as many elements of a residual as the others."""
 
-    def __init__(self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> None:
-        super().__init__(graph, kernel, stage, wafer)
-        if "residual" in self.items and self.height == 1 and self.left - 2 < self.region.col:
-            # The store takes the place of a compute column.
-            if self.compute_cols == 1:
-                raise refused(
-                    kernel, "adds a residual in a region of one row and two columns", "use more cores"
-                )
-            self.left, self.compute_cols = self.left + 1, self.compute_cols - 1
-            self.height, self.cols = self.extent()
+    def make_room(self) -> None:
+        """Make room for the store of a residual next to a single row."""
+        is_beside = self.left - 2 < self.region.col
+        if "residual" not in self.items or not is_beside or DenseShape.extent(self)[0] > 1:
+            return
+        if self.compute_cols == 1:
+            raise refused(
+                self.kernel, "adds a residual in a region of one row and two columns", "use more cores"
+            )
+        self._move_columns(1)
 
     @classmethod
     def check(cls, graph: KernelGraph, kernel: Kernel) -> None:

@@ -23,11 +23,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import ceil
 
-from wse_sim.compiler.plan import Stage
 from wse_sim.fabric.format.builder import Buffer, Builder, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass, Operand
-from wse_sim.graph import Kernel, KernelGraph
-from wse_sim.hardware import Wafer
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import (
     PAIR,
@@ -43,26 +40,17 @@ from wse_sim.whole.regions.pointwise_place import (
     emit_operators,
     operators_cycles,
 )
-from wse_sim.whole.regions.shared_color import advance_of, receive_all, route_senders
+from wse_sim.whole.regions.shared_color import receive_all, route_senders
 from wse_sim.whole.regions.turns import RELAY_SLOTS, alternate
 
 
 class Pointwise(PointwisePlace, RegionKind):
     """Elementwise work in inference."""
 
-    def __init__(self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> None:
-        super().__init__(graph, kernel, stage, wafer)
-        self._make_room()
-
     def pace(self) -> float:
         """Return the cycles per sample; operands of a band share the links of its serpentine."""
         words = max(band.elements for band in self.bands) / PAIR
         return max(self.issued_cycles(), len(self.kernel.inputs) * words * self.wafer.wavelet_cycles)
-
-    @property
-    def own_colors(self) -> int:
-        """One color per operand, and two between stores."""
-        return len(self.kernel.inputs) + 2 * any(len(cells) > 1 for cells in self.stores.values())
 
     def most_stores(self, tensor: str) -> int:
         """Return one store for every two kernels on the longer path plus the one that deals; more stores
@@ -77,11 +65,6 @@ class Pointwise(PointwisePlace, RegionKind):
         """Set the number of samples that the stores of an early operand must hold."""
         if self.waits(tensor):
             self.wanted_samples = {**self.wanted_samples, tensor: samples}
-
-    def held_samples(self, tensor: str) -> int | None:
-        """Return the samples that the band with the fewest stores of an early operand holds."""
-        held = [super(Pointwise, band).held_samples(tensor) for band in self.bands]
-        return None if None in held else min(one for one in held if one is not None)
 
     @property
     def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
@@ -133,14 +116,11 @@ class Pointwise(PointwisePlace, RegionKind):
         snake, ((outward, towards),) = self.snake, ports.results
         route_senders(b, outward, snake, towards)
         self._declare(b)
-        count = len(snake)
-        kinds = [(advance_of(i, count), self.count_of(i)) for i in range(count)]
-        for advance, elements in dict.fromkeys(kinds):
-            core = b.core_class(f"{self.name} {elements} {advance or ''}")
-            self._core(core, feeds, outward, samples, (advance, elements))
-            for kind, cell in zip(kinds, snake, strict=True):
-                if kind == (advance, elements):
-                    b.place(core, cell)
+
+        def write(core: CoreClass, advance: str | None, count: int) -> None:
+            self._core(core, feeds, outward, samples, advance, count)
+
+        self.write_cores(b, write)
 
     def _declare(self, b: Builder) -> None:
         """Declare the buffers; the running value is two banks away from the other operands."""
@@ -162,9 +142,9 @@ class Pointwise(PointwisePlace, RegionKind):
         feeds: Sequence[int],
         outward: int,
         samples: int,
-        kind: tuple[str | None, int],
+        advance: str | None,
+        count: int,
     ) -> None:
-        advance, count = kind
         threads = tuple(range(1, len(feeds) + 1))
 
         def receive(turn: int) -> None:

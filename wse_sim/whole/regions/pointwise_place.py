@@ -5,7 +5,7 @@ Both passes use it: :mod:`wse_sim.whole.regions.pointwise` and :mod:`wse_sim.who
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from math import ceil, prod
@@ -33,7 +33,7 @@ from wse_sim.whole.regions.contract import (
     rows_in_turn,
     token_words,
 )
-from wse_sim.whole.regions.shared_color import route_takers
+from wse_sim.whole.regions.shared_color import advance_of, route_takers
 from wse_sim.whole.regions.turns import RELAY_SLOTS, alternate, relay
 
 STORES = 3  # cores in which an early operand waits at most
@@ -56,8 +56,8 @@ class PointwisePlace(PlacedKernel):
         """Whether a slow function is applied: the last core then begins with the last words."""
         return not SPECIAL_FUNCTIONS.isdisjoint(self.operators)
 
-    def _make_room(self) -> None:
-        """Turn compute columns into moving columns if there are too few for the inlets."""
+    def make_room(self) -> None:
+        """Make room for the inlets."""
         columns = ceil(len(self.kernel.inputs) / self.region.rows)
         if (missing := columns - (self.left - self.region.col)) > 0:
             if missing >= self.compute_cols:
@@ -65,8 +65,7 @@ class PointwisePlace(PlacedKernel):
                     self.kernel, f"has {len(self.kernel.inputs)} operands in a region of {self.region.cols} columns and one row",
                     "use more cores",
                 )  # fmt: skip
-            self.left, self.compute_cols = self.left + missing, self.compute_cols - missing
-            self.height, self.cols = self.extent()
+            self._move_columns(missing)
 
     @classmethod
     def tokens_of(cls, graph: KernelGraph, kernel: Kernel) -> int:
@@ -236,11 +235,12 @@ class PointwisePlace(PlacedKernel):
         return min(STORES, 1 + self.kernels_before(tensor) // 2)
 
     def held_samples(self, tensor: str) -> int | None:
-        """Return the samples in the stores of an early operand, and on the cores, which receive one sample
-        ahead."""
+        """Return the samples in the stores of an early operand, of the band with the fewest, and on the cores, which receive one
+        sample ahead."""
         if not self.waits(tensor):
             return None
-        return CORE_SLOTS + LAST_SLOTS + self.relay_slots * (len(self.stores[tensor]) - 1)
+        stored = (band.relay_slots * (len(band.stores[tensor]) - 1) for band in self.bands)
+        return CORE_SLOTS + LAST_SLOTS + min(stored)
 
     @property
     def relay_slots(self) -> int:
@@ -322,6 +322,23 @@ class PointwisePlace(PlacedKernel):
         """Least rows of a band: one for each of its inlets and stores."""
         waiting = sum(self.waits(operand) for operand in self.kernel.inputs)
         return len(self.kernel.inputs) + (STORES - 1) * waiting
+
+    @property
+    def own_colors(self) -> int:
+        """One color per operand, and two between stores."""
+        return len(self.kernel.inputs) + 2 * any(len(cells) > 1 for cells in self.stores.values())
+
+    def write_cores(self, b: Builder, write: Callable[[CoreClass, str | None, int], None]) -> None:
+        """Write the cores of the serpentine; `write` writes one, from the switch command of its last word and the number of its
+        elements."""
+        count = len(self.snake)
+        kinds = [(advance_of(i, count), self.count_of(i)) for i in range(count)]
+        for advance, elements in dict.fromkeys(kinds):
+            core = b.core_class(f"{self.name} {elements} {advance or ''}")
+            write(core, advance, elements)
+            for kind, cell in zip(kinds, self.snake, strict=True):
+                if kind == (advance, elements):
+                    b.place(core, cell)
 
     # ---- inlets ------------------------------------------------------------------------------------------------------
 

@@ -65,7 +65,7 @@ def alternate(
     work: Callable[[int], None],
     threads: Sequence[int],
 ) -> None:
-    """Process items as :func:`in_turn`, each of which is the same but for its buffer."""
+    """Process items as :func:`in_turn`, whose programs differ by the buffer alone."""
     in_turn(core, count, receive, lambda now, _first, _step: work(now), threads)
 
 

@@ -37,11 +37,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wse_sim.compiler.plan import Stage
 from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass
-from wse_sim.graph import Kernel, KernelGraph, Phase
-from wse_sim.hardware import Wafer
+from wse_sim.graph import Phase
 from wse_sim.kernels.blocks.line_stages import Lines, RowLayout, Shape, Sharing, Vector
 from wse_sim.kernels.families.attention.cost import special_cycles
 from wse_sim.kernels.families.attention.pairs import (
@@ -93,10 +91,8 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
 
     own_colors = 7  # queries and do; keys and values; sums along rows, and back; sums down columns
 
-    def __init__(
-        self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer, needs: frozenset[str]
-    ) -> None:
-        super().__init__(graph, kernel, stage, wafer, needs)
+    def make_room(self) -> None:
+        """Make room for inlets and collectors; the extent has as many columns less."""
         self.left = max(self.left, self.region.col + BESIDE)
 
     def extent(self) -> tuple[int, int]:

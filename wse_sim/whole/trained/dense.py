@@ -29,10 +29,8 @@ from math import inf
 
 import numpy as np
 
-from wse_sim.compiler.plan import Stage
 from wse_sim.fabric.format.builder import Builder
 from wse_sim.graph import Kernel, KernelGraph
-from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.activation_slopes import ACTIVATIONS
 from wse_sim.kernels.blocks.trained_rows import Streams, TrainedRows
 from wse_sim.kernels.contract.equations import ceil_div
@@ -58,11 +56,21 @@ class TrainedDense(DensePlace, TrainedKind):
 
     own_colors = OWN_COLORS
 
-    def __init__(
-        self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer, needs: frozenset[str]
-    ) -> None:
-        self._planned_cols = stage.region.compute_cores // stage.region.rows
-        super().__init__(graph, kernel, _with_room(kernel, stage), wafer, needs)
+    def make_room(self) -> None:
+        """Make room for the core that sends the gradient of a residual."""
+        region = self.region
+        if region.rows == 1:
+            raise refused(
+                self.kernel,
+                "trains in a region of one row, but needs one row in addition to those of its inputs",
+                "use more cores",
+            )
+        if not self.residual_is_last or region.cols - self.compute_cols > 1:
+            return
+        if self.compute_cols == 1:
+            raise refused(self.kernel, "adds a residual in a region of two columns", "use more cores")
+        self._move_columns(1)
+        self.region = dataclasses.replace(region, compute_cores=region.compute_cores - region.rows)
 
     @classmethod
     def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
@@ -222,7 +230,8 @@ class TrainedDense(DensePlace, TrainedKind):
     @property
     def rows_with_gradients(self) -> TrainedRows:
         """The layer as the plan prices it, with the chosen bundles."""
-        tiling = Tiling(self.region.rows - 1, self._planned_cols, mapping="stationary")
+        planned = self.stage.region
+        tiling = Tiling(planned.rows - 1, planned.compute_cores // planned.rows, mapping="stationary")
         return TrainedRows(
             self.tokens, self.inputs, self.features, ",".join(self.items), tiling, self.wafer, self.has_dx,
             readers=GemmAttributes.of(self.kernel.attrs).readers, streams=Streams(self._heard, self._given),
@@ -331,22 +340,3 @@ class TrainedDense(DensePlace, TrainedKind):
     def ahead_cycles(self) -> float:
         """Return the cycles to receive a residual on the last row."""
         return self.tokens * self._outputs / PAIR * self.has_residual
-
-
-def _with_room(kernel: Kernel, stage: Stage) -> Stage:
-    """Return the stage with one compute column turned into a moving column if the gradient of a residual
-    needs it."""
-    region = stage.region
-    compute = region.compute_cores // region.rows
-    if region.rows == 1:
-        raise refused(
-            kernel,
-            "trains in a region of one row, but needs one row in addition to those of its inputs",
-            "use more cores",
-        )
-    if items_of(kernel)[-1:] != ("residual",) or region.cols - compute > 1:
-        return stage
-    if compute == 1:
-        raise refused(kernel, "adds a residual in a region of two columns", "use more cores")
-    fewer = dataclasses.replace(region, compute_cores=region.compute_cores - region.rows)
-    return dataclasses.replace(stage, region=fewer)

@@ -26,11 +26,9 @@ from math import prod
 
 import numpy as np
 
-from wse_sim.compiler.plan import Stage
 from wse_sim.fabric.format.builder import Buffer, Builder, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.graph import Kernel, KernelGraph, Phase
-from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.activation_slopes import (
     ACTIVATIONS,
     BOUNDS,
@@ -43,7 +41,7 @@ from wse_sim.kernels.contract.parameters import Attributes
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Floats, bundle_elements, refused
 from wse_sim.whole.regions.pointwise_place import PointwisePlace, Taken, met_by, numbers_in, operators_of
-from wse_sim.whole.regions.shared_color import advance_of, receive_all, route_senders
+from wse_sim.whole.regions.shared_color import receive_all, route_senders
 from wse_sim.whole.regions.turns import slot_by_slot
 from wse_sim.whole.room import HELD_FRACTION
 from wse_sim.whole.trained.contract import Batch, TrainedKind, TrainedPorts
@@ -56,12 +54,6 @@ MOST_THREADS = 8
 
 class TrainedPointwise(PointwisePlace, TrainedKind):
     """Elementwise work, its gradients and the update of its parameters."""
-
-    def __init__(
-        self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer, needs: frozenset[str]
-    ) -> None:
-        super().__init__(graph, kernel, stage, wafer, needs)
-        self._make_room()
 
     @classmethod
     def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
@@ -93,11 +85,6 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
                 )
 
     @property
-    def own_colors(self) -> int:
-        """One color per operand, and two between stores."""
-        return len(self.kernel.inputs) + 2 * any(len(cells) > 1 for cells in self.stores.values())
-
-    @property
     def _last(self) -> str:
         """An operand without stores: one of those with the longest path."""
         return next(name for name in self.kernel.inputs if not self.waits(name))
@@ -117,11 +104,6 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
     def least_rows(self) -> int:
         """Least rows of a band: one per inlet; further stores are where cores are left."""
         return len(self.kernel.inputs)
-
-    def held_samples(self, tensor: str) -> int | None:
-        """Return the samples that the band with the fewest stores of an early operand holds."""
-        held = [super(TrainedPointwise, band).held_samples(tensor) for band in self.bands]
-        return None if None in held else min(one for one in held if one is not None)
 
     def pace(self) -> float:
         """Return the cycles of a sample, both passes, with the chosen bundles."""
@@ -171,14 +153,11 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
         for color, towards in ports.every_way():
             route_senders(b, color, self.snake, towards)
         self._declare(b, batch.in_flight)
-        count = len(self.snake)
-        kinds = [(advance_of(i, count), self.count_of(i)) for i in range(count)]
-        for advance, elements in dict.fromkeys(kinds):
-            core = b.core_class(f"{self.name} {elements} {advance or ''}")
-            self._core(core, ports, feeds, batch, (advance, elements))
-            for kind, cell in zip(kinds, self.snake, strict=True):
-                if kind == (advance, elements):
-                    b.place(core, cell)
+
+        def write(core: CoreClass, advance: str | None, n: int) -> None:
+            self._core(core, ports, feeds, batch, advance, n)
+
+        self.write_cores(b, write)
 
     def _declare(self, b: Builder, in_flight: int) -> None:
         """Declare the buffers: values in one bank, what they are combined with (derivatives, operands,
@@ -213,9 +192,9 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
         ports: TrainedPorts,
         feeds: Sequence[int],
         batch: Batch,
-        kind: tuple[str | None, int],
+        advance: str | None,
+        n: int,
     ) -> None:
-        advance, n = kind
         takers = tuple(range(1, len(feeds) + 1))
         first_sender = len(feeds) + 1
         senders = range(first_sender, first_sender + max(1, len(ports.leaving)))

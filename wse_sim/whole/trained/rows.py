@@ -44,7 +44,7 @@ class Slots:
     def dsd(
         self, offset: int = 0, length: int | None = None, stride: int = 1, *, step: int | None = None
     ) -> Operand:
-        """Return elements of the slot; with a `step`, of an instruction in a loop of its own inside the enclosing one."""
+        """Return elements of the slot; with a `step`, of an instruction in a separate loop inside the enclosing one."""
         at, length = self.at + offset, self.size - offset if length is None else length
         if step is None:
             return self.buffer.dsd(at, length, stride, step=self.step)
