@@ -52,7 +52,14 @@ from wse_sim.whole.regions.contract import (
     RegionKind,
     links_between,
 )
-from wse_sim.whole.regions.shared_color import advance_of, deal, receive_all, route_senders, route_takers
+from wse_sim.whole.regions.shared_color import (
+    advance_of,
+    deal,
+    receive_all,
+    route_senders,
+    route_takers,
+    send_all,
+)
 from wse_sim.whole.regions.turns import alternate
 
 PORTS = 3  # operands; each may enter on a separate row
@@ -272,9 +279,7 @@ class Attention(AttentionByPairs, RegionKind):
         with core.loop(out.length // self.features):
             core.join(SEND)
             token = sent.dsd(0, self.features, step=self.features)
-            core.mov(
-                fabric_out(ports.own[3]), token, dtype="fp16", start="none", thread=SEND, priority="high"
-            )
+            send_all(core, fabric_out(ports.own[3]), token, SEND)
 
     def _send_tokens(
         self, core: CoreClass, color: int, sent: Buffer, sends: Sends, thread: int | None = None
@@ -286,9 +291,7 @@ class Attention(AttentionByPairs, RegionKind):
                 core.mov(fabric_out(color, advance), token, dtype="fp16", start="none")
                 return
             core.join(thread)
-            core.mov(
-                fabric_out(color, advance), token, dtype="fp16", start="none", thread=thread, priority="high"
-            )
+            send_all(core, fabric_out(color, advance), token, thread)
 
         with core.loop(sends.rounds):
             send(sends.advance, sent.dsd(0, self.features, step=self.features))

@@ -32,7 +32,7 @@ from wse_sim.fabric.format.program import Fn
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Floats, Ports, stream_order
 from wse_sim.whole.regions.dense_neighbours import DenseBeside
-from wse_sim.whole.regions.shared_color import advance_of, receive_all, route_senders
+from wse_sim.whole.regions.shared_color import advance_of, receive_all, route_senders, send_all
 
 SEND, RESIDUAL = 1, 2  # microthreads of the last row
 
@@ -52,10 +52,9 @@ class Sent(NamedTuple):
 
     def emit(self, core: CoreClass, out: Buffer, step: int = 0) -> None:
         """Send it concurrently with the main thread."""
-        core.mov(
-            fabric_out(self.color, self.advance), out.dsd(self.first, self.length, step=step),
-            dtype="fp16", start="none", thread=SEND, priority="high",
-        )  # fmt: skip
+        send_all(
+            core, fabric_out(self.color, self.advance), out.dsd(self.first, self.length, step=step), SEND
+        )
 
 
 class Dense(DenseBeside):

@@ -13,7 +13,7 @@ from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.whole.paths import BACK, Cell, direction
 from wse_sim.whole.regions.contract import PAIR, Ports
 from wse_sim.whole.regions.dense_shape import LAST_SLOTS, DenseShape, elements_of
-from wse_sim.whole.regions.shared_color import deal, receive_all, route_rows, route_takers
+from wse_sim.whole.regions.shared_color import deal, receive_all, route_rows, route_takers, send_all
 from wse_sim.whole.regions.turns import RELAY_SLOTS, alternate, relay
 
 STORE, HAND_ON, RECEIVE = 1, 2, 1  # microthreads: of a store, in and out; of an inlet
@@ -179,7 +179,7 @@ class DenseBeside(DenseShape):
 
         def hand_on(turn: int) -> None:
             part = slots[turn].dsd(0, stored)
-            store.mov(fabric_out(outward), part, dtype="fp16", start="none", thread=HAND_ON, priority="high")
+            send_all(store, fabric_out(outward), part, HAND_ON)
 
         def deal_out(turn: int) -> None:
             self._deal_residual(store, slots[turn], outward, bundle)

@@ -40,7 +40,7 @@ from wse_sim.whole.regions.pointwise_place import (
     emit_operators,
     operators_cycles,
 )
-from wse_sim.whole.regions.shared_color import receive_all, route_senders
+from wse_sim.whole.regions.shared_color import receive_all, route_senders, send_all
 from wse_sim.whole.regions.turns import RELAY_SLOTS, alternate
 
 
@@ -160,10 +160,7 @@ class Pointwise(PointwisePlace, RegionKind):
             ]
             result = self.results[turn].dsd(0, count)
             self.emit(core, result, value, others, count)
-            core.mov(
-                fabric_out(outward, advance), result,
-                dtype="fp16", start="none", thread=len(feeds) + 1, priority="high",
-            )  # fmt: skip
+            send_all(core, fabric_out(outward, advance), result, len(feeds) + 1)
 
         alternate(core, samples, receive, work, threads)
 

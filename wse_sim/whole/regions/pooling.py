@@ -46,7 +46,7 @@ from wse_sim.kernels.families.pool2d import Pool2dAttributes
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, PlacedKernel, Ports, RegionKind, refused
 from wse_sim.whole.regions.image_bands import ImageBuffers, ImageInlet, send_pixels
-from wse_sim.whole.regions.shared_color import advance_of, route_senders, route_takers
+from wse_sim.whole.regions.shared_color import advance_of, receive_all, route_senders, route_takers
 from wse_sim.whole.regions.turns import alternate
 
 RECEIVE = 1  # microthread
@@ -340,7 +340,7 @@ class Pooling(PoolingPlace, RegionKind):
 
         def receive(turn: int) -> None:
             target = images[turn].dsd(0, pooled.pixels * each)
-            core.mov(target, fabric_in(feed), dtype="fp16", start="none", thread=RECEIVE, priority="high")
+            receive_all(core, feed, target, RECEIVE)
 
         def work(turn: int) -> None:
             for step in pooled.steps():

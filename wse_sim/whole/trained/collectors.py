@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from wse_sim.fabric.format.builder import Buffer, Builder, Place, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.whole.paths import Cell
-from wse_sim.whole.regions.shared_color import advance_of
+from wse_sim.whole.regions.shared_color import advance_of, send_all
 from wse_sim.whole.regions.turns import in_pairs
 from wse_sim.whole.trained.contract import Batch
 
@@ -74,10 +74,7 @@ def _take_all(
         buffer, first = held[(done + turn) % 2], 0
         core.mov(buffer.dsd(0, one.size), fabric_in(one.color), start="none")
         for stream, size in one.parts:
-            core.mov(
-                fabric_out(stream, advance), buffer.dsd(first, size),
-                dtype="fp16", start="none", thread=SEND, priority="high",
-            )  # fmt: skip
+            send_all(core, fabric_out(stream, advance), buffer.dsd(first, size), SEND)
             first += size
 
     in_pairs(core, samples, sample)

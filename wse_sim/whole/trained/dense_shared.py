@@ -26,6 +26,7 @@ from wse_sim.fabric.format.classes import CoreClass, Issue, Operand
 from wse_sim.kernels.blocks.activation_slopes import STEPS
 from wse_sim.kernels.blocks.rounds import even
 from wse_sim.kernels.contract.equations import ceil_div
+from wse_sim.whole.regions.shared_color import send_all
 from wse_sim.whole.regions.turns import Item, in_pairs, with_next
 from wse_sim.whole.trained.contract import Batch
 from wse_sim.whole.trained.last_row import (
@@ -175,7 +176,7 @@ class SharedProducts(Products):
             if more and not waits:
                 self._arrive(core, self.outs[1 - turn].dsd(), None, TAKE)
             with core.loop(self.tokens):
-                leaving.token(out, result, 0, 0)
+                leaving.token(out, result)
             if more and waits:
                 arrive(1 - turn)
             core.join(SEND)
@@ -193,7 +194,7 @@ class SharedProducts(Products):
         above = fabric_in(self.sums[(len(self.inputs) + 1) % 2])
 
         def expect(turn: int) -> None:
-            core.mov(self.outs[turn].dsd(), above, dtype="fp16", start="none", thread=ADDED, priority="high")
+            send_all(core, self.outs[turn].dsd(), above, ADDED)
 
         def sample(turn: int, slot: int, step: int, *, more: bool) -> None:
             core.join(ADDED)

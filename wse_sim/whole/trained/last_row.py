@@ -19,7 +19,7 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.activation_slopes import Slopes
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.regions.contract import IntArray
-from wse_sim.whole.regions.shared_color import receive_all
+from wse_sim.whole.regions.shared_color import receive_all, send_all
 from wse_sim.whole.regions.turns import with_next
 from wse_sim.whole.trained.contract import Batch
 
@@ -271,7 +271,7 @@ class LastRow:
                 if self.has_residual:
                     added = self.added[turn].dsd(0, v, step=v)
                 self._arrive(core, self.outs[turn].dsd(0, v, step=v), added)
-                leaving.token(out, self.outs[turn], 0, 0)
+                leaving.token(out, self.outs[turn])
             if self.slopes is not None:
                 slope = self.last_row["slope"].dsd(number * size, size, step=step * size)
                 period = round(1000 / self.wafer.max_fp16_per_cycle)
@@ -313,7 +313,7 @@ class LastRow:
                 arrive(1 - turn)
             finish(turn, slot, step)
             with core.loop(self.tokens):
-                leaving.token(out, self.outs[turn], 0, 0)
+                leaving.token(out, self.outs[turn])
             if more and self.has_residual:
                 arrive(1 - turn)
             core.join(SEND)
@@ -334,26 +334,22 @@ class LastRow:
         self._groups(core, leaving, slope, d * self.tokens // self.tokens_at_once)
         core.join(CAST)
 
+    def _take(self, core: CoreClass, target: Operand, slope: Operand | None) -> None:
+        """Receive gradients, and multiply them by the derivative as they arrive."""
+        if slope is None:
+            receive_all(core, self.deal, target, TAKE)
+        else:
+            how = Issue(dtype="fp16", start="none", thread=TAKE, priority="high")
+            core.mul(target, fabric_in(self.deal), slope, **how)
+
     def _groups(self, core: CoreClass, leaving: Leaving, slopes: Buffer | None, count: int) -> None:
         """Write the work on the gradients of `count` groups: while one goes up, the next arrives and is multiplied by its
         derivatives."""
         v, size = self.outputs, self._group
 
         def arrive(turn: int, number: int, step: int) -> None:
-            target = self.taken[turn].dsd(0, size)
-            if slopes is None:
-                receive_all(core, self.deal, target, TAKE)
-            else:
-                slope = slopes.dsd(number * size, size, step=step * size)
-                core.mul(
-                    target,
-                    fabric_in(self.deal),
-                    slope,
-                    dtype="fp16",
-                    start="none",
-                    thread=TAKE,
-                    priority="high",
-                )
+            slope = None if slopes is None else slopes.dsd(number * size, size, step=step * size)
+            self._take(core, self.taken[turn].dsd(0, size), slope)
 
         def group(turn: int, number: int, step: int, *, more: bool) -> None:
             core.join(TAKE)
@@ -362,12 +358,10 @@ class LastRow:
                 arrive(1 - turn, number + 1, step)
             with core.loop(self.tokens_at_once):
                 if leaving.beside is not None:
-                    leaving.token(leaving.beside, self.taken[turn], 0, 0)
+                    leaving.token(leaving.beside, self.taken[turn])
                 for _ in range(1 + self.has_dx):
                     up = self.taken[turn].dsd(0, v, step=v)
-                    core.mov(
-                        fabric_out(self.cast), up, dtype="fp16", start="none", thread=CAST, priority="high"
-                    )
+                    send_all(core, fabric_out(self.cast), up, CAST)
             if self.has_bias:
                 total = self.sums_of_tokens.dsd()
                 core.add(total, total, self.taken[turn].dsd(0, size), dtype="mixed", start="loaded")
@@ -387,9 +381,7 @@ class Leaving:
     outputs: int
     beside: int | None
 
-    def token(self, out: int, held: Buffer, first: int, step: int) -> None:
-        """Send the token of the innermost loop, of the sample that the loop around it advances by `step`."""
-        part = held.dsd(first, self.sent, step=self.outputs, outer_step=step)
-        self.core.mov(
-            fabric_out(out, self.advance), part, dtype="fp16", start="none", thread=SEND, priority="high"
-        )
+    def token(self, out: int, held: Buffer) -> None:
+        """Send the token of the innermost loop."""
+        part = held.dsd(0, self.sent, step=self.outputs)
+        send_all(self.core, fabric_out(out, self.advance), part, SEND)

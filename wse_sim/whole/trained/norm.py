@@ -44,7 +44,7 @@ from wse_sim.kernels.families.norm import (
     weight_gradient_work,
 )
 from wse_sim.whole.paths import Cell
-from wse_sim.whole.regions.contract import Floats, Inlet, divisor, refused, rows_in_turn
+from wse_sim.whole.regions.contract import Floats, divisor, refused, rows_in_turn
 from wse_sim.whole.regions.norm import NormPlace, route_lanes
 from wse_sim.whole.regions.shared_color import (
     advance_of,
@@ -53,6 +53,7 @@ from wse_sim.whole.regions.shared_color import (
     receive_all,
     route_senders,
     route_takers,
+    send_all,
 )
 from wse_sim.whole.regions.turns import in_turn
 from wse_sim.whole.room import room_bytes
@@ -77,16 +78,6 @@ class TrainedNorm(NormPlace, TrainedKind):
                 "can have several layouts in its region",
                 "plan the graph of inputs_over_rows(graph)",
             )
-
-    @property
-    def lane(self) -> int:
-        """Number of bundles, and of cores that share a token."""
-        return self.bundles.get(self.kernel.outputs[0], 1)
-
-    @property
-    def tied(self) -> tuple[str, ...]:
-        """Operand and result have the same number of bundles."""
-        return self.kernel.inputs[0], self.kernel.outputs[0]
 
     def splits(self, tensor: str) -> Sequence[int]:
         """Return the numbers of bundles with whole words of a token, for which the region has rows and columns."""
@@ -118,34 +109,15 @@ class TrainedNorm(NormPlace, TrainedKind):
         return self.tokens // self.cores
 
     @property
-    def part(self) -> int:
-        """Features of a token on a core."""
-        return self.features // self.lane
-
-    @property
-    def senders(self) -> tuple[Cell, ...]:
-        """All cores, bundle by bundle in token order."""
-        return tuple(cell for bundle in range(self.lane) for cell in self.bundle_senders(bundle))
-
-    def bundle_senders(self, bundle: int) -> tuple[Cell, ...]:
-        """Return the cores of a column, in token order."""
-        first = self.top + self.lane - 1
-        return tuple((first + i, self.left + bundle) for i in range(self.cores))
-
-    @property
-    def inlets(self) -> tuple[Inlet, ...]:
-        """One inlet per bundle, next to the first cell on its way."""
-        first = self.top + self.lane - 1
-        return tuple(
-            Inlet(self.kernel.inputs[0], (first - bundle, self.left - 1), bundle)
-            for bundle in range(self.lane)
-        )
+    def cables(self) -> tuple[tuple[tuple[Cell, ...], frozenset[Cell]], ...]:
+        """The cells that the tokens of each bundle pass, to a column of cores that have them."""
+        rows = self.cores + self.lane - 1
+        return tuple(cable(self.top, self.left, rows, self.lane, bundle, 1) for bundle in range(self.lane))
 
     @property
     def own_colors(self) -> int:
-        """Colors for tokens and gradients from the inlet; for sums up the column (two), and down again; for statistics of
-        a lane: between two cores, between two more, and back."""
-        return self._column_colors + (self.lane > 1) * (1 + min(2, self.lane - 1))
+        """Colors for tokens and gradients from the inlet; for sums up the column (two), and down again; for lanes."""
+        return self._column_colors + self.lane_colors
 
     @property
     def _column_colors(self) -> int:
@@ -225,8 +197,7 @@ class TrainedNorm(NormPlace, TrainedKind):
                     deal(inlet, feed, [share] * self.cores, self.cores)
         cell, senders = self.inlets[bundle].cell, self.bundle_senders(bundle)
         b.place(inlet, cell)
-        rows = self.cores + self.lane - 1
-        cells, passing = cable(self.top, self.left, rows, self.lane, bundle, 1)
+        cells, passing = self.cables[bundle]
         route_takers(b, feed, cell, cells, 0, "E", passing=passing)
         for color, towards in ports.every_way():
             route_senders(b, color, senders, towards)
@@ -277,10 +248,7 @@ class TrainedNorm(NormPlace, TrainedKind):
             receive_all(core, own[0], self.taken[turn].dsd(), RECEIVE)
 
         def send(color: int, held: Held) -> None:
-            core.mov(
-                fabric_out(color, advance), held.dsd(0, self.part),
-                dtype="fp16", start="none", thread=SEND, priority="high",
-            )  # fmt: skip
+            send_all(core, fabric_out(color, advance), held.dsd(0, self.part), SEND)
 
         def parameters(which: int) -> dict[str, Held]:
             return {

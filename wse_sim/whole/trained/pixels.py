@@ -12,9 +12,9 @@ last row::
 
 from __future__ import annotations
 
-from wse_sim.fabric.format.builder import fabric_in, fabric_out
+from wse_sim.fabric.format.builder import fabric_out
 from wse_sim.fabric.format.classes import CoreClass
-from wse_sim.whole.regions.shared_color import receive_all
+from wse_sim.whole.regions.shared_color import send_all
 from wse_sim.whole.regions.turns import Item, in_pairs, with_next
 from wse_sim.whole.trained.last_row import CAST, SEND, TAKE, Leaving
 from wse_sim.whole.trained.products import WEST, Products
@@ -56,24 +56,14 @@ class PixelProducts(Products):
         part = size // parts
 
         def arrive(turn: int, i: int, slot: int, step: int) -> None:
-            target, first = self.taken[turn].dsd(i * part, part), slot * size + i * part
-            if self.slopes is None:
-                receive_all(core, self.deal, target, TAKE)
-            else:
-                slope = self.last_row["slope"].dsd(first, part, step=step * size)
-                core.mul(
-                    target,
-                    fabric_in(self.deal),
-                    slope,
-                    dtype="fp16",
-                    start="none",
-                    thread=TAKE,
-                    priority="high",
-                )
+            slope = None
+            if self.slopes is not None:
+                slope = self.last_row["slope"].dsd(slot * size + i * part, part, step=step * size)
+            self._take(core, self.taken[turn].dsd(i * part, part), slope)
 
         def rise(turn: int, first: int, count: int) -> None:
             source, up = self.taken[turn].dsd(first, count), fabric_out(self.cast)
-            core.mov(up, source, dtype="fp16", start="none", thread=CAST, priority="high")
+            send_all(core, up, source, CAST)
 
         def sample(turn: int, slot: int, step: int, *, more: bool) -> None:
             for i in range(parts):
@@ -82,9 +72,6 @@ class PixelProducts(Products):
                     arrive(turn, i + 1, slot, step)
                 elif parts > 1 and more:
                     arrive(1 - turn, 0, slot + 1, step)
-                if leaving.beside is not None:
-                    with core.loop(self.tokens // parts):
-                        leaving.token(leaving.beside, self.taken[turn], i * part, 0)
                 rise(turn, i * part, part)  # when everything before is complete: its place is free
                 if parts == 1 and more:
                     arrive(1 - turn, 0, slot + 1, step)

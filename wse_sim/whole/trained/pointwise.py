@@ -41,7 +41,7 @@ from wse_sim.kernels.contract.parameters import Attributes
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Floats, bundle_elements, refused
 from wse_sim.whole.regions.pointwise_place import PointwisePlace, Taken, met_by, numbers_in, operators_of
-from wse_sim.whole.regions.shared_color import receive_all, route_senders
+from wse_sim.whole.regions.shared_color import receive_all, route_senders, send_all
 from wse_sim.whole.regions.turns import slot_by_slot
 from wse_sim.whole.room import HELD_FRACTION
 from wse_sim.whole.trained.contract import Batch, TrainedKind, TrainedPorts
@@ -209,10 +209,7 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
             receive_all(core, feed, result.of_turn(at, step).dsd(0, n), takers[0])
 
         def send(color: int, held: Slots, thread: int) -> None:
-            core.mov(
-                fabric_out(color, advance), held.dsd(0, n),
-                dtype="fp16", start="none", thread=thread, priority="high",
-            )  # fmt: skip
+            send_all(core, fabric_out(color, advance), held.dsd(0, n), thread)
 
         def forward(at: int, step: int) -> None:
             self._forward(core, at, step, n)
