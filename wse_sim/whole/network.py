@@ -38,21 +38,54 @@ from wse_sim.whole.regions.contract import (
 )
 from wse_sim.whole.regions.shared_color import KEEP
 from wse_sim.whole.skips import as_laid, make_room
-from wse_sim.whole.stream_routes import Controls, Links, link_map, tree_cycles, way_links
+from wse_sim.whole.stream_routes import Controls, Cycles, Links, link_map, tree_cycles, way_links
 from wse_sim.whole.trees import NoRouteError, Tree, grown
 
 Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Network:
-    """A plan as one fabric program that runs `samples` samples of `tokens` rows."""
+class LaidNetwork:
+    """A plan as one fabric program: its regions, and the trees of its tensors."""
 
     plan: PipelinedPlan
     program: Program
     config: FabricConfig
-    regions: tuple[RegionKind, ...]
+    regions: Sequence[PlacedKernel]
     trees: tuple[Tree, ...]
+
+    @property
+    def areas(self) -> tuple[FabricPlace, ...]:
+        """The regions in the order of the plan's stages."""
+        return tuple(region.area for region in self.regions)
+
+    @property
+    def stream_links(self) -> tuple[StreamLinks, ...]:
+        """Links and route lengths of every stream of the forward pass."""
+        return links_of(self.trees)
+
+    @property
+    def tree_cycles(self) -> Cycles:
+        """Travel cycles of a word between regions, of the forward pass."""
+        return tree_cycles(self.trees, inlet_cells(self.regions), self.plan.wafer)
+
+    def values(self, weights: Mapping[str, Floats], rows: Floats) -> dict[str, Floats]:
+        """Return the input buffers of a run by name: the graph's parameters, and the rows of all samples (samples T, K)."""
+        out: dict[str, Floats] = {}
+        for region in self.regions:
+            out |= region.values(weights)
+        return out | host_inputs(self.plan.graph, self.trees, rows)
+
+    def links_of_trees(self, controls: Controls) -> Links:
+        """Return the words per sample on the links of the trees, with control words."""
+        return tree_links(self.plan.graph, self.trees, self.regions, controls, self.plan.wafer.cols)
+
+
+@dataclass(frozen=True)
+class Network(LaidNetwork):
+    """A plan of inference, whose program runs `samples` samples of `tokens` rows."""
+
+    regions: tuple[RegionKind, ...]
     samples: int
 
     @property
@@ -62,36 +95,19 @@ class Network:
         last = next(region for region in self.regions if output in region.kernel.outputs)
         return last.tokens_of(last.graph, last.kernel)
 
-    @property
-    def areas(self) -> tuple[FabricPlace, ...]:
-        """The regions in the order of the plan's stages."""
-        return tuple(region.area for region in self.regions)
-
-    @property
-    def stream_links(self) -> tuple[StreamLinks, ...]:
-        """Links and route lengths of every stream."""
-        return links_of(self.trees)
-
     def laid_plan(self) -> PipelinedPlan:
         """Return the plan with the routes, buffers and timing of this program."""
-        ways = tree_cycles(self.trees, inlet_cells(self.regions), self.plan.wafer)
-        return as_laid(self.plan, self.regions, ways)
+        return as_laid(self.plan, self.regions, self.tree_cycles)
 
     @property
     def laid_words(self) -> NDArray[np.float64]:
         """Words per sample on every link, summed over all streams: (rows, cols, 4), in the order N, E, S, W."""
         wafer = self.plan.wafer
-        controls = Controls(self.program, self.samples)
-        links = tree_links(self.plan.graph, self.trees, self.regions, controls, wafer.cols)
-        return link_map(links, wafer.rows, wafer.cols)
+        return link_map(self.links_of_trees(Controls(self.program, self.samples)), wafer.rows, wafer.cols)
 
     def inputs(self, weights: Mapping[str, Floats], values: Floats) -> dict[str, Floats]:
-        """Return the input buffers of a run by name: the graph's parameters, and the rows of all samples
-        (samples T, K)."""
-        out: dict[str, Floats] = {}
-        for region in self.regions:
-            out |= region.values(weights)
-        return out | host_inputs(self.plan.graph, self.trees, values)
+        """Return the input buffers of a run by name, from parameters by name and the rows of all samples (samples T, K)."""
+        return self.values(weights, values)
 
     def outputs(self, read: Mapping[str, Floats]) -> NDArray[np.float16]:
         """Return the outputs (samples T, N), given the host's output buffers by name."""

@@ -13,7 +13,13 @@ from math import ceil
 import numpy as np
 
 from wse_sim.graph import Kernel, KernelGraph
-from wse_sim.kernels.blocks.word_rows import MOST_HEARD, TURN_CYCLES, hearing_cycles, residual_cycles
+from wse_sim.kernels.blocks.word_rows import (
+    MOST_HEARD,
+    QUEUED_WORDS,
+    TURN_CYCLES,
+    hearing_cycles,
+    residual_cycles,
+)
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import (
@@ -36,7 +42,6 @@ DEALT = 3  # words that a row takes at a time; its queue holds twice as many
 STORES = 3  # most cores that store a residual, if the region has room
 STORED_FRACTION = 0.8  # of a core's memory that three samples in a store may take; beyond it a store has two
 LAST_SLOTS = 2  # samples in the store that deals them out
-QUEUED_WORDS = 14  # of sums between two cores: output queue, router, input queue
 
 
 def elements_of(features: int, bundle: int, of: int) -> range:
@@ -186,7 +191,7 @@ class DenseShape(DensePlace, RegionKind):
             spread = [list(evenly(words, rows, parts)) for parts in sorted(groups)]
             return min(spread, key=self._fed_cycles)
         each = self.tokens * PAIR * ceil_div(self.outputs, self.wafer.fma_mixed_per_cycle)
-        less = max(0, ceil(self._last_more() / each))
+        less = max(0, ceil(self._finish_cycles() / each))
         most = next(m for m in range(1, words + 1) if m * others + max(1, m - less) >= words)
         last = max(1, min(most - less, words // rows), words - most * others)
         whole, rest = divmod(words - last, others)
@@ -517,10 +522,6 @@ class DenseShape(DensePlace, RegionKind):
     def ahead_cycles(self) -> float:
         """Return the cycles to receive a residual on the last row."""
         return self.tokens * self.outputs / PAIR * ("residual" in self.items)
-
-    def _last_more(self) -> float:
-        """Return the extra issue cycles per sample of the last row."""
-        return self._finish_cycles()
 
     def _finish_cycles(self) -> float:
         """Return the issue cycles per sample of the last row beyond products and sums."""

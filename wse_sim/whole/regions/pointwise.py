@@ -32,13 +32,13 @@ from wse_sim.whole.regions.contract import (
     Ports,
     RegionKind,
 )
+from wse_sim.whole.regions.fused_work import work_cycles
 from wse_sim.whole.regions.pointwise_place import (
     CORE_SLOTS,
     LAST_SLOTS,
     STORES,
     PointwisePlace,
     emit_operators,
-    operators_cycles,
 )
 from wse_sim.whole.regions.shared_color import receive_all, route_senders, send_all
 from wse_sim.whole.regions.turns import RELAY_SLOTS, alternate
@@ -172,7 +172,7 @@ class Pointwise(PointwisePlace, RegionKind):
 
     def work_cycles(self, count: int) -> float:
         """Return the issue cycles of the work on `count` elements."""
-        return operators_cycles(self.operators, count, self.wafer)
+        return work_cycles(self.operators, count, self.wafer)
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
         """Return every core's part of the parameters."""

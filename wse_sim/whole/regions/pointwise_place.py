@@ -528,24 +528,3 @@ def emit_operators(
             fn = {"abs": Fn.ABS, "neg": Fn.NEGATE}[op]
             core.map(fn, to, x, dtype="fp16", period=selected)
         x = to
-
-
-def operators_cycles(operators: tuple[str, ...], count: int, wafer: Wafer) -> float:
-    """Return the issue cycles of the operators for `count` elements, with one vector start each."""
-    rates = {
-        **dict.fromkeys(("add", "sub"), wafer.add_fp16_per_cycle),
-        **dict.fromkeys(("mul", "square"), wafer.fma_fp16_per_cycle),
-        **dict.fromkeys(("max", "min", "relu", "abs", "neg"), wafer.max_fp16_per_cycle),
-        "copy": wafer.mov_fp16_per_cycle,
-    }
-    cycles = 0.0
-    for op in operators:
-        cycles += ceil(wafer.vector_start_cycles)
-        if op == "div":
-            cycles += count * wafer.special_element_cycles + ceil(wafer.vector_start_loaded_cycles)
-            cycles += ceil(count / wafer.fma_fp16_per_cycle)
-        elif op in SPECIAL_FUNCTIONS:
-            cycles += count * wafer.special_element_cycles
-        else:
-            cycles += ceil(count / rates[op])
-    return cycles

@@ -21,24 +21,20 @@ from wse_sim.compiler.plan import Stream
 from wse_sim.errors import ModelError
 from wse_sim.fabric.format.builder import Builder
 from wse_sim.fabric.format.config import FabricConfig
-from wse_sim.fabric.format.program import Program
 from wse_sim.fabric.result import FabricResult
 from wse_sim.graph import KernelGraph
 from wse_sim.modes.pipelined.loss import LOSS, loss_cores
 from wse_sim.modes.pipelined.plan import PipelinedPlan
-from wse_sim.whole.areas import FabricPlace, StreamLinks
+from wse_sim.whole.areas import FabricPlace
 from wse_sim.whole.network import (
-    host_inputs,
+    LaidNetwork,
     host_outputs,
     host_streams,
-    inlet_cells,
     leaving_of,
-    links_of,
     outlets,
     own_colors,
     route_tree,
     tree_into,
-    tree_links,
     trees_of,
     words_in,
 )
@@ -53,13 +49,11 @@ from wse_sim.whole.stream_routes import (
     cells_to,
     legs_cycles,
     link_map,
-    tree_cycles,
     way_links,
 )
 from wse_sim.whole.trained.contract import Batch, Floats, TrainedKind, TrainedPorts
 from wse_sim.whole.trained.coverage import check_trained
-from wse_sim.whole.trained.loss import LossPlace, core_counts, place_loss
-from wse_sim.whole.trained.loss_row import check_loss, mean_of
+from wse_sim.whole.trained.loss import LossPlace, check_loss, core_counts, mean_of, place_loss
 from wse_sim.whole.trained.order import SentGradient, by_tensor, gradients_of
 from wse_sim.whole.trained.rounds import most_of_all, regions_of
 from wse_sim.whole.trained.sums import MOST_STORES, write_store, write_sum
@@ -93,14 +87,10 @@ class Back:
 
 
 @dataclass(frozen=True)
-class TrainedNetwork:
+class TrainedNetwork(LaidNetwork):
     """A plan that trains as one program over a batch of samples of `tokens` rows."""
 
-    plan: PipelinedPlan
-    program: Program
-    config: FabricConfig
     regions: tuple[TrainedKind, ...]
-    trees: tuple[Tree, ...]
     backs: tuple[Back, ...]
     from_loss: tuple[Way, ...]  # by bundle
     loss_place: LossPlace
@@ -118,11 +108,6 @@ class TrainedNetwork:
         return (self.batch.in_flight,) * len(self.regions)
 
     @property
-    def areas(self) -> tuple[FabricPlace, ...]:
-        """The regions in the order of the plan's stages."""
-        return tuple(region.area for region in self.regions)
-
-    @property
     def ways(self) -> tuple[Cycles, Cycles]:
         """Travel cycles of a word between regions: forward, and of gradients."""
         wafer, makers = self.plan.wafer, {one.kernel.outputs[0]: one.name for one in self.regions}
@@ -133,7 +118,7 @@ class TrainedNetwork:
                 legs = [cells_to(way, way.sinks[0]) for way in (*part.ways, *onward)]
                 ends = one.tensor, makers[one.tensor], part.sent.reader
                 back[ends] = max(back.get(ends, 0.0), legs_cycles(legs, wafer))
-        return tree_cycles(self.trees, inlet_cells(self.regions), wafer), back
+        return self.tree_cycles, back
 
     @property
     def laid_words(self) -> NDArray[np.float64]:
@@ -144,7 +129,7 @@ class TrainedNetwork:
 
     def _links(self) -> Links:
         graph, controls = self.plan.graph, Controls(self.program, self.batch.samples)
-        yield from tree_links(graph, self.trees, self.regions, controls, self.plan.wafer.cols)
+        yield from self.links_of_trees(controls)
         by_name = {region.name: region for region in self.regions}
         output = leaving_of(self.plan).tensor
         for bundle, way in enumerate(self.from_loss):
@@ -170,20 +155,13 @@ class TrainedNetwork:
         (first, col), (last, _) = min(self.loss_place.cores), max(self.loss_place.cores)
         return FabricPlace(LOSS, slice(first, last + 1), slice(col, col + 1))
 
-    @property
-    def stream_links(self) -> tuple[StreamLinks, ...]:
-        """Links and route lengths of the forward streams."""
-        return links_of(self.trees)
-
     def inputs(
         self, weights: Mapping[str, Floats], values: Floats, labels: NDArray[np.int64]
     ) -> dict[str, Floats]:
         """Return the input buffers of a run by name, from parameters by name, rows of all samples (rows, K)
         and labels (rows,)."""
-        out = self.loss_place.values(labels, stream_order(self.plan.graph, leaving_of(self.plan).tensor))
-        for region in self.regions:
-            out |= region.values(weights)
-        return out | host_inputs(self.plan.graph, self.trees, values)
+        order = stream_order(self.plan.graph, leaving_of(self.plan).tensor)
+        return self.loss_place.values(labels, order) | self.values(weights, values)
 
     def outputs(self, result: FabricResult) -> NDArray[np.float16]:
         """Return the outputs (rows, N) of a run."""
