@@ -29,6 +29,7 @@ from wse_sim.whole.regions.contract import (
     Inlet,
     IntArray,
     PlacedKernel,
+    check_fixed,
     refused,
 )
 
@@ -88,12 +89,7 @@ class AttentionByPairs(PlacedKernel):
                 f"reads {len(set(kernel.inputs))} tensors, attention on the fabric queries, keys and values",
                 "give each its own layer",
             )
-        if not attrs.pairs:
-            raise refused(
-                kernel,
-                "can have several layouts in its region",
-                "plan the graph of inputs_over_rows(graph)",
-            )
+        check_fixed(kernel, attrs.pairs)
         if kernel.parameters or attrs.dropout or attrs.mask:
             raise refused(
                 kernel,

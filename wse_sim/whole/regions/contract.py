@@ -303,6 +303,20 @@ def refused(kernel: Kernel, what: str, remedy: str) -> ModelError:
     return ModelError(f"kernel '{kernel.name}' {what}; {remedy}")
 
 
+def check_fixed(kernel: Kernel, is_fixed: object) -> None:
+    """Check that a kernel has one layout in its region.
+
+    Raises
+    ------
+    ModelError
+        If it has not.
+    """
+    if not is_fixed:
+        raise refused(
+            kernel, "can have several layouts in its region", "plan the graph of inputs_over_rows(graph)"
+        )
+
+
 def divisor(count: int, most: int) -> int:
     """Return the largest divisor of `count` up to `most`."""
     return next(found for found in range(min(count, most), 0, -1) if count % found == 0)

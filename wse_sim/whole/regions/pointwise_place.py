@@ -33,7 +33,7 @@ from wse_sim.whole.regions.contract import (
     rows_in_turn,
     token_words,
 )
-from wse_sim.whole.regions.shared_color import advance_of, route_takers
+from wse_sim.whole.regions.shared_color import advance_of, place_kinds, route_takers
 from wse_sim.whole.regions.turns import RELAY_SLOTS, alternate, relay
 
 STORES = 3  # cores in which an early operand waits at most
@@ -332,13 +332,13 @@ class PointwisePlace(PlacedKernel):
         """Write the cores of the serpentine; `write` writes one, from the switch command of its last word and the number of its
         elements."""
         count = len(self.snake)
-        kinds = [(advance_of(i, count), self.count_of(i)) for i in range(count)]
-        for advance, elements in dict.fromkeys(kinds):
-            core = b.core_class(f"{self.name} {elements} {advance or ''}")
-            write(core, advance, elements)
-            for kind, cell in zip(kinds, self.snake, strict=True):
-                if kind == (advance, elements):
-                    b.place(core, cell)
+        kinds = {cell: (advance_of(i, count), self.count_of(i)) for i, cell in enumerate(self.snake)}
+        place_kinds(
+            b,
+            kinds,
+            lambda _, kind: f"{self.name} {kind[1]} {kind[0] or ''}",
+            lambda core, kind: write(core, *kind),
+        )
 
     # ---- inlets ------------------------------------------------------------------------------------------------------
 

@@ -8,8 +8,9 @@ send in sequence      the outlet's router takes words from its own core until th
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from wse_sim.whole.paths import BACK, Cell, direction
 
 # By default, a router with a single position removes a command from a control word; `pop="never"` prevents
 # this.
+K = TypeVar("K", bound=Hashable)
 KEEP = Switch([], pop="never")
 
 
@@ -151,6 +153,19 @@ def cable(
             cells += [(turn, c) for c in range(col + 1, onward)]
             cells += [(row, onward) for row in reversed(down)]
     return tuple(cells), frozenset(cells) - takers
+
+
+def place_kinds(
+    b: Builder, kinds: Mapping[Cell, K], name: Callable[[int, K], str], write: Callable[[CoreClass, K], None]
+) -> None:
+    """Write one core class for every kind of cell, which `write` writes, and place it at all cells of the kind; `name` gives its
+    name from its number and kind."""
+    for number, kind in enumerate(dict.fromkeys(kinds.values())):
+        core = b.core_class(name(number, kind))
+        write(core, kind)
+        for cell, own in kinds.items():
+            if own == kind:
+                b.place(core, cell)
 
 
 def advance_of(position: int, count: int) -> str | None:

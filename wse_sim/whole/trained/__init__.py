@@ -1,7 +1,7 @@
 """Training of networks of regions: forward and backward passes, loss and updates of all kernels of a model.
 
 contract.py      the interface of a trainable kind of region
-kinds.py         the kinds by kernel family
+kinds.py         the kinds by kernel family; frozen layers have those of inference
 products.py      compute cores of products
 dense_shared.py        compute cores whose rows share an activation
 dense.py         dense layers; dense_inlets.py has the cores next to their products
@@ -12,7 +12,6 @@ pointwise.py     elementwise work and activations
 attention.py     softmax attention
 attention_bands.py   the same in bands of rows, each with some of the heads
 leading_rows.py  rows of parameters before the tokens, and the first token alone
-without_gradients.py   frozen layers, which have the regions of inference
 collectors.py    cores that collect sums and send them in sequence
 order.py         the order in which gradients leave, and why it is free of deadlocks
 sums.py          cores that add gradients, and stores that buffer early ones

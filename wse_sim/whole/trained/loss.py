@@ -36,7 +36,7 @@ from wse_sim.kernels.blocks.rounds import pitch
 from wse_sim.modes.pipelined.loss import LOSSES
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, IntArray, part_of
-from wse_sim.whole.regions.shared_color import advance_of, deal, route_senders, route_takers
+from wse_sim.whole.regions.shared_color import advance_of, deal, place_kinds, route_senders, route_takers
 from wse_sim.whole.room import HELD_FRACTION
 from wse_sim.whole.trained.contract import Batch, Floats
 
@@ -128,12 +128,12 @@ class LossPlace:
         for color, towards in gradients:
             route_senders(b, color, self.cores, towards)
         held = self._declare(b, batch)
-        for advance in dict.fromkeys(advance_of(i, count) for i in range(count)):
-            core = b.core_class(f"loss {advance or ''}")
+
+        def write(core: CoreClass, advance: str | None) -> None:
             self._core(core, loss, batch, held, feed, [fabric_out(color, advance) for color, _ in gradients])
-            for i, cell in enumerate(self.cores):
-                if advance_of(i, count) == advance:
-                    b.place(core, cell)
+
+        kinds = {cell: advance_of(i, count) for i, cell in enumerate(self.cores)}
+        place_kinds(b, kinds, lambda _, advance: f"loss {advance or ''}", write)
 
     def _declare(self, b: Builder, batch: Batch) -> LossBuffers:
         (first, col), (last, _) = min(self.cores), max(self.cores)

@@ -44,7 +44,7 @@ from wse_sim.kernels.families.norm import (
     weight_gradient_work,
 )
 from wse_sim.whole.paths import Cell
-from wse_sim.whole.regions.contract import Floats, divisor, refused, rows_in_turn
+from wse_sim.whole.regions.contract import Floats, check_fixed, divisor, rows_in_turn
 from wse_sim.whole.regions.norm import NormPlace, route_lanes
 from wse_sim.whole.regions.shared_color import (
     advance_of,
@@ -72,12 +72,7 @@ class TrainedNorm(NormPlace, TrainedKind):
     def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
         """Check the kernel as in inference; it must be laid out on one column of cores."""
         super().check(graph, kernel)
-        if not kernel.attrs.get("whole", False):
-            raise refused(
-                kernel,
-                "can have several layouts in its region",
-                "plan the graph of inputs_over_rows(graph)",
-            )
+        check_fixed(kernel, kernel.attrs.get("whole", False))
 
     def splits(self, tensor: str) -> Sequence[int]:
         """Return the numbers of bundles with whole words of a token, for which the region has rows and columns."""
