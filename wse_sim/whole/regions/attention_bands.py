@@ -70,7 +70,7 @@ class InBands(AttentionByPairs, Generic[B]):
     @property
     def bands(self) -> tuple[B, ...]:
         """The bands, one per bundle of the result."""
-        return self._ways[self.bundles.get(self.kernel.outputs[0], 1)]
+        return self._ways[self.result_bundles]
 
     @property
     def own_colors(self) -> int:

@@ -138,6 +138,11 @@ class PlacedKernel(ABC):
         """Fabric columns of the compute cores."""
         return slice(self.left, self.left + self.cols)
 
+    @property
+    def result_bundles(self) -> int:
+        """Number of bundles of the result."""
+        return self.bundles.get(self.kernel.outputs[0], 1)
+
     @classmethod
     @abstractmethod
     def tokens_of(cls, graph: KernelGraph, kernel: Kernel) -> int:
@@ -196,8 +201,8 @@ class PlacedKernel(ABC):
     def link_words(self) -> Mapping[tuple[Cell, Cell], float]:
         """Words per sample on the region's own links; at least the results along the cells that send in
         sequence."""
-        output, found = self.kernel.outputs[0], dict[tuple[Cell, Cell], float]()
-        bundles, words = self.bundles.get(output, 1), self.result_words
+        found = dict[tuple[Cell, Cell], float]()
+        bundles, words = self.result_bundles, self.result_words
         for cells in map(self.bundle_senders, range(bundles)):
             for behind, (here, there) in enumerate(pairwise(reversed(cells)), 1):
                 if (there[0] - here[0], there[1] - here[1]) in STEPS:
@@ -209,7 +214,7 @@ class PlacedKernel(ABC):
         """Words per sample in every bundle of the result."""
         output = self.kernel.outputs[0]
         elements = self.graph.tensors[output].elements / self.graph.samples
-        return elements / PAIR / self.bundles.get(output, 1)
+        return elements / PAIR / self.result_bundles
 
     # ---- samples on their way -------------------------------------------------------------------------------------
 
@@ -363,6 +368,12 @@ def _images(graph: KernelGraph) -> set[str]:
     return found
 
 
+def elements_of(features: int, bundle: int, of: int) -> range:
+    """Return the elements of a token of `features` that a bundle has."""
+    part = part_of(features // PAIR, bundle, of)
+    return range(PAIR * part.start, PAIR * part.stop)
+
+
 def part_of(words: int, part: int, of: int) -> range:
     """Return the words of a token that bundle `part` of `of` has. Bundles differ by at most one word. Those of a
     multiple of `of` end where these end.
@@ -386,8 +397,8 @@ def bundle_elements(graph: KernelGraph, tensor: str, features: int, bundle: int,
     """Return the element indices of a row (a token or an image) in the word order of a bundle."""
     order = stream_order(graph, tensor)
     wide = np.arange(features)[None] if order is None else order.reshape(-1, graph.tensors[tensor].shape[1])
-    part = part_of(ceil_div(wide.shape[1], PAIR), bundle, of)
-    return wide[:, PAIR * part.start : PAIR * part.stop].reshape(-1)
+    part = elements_of(wide.shape[1] + wide.shape[1] % PAIR, bundle, of)
+    return wide[:, part.start : part.stop].reshape(-1)
 
 
 def token_words(graph: KernelGraph, tensor: str) -> int:

@@ -244,7 +244,7 @@ class Convolution(Dense):
         heard, each = windows.size / PAIR, self.features // PAIR
         dealt = self.tokens * max(self.words)
         inlet = heard / 2 + dealt
-        given = self.tokens * ceil_div(each, self.bundles.get(self.kernel.outputs[0], 1))
+        given = self.tokens * ceil_div(each, self.result_bundles)
         link = self.wafer.wavelet_cycles
         issued = self.issued_cycles()
         refill = float(waiting_cycles(issued, dealt, windows, self.fed, self.wafer))
@@ -302,7 +302,7 @@ class Convolution(Dense):
 
     def _in_stream_order(self, each: Floats) -> Floats:
         """Return values (p, N, ...) of the filters of every pixel as (p N, ...): bundle by bundle, pixels in order."""
-        bundles, (_, filters, *rest) = self.bundles.get(self.kernel.outputs[0], 1), each.shape
+        bundles, (_, filters, *rest) = self.result_bundles, each.shape
         parts = each.reshape(self.abreast, bundles, filters // bundles, *rest)
         return parts.swapaxes(0, 1).reshape(-1, *rest)
 

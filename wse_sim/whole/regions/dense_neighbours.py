@@ -11,8 +11,8 @@ from typing import NamedTuple
 from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.whole.paths import BACK, Cell, direction
-from wse_sim.whole.regions.contract import PAIR, Ports
-from wse_sim.whole.regions.dense_shape import LAST_SLOTS, DenseShape, elements_of
+from wse_sim.whole.regions.contract import PAIR, Ports, elements_of
+from wse_sim.whole.regions.dense_shape import LAST_SLOTS, DenseShape
 from wse_sim.whole.regions.shared_color import deal, receive_all, route_rows, route_takers, send_all
 from wse_sim.whole.regions.turns import RELAY_SLOTS, alternate, relay
 

@@ -29,6 +29,7 @@ from wse_sim.whole.regions.contract import (
     PlacedKernel,
     RegionKind,
     divisor,
+    elements_of,
     is_image,
     links_between,
     part_of,
@@ -42,12 +43,6 @@ DEALT = 3  # words that a row takes at a time; its queue holds twice as many
 STORES = 3  # most cores that store a residual, if the region has room
 STORED_FRACTION = 0.8  # of a core's memory that three samples in a store may take; beyond it a store has two
 LAST_SLOTS = 2  # samples in the store that deals them out
-
-
-def elements_of(features: int, bundle: int, of: int) -> range:
-    """Return the elements of a token of `features` that a bundle has."""
-    part = part_of(features // PAIR, bundle, of)
-    return range(PAIR * part.start, PAIR * part.stop)
 
 
 @lru_cache(maxsize=1024)
@@ -105,6 +100,11 @@ class DensePlace(PlacedKernel):
         """Operations fused to the outputs."""
         return items_of(self.kernel)
 
+    @property
+    def streams(self) -> int:
+        """Number of bundles of the inputs."""
+        return self.bundles.get(self.kernel.inputs[0], 1)
+
 
 class DenseShape(DensePlace, RegionKind):
     """Layout and cost of a dense layer on its region."""
@@ -159,11 +159,6 @@ class DenseShape(DensePlace, RegionKind):
             raise refused(
                 kernel, "can have two layouts in its region", "plan the graph of inputs_over_rows(graph)"
             )
-
-    @property
-    def streams(self) -> int:
-        """Number of bundles of the inputs."""
-        return self.bundles.get(self.kernel.inputs[0], 1)
 
     @property
     def words(self) -> list[int]:
@@ -420,7 +415,7 @@ class DenseShape(DensePlace, RegionKind):
     def _sent_into(self, bundle: int, position: int, bundles: int = 0) -> tuple[int, int]:
         """Return the range of elements, (first, end), of the column at a position from the outlet that are in
         a bundle, by default of the result."""
-        part = elements_of(self.features, bundle, bundles or self.bundles.get(self.kernel.outputs[0], 1))
+        part = elements_of(self.features, bundle, bundles or self.result_bundles)
         before = position * self.outputs
         return max(0, part.start - before), min(self.sent(position), part.stop - before)
 
@@ -507,7 +502,7 @@ class DenseShape(DensePlace, RegionKind):
         """
         each = self.wafer.wavelet_cycles
         heard = self._relay_cycles() if self.is_relayed else self._hearing_cycles()
-        sent = each * ceil_div(self.features // PAIR, self.bundles.get(self.kernel.outputs[0], 1))
+        sent = each * ceil_div(self.features // PAIR, self.result_bundles)
         beside = max(heard, self.tokens * sent, self.handed_cycles())
         return float(max(self.issued_cycles() + self.held_up_cycles(), beside))
 

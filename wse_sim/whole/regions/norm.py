@@ -109,7 +109,7 @@ class NormPlace(PlacedKernel):
     @property
     def lane(self) -> int:
         """Number of bundles, and of cores that share a token."""
-        return self.bundles.get(self.kernel.outputs[0], 1)
+        return self.result_bundles
 
     @property
     def part(self) -> int:

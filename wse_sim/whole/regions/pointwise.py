@@ -69,7 +69,7 @@ class Pointwise(PointwisePlace, RegionKind):
     @property
     def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
         """Links of the operands to and along the serpentine, and of the result on its way back."""
-        if self.streams > 1:
+        if self.result_bundles > 1:
             return frozenset[tuple[Cell, Cell]]().union(*(band.busy_links for band in self.bands))
         snake = [*pairwise(self.snake)]
         links = {*snake, *((there, here) for here, there in snake)}
@@ -78,7 +78,7 @@ class Pointwise(PointwisePlace, RegionKind):
     @property
     def result_words(self) -> float:
         """Words of a sample in one band."""
-        return self.elements / PAIR / self.streams
+        return self.elements / PAIR / self.result_bundles
 
     def _dealing(self, cells: Sequence[Cell]) -> list[tuple[Cell, Cell]]:
         """Return the links from the core that deals an operand out to the first core of the serpentine."""
@@ -89,7 +89,7 @@ class Pointwise(PointwisePlace, RegionKind):
     @property
     def link_words(self) -> Mapping[tuple[Cell, Cell], float]:
         """Words per sample of operands to and along the serpentine, and of results on their way back."""
-        if self.streams > 1:
+        if self.result_bundles > 1:
             return {link: words for band in self.bands for link, words in band.link_words.items()}
         words, count = self.elements / PAIR, len(self.snake)
         along = {
@@ -176,7 +176,7 @@ class Pointwise(PointwisePlace, RegionKind):
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
         """Return every core's part of the parameters."""
-        if self.share > 1 or self.streams == 1:
+        if self.share > 1 or self.result_bundles == 1:
             return super().values(weights)
         return {name: value for band in self.bands for name, value in band.values(weights).items()}
 

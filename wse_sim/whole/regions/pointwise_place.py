@@ -261,11 +261,6 @@ class PointwisePlace(PlacedKernel):
     # ---- bundles -----------------------------------------------------------------------------------------------------
 
     @property
-    def streams(self) -> int:
-        """Number of bundles of every operand and of the result."""
-        return self.bundles.get(self.kernel.outputs[0], 1)
-
-    @property
     def tied(self) -> tuple[str, ...]:
         """All operands and the result have the same number of bundles."""
         return (*dict.fromkeys(self.kernel.inputs), self.kernel.outputs[0])
@@ -286,12 +281,12 @@ class PointwisePlace(PlacedKernel):
     @property
     def bands(self) -> tuple[Self, ...]:
         """One region per bundle, each with its rows."""
-        if self.streams == 1:
+        if self.result_bundles == 1:
             return (self,)
-        rows, out = rows_in_turn(self.region, self.wafer) // self.streams, []
-        for number in range(self.streams):
+        rows, out = rows_in_turn(self.region, self.wafer) // self.result_bundles, []
+        for number in range(self.result_bundles):
             band = copy(self)
-            band.bundles, band.band, band.share = {}, number, self.streams
+            band.bundles, band.band, band.share = {}, number, self.result_bundles
             band.top = self.top + number * rows
             band.region = replace(
                 self.region, row=band.top, rows=rows, compute_cores=rows * self.compute_cols

@@ -163,7 +163,7 @@ class Pooling(PoolingPlace, RegionKind):
         """Return the cycles per sample, as the kernel's price has them."""
         said = Attributes(
             most_bundles=self.bundles.get(self.kernel.inputs[0], 1),
-            most_results=self.bundles.get(self.kernel.outputs[0], 1),
+            most_results=self.result_bundles,
         )
         tiling = Tiling(self.region.rows, self.compute_cols, "stationary")
         dims = {**self.kernel.dims, "b": 1}

@@ -37,7 +37,15 @@ from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.kernels.contract.family import Tiling
 from wse_sim.kernels.families.gemm.attributes import GemmAttributes
 from wse_sim.whole.paths import Cell
-from wse_sim.whole.regions.contract import PAIR, Inlet, links_between, part_of, refused, stream_order
+from wse_sim.whole.regions.contract import (
+    PAIR,
+    Inlet,
+    elements_of,
+    links_between,
+    part_of,
+    refused,
+    stream_order,
+)
 from wse_sim.whole.regions.dense import Dense
 from wse_sim.whole.regions.dense_shape import DensePlace
 from wse_sim.whole.regions.fused_work import items_of
@@ -95,40 +103,29 @@ class TrainedDense(DensePlace, TrainedKind):
         self.__dict__.pop("products", None)
 
     @property
-    def _heard(self) -> int:
-        """Number of bundles of the inputs."""
-        return self.bundles.get(self.kernel.inputs[0], 1)
-
-    @property
-    def _given(self) -> int:
-        """Number of bundles of the result."""
-        return self.bundles.get(self.kernel.outputs[0], 1)
-
-    @property
     def _bundle_sizes(self) -> list[int]:
         """Features of every bundle of the result."""
-        words = self.features // PAIR
-        return [PAIR * len(part_of(words, i, self._given)) for i in range(self._given)]
+        return [len(elements_of(self.features, i, self.result_bundles)) for i in range(self.result_bundles)]
 
     @property
     def row_groups(self) -> list[range]:
         """Rows that receive the same bundle of the inputs, and send that of their gradients."""
-        rows = min(self.region.rows - 1 - (self._given > 1), self.inputs // PAIR) // self._heard
-        sizes = [len(part_of(self.inputs // PAIR, i, self._heard)) for i in range(self._heard)]
+        rows = min(self.region.rows - 1 - (self.result_bundles > 1), self.inputs // PAIR) // self.streams
+        sizes = [len(part_of(self.inputs // PAIR, i, self.streams)) for i in range(self.streams)]
         ends = [0, *accumulate(min(rows, size) for size in sizes)]
         return [range(first, end) for first, end in pairwise(ends)]
 
     @property
     def _outputs(self) -> int:
-        words = int(ceil_div(self.features // PAIR, self._given))
-        return int(PAIR * ceil_div(words, self.compute_cols // self._given))
+        words = int(ceil_div(self.features // PAIR, self.result_bundles))
+        return int(PAIR * ceil_div(words, self.compute_cols // self.result_bundles))
 
     @property
     def row_inputs(self) -> list[int]:
         """Inputs of every row but the last."""
         found = list[int]()
         for i, group in enumerate(self.row_groups):
-            whole, rest = divmod(len(part_of(self.inputs // PAIR, i, self._heard)), len(group))
+            whole, rest = divmod(len(part_of(self.inputs // PAIR, i, self.streams)), len(group))
             found += [PAIR * (whole + (j < rest)) for j in range(len(group))]
         return found
 
@@ -183,7 +180,7 @@ class TrainedDense(DensePlace, TrainedKind):
     @property
     def gradient_inlets(self) -> tuple[Cell, ...]:
         """The cell next to the last row; of several bundles, those below the first column of each."""
-        if self._given == 1:
+        if self.result_bundles == 1:
             return ((self.last, self.left - 1),)
         return tuple((self.last + 1, self.left + group.start) for group in self.products.groups)
 
@@ -234,7 +231,7 @@ class TrainedDense(DensePlace, TrainedKind):
         tiling = Tiling(planned.rows - 1, planned.compute_cores // planned.rows, mapping="stationary")
         return TrainedRows(
             self.tokens, self.inputs, self.features, ",".join(self.items), tiling, self.wafer, self.has_dx,
-            readers=GemmAttributes.of(self.kernel.attrs).readers, streams=Streams(self._heard, self._given),
+            readers=GemmAttributes.of(self.kernel.attrs).readers, streams=Streams(self.streams, self.result_bundles),
         )  # fmt: skip
 
     @property
@@ -246,7 +243,7 @@ class TrainedDense(DensePlace, TrainedKind):
     def _is_heard(self) -> bool:
         """Whether a core behind the end of the last row sends the gradient of the residual; with several bundles the
         last row does."""
-        return self.residual_is_last and self._given == 1
+        return self.residual_is_last and self.result_bundles == 1
 
     # ---- program ---------------------------------------------------------------------------------------------------
 
@@ -254,7 +251,7 @@ class TrainedDense(DensePlace, TrainedKind):
         """Return the samples in flight: limited by the memory of inlets and last row; 0 if the core that buffers the
         residual has no room for one."""
         products, limit = self.products, room_bytes(self.wafer)
-        bundle = int(ceil_div(self.inputs, self._heard)) + PAIR
+        bundle = int(ceil_div(self.inputs, self.streams)) + PAIR
         each, passing = FP16_BYTES * max(products.inputs), FP16_BYTES * bundle
         held = (limit - passing - 2 * each) // (self.tokens * each)
         most = max(0, min(held, products.most_in_flight(limit)))

@@ -73,7 +73,7 @@ class TrainedLeadingRows(RowsPlace, TrainedKind):
         self, bundle: int, inlet: CoreClass, core: CoreClass, colors: tuple[int, int, int | None]
     ) -> None:
         """Write the gradient of a sample; the `colors` bring it to the inlet, to the core and away, if it is needed."""
-        (own, coming), each, (inward, feed, outward) = self.sizes, self.elements(bundle), colors
+        (own, coming), each, (inward, feed, outward) = self.sizes, len(self.elements(bundle)), colors
         kept = self.tokens - own
         pass_on(inlet, inward, feed, own * each)
         if own:
@@ -110,9 +110,9 @@ class TrainedLeadingRows(RowsPlace, TrainedKind):
         """Return the parameters from the parts (bundles, 1, elements) of the cores."""
         own, width = self.sizes[0], self.graph.tensors[self.kernel.outputs[0]].shape[-1]
         rows = np.zeros((own, width), np.float32)
-        for bundle in range(self.streams):
-            part = parts[bundle, 0, : own * self.elements(bundle)].reshape(own, -1)
-            rows[:, self.features_of(bundle)] = part
+        for bundle in range(self.result_bundles):
+            part = parts[bundle, 0, : own * len(self.elements(bundle))].reshape(own, -1)
+            rows[:, self.elements(bundle)] = part
         found, first = dict[str, Floats](), 0
         for name in self.kernel.parameters:
             shape = self.graph.tensors[name].shape

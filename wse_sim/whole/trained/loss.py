@@ -35,7 +35,7 @@ from wse_sim.fabric.format.program import Fn
 from wse_sim.kernels.blocks.rounds import pitch
 from wse_sim.modes.pipelined.loss import LOSSES
 from wse_sim.whole.paths import Cell
-from wse_sim.whole.regions.contract import PAIR, IntArray, part_of
+from wse_sim.whole.regions.contract import PAIR, IntArray, elements_of
 from wse_sim.whole.regions.shared_color import advance_of, deal, place_kinds, route_senders, route_takers
 from wse_sim.whole.room import HELD_FRACTION
 from wse_sim.whole.trained.contract import Batch, Floats
@@ -104,8 +104,7 @@ class LossPlace:
 
     def parts(self, of: int) -> list[range]:
         """Return the logits of a token in each of `of` bundles."""
-        words = [part_of(self.padded // PAIR, bundle, of) for bundle in range(of)]
-        return [range(PAIR * part.start, PAIR * part.stop) for part in words]
+        return [elements_of(self.padded, bundle, of) for bundle in range(of)]
 
     def write(
         self,
