@@ -1,4 +1,4 @@
-"""What is compared of a complete model on the fabric and in the event engine: places and streams."""
+"""Places and streams of a complete model, as compared on the fabric and in the event engine."""
 
 from __future__ import annotations
 

@@ -193,9 +193,14 @@ class PlacedKernel(ABC):
         return 0.0
 
     @property
+    def inner_words(self) -> Mapping[tuple[Cell, Cell], float]:
+        """Words per sample on the links between neighbours that the region's own traffic fills, without its results."""
+        return {}
+
+    @property
     def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
         """Links between neighbours that the region's own traffic fills, so that other routes avoid them."""
-        return frozenset()
+        return frozenset(self.inner_words)
 
     @property
     def link_words(self) -> Mapping[tuple[Cell, Cell], float]:
@@ -207,7 +212,7 @@ class PlacedKernel(ABC):
             for behind, (here, there) in enumerate(pairwise(reversed(cells)), 1):
                 if (there[0] - here[0], there[1] - here[1]) in STEPS:
                     found[here, there] = words * behind / len(cells)
-        return found
+        return {**found, **self.inner_words}
 
     @property
     def result_words(self) -> float:

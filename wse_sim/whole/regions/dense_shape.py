@@ -261,19 +261,14 @@ class DenseShape(DensePlace, RegionKind):
     @property
     def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
         """Links of inputs and sums, and those between relays and inlets."""
-        found = frozenset(self._inner_words)
+        found = super().busy_links
         if not self.is_relayed:
             return found
         beside = {(self.top + i, self.left - 1) for i in range(self.fed)}
         return found | links_between(beside | {inlet.cell for inlet in self.inlets})
 
     @property
-    def link_words(self) -> Mapping[tuple[Cell, Cell], float]:
-        """Words per sample on the links of inputs, sums and results."""
-        return {**super().link_words, **self._inner_words}
-
-    @property
-    def _inner_words(self) -> Mapping[tuple[Cell, Cell], float]:
+    def inner_words(self) -> Mapping[tuple[Cell, Cell], float]:
         """Words per sample of inputs along the rows and of sums down the columns."""
         columns, words = range(self.left, self.left + self.cols), self.words
         along = {

@@ -33,7 +33,7 @@ from wse_sim.whole.regions.contract import (
     rows_in_turn,
     token_words,
 )
-from wse_sim.whole.regions.shared_color import advance_of, place_kinds, route_takers
+from wse_sim.whole.regions.shared_color import advance_of, place_kinds, route_takers, winding
 from wse_sim.whole.regions.turns import RELAY_SLOTS, alternate, relay
 
 STORES = 3  # cores in which an early operand waits at most
@@ -184,11 +184,7 @@ class PointwisePlace(PlacedKernel):
     def snake(self) -> tuple[Cell, ...]:
         """Cells of the serpentine: down the first column, up the second, and so on."""
         rows = rows_in_turn(self.region, self.wafer)
-        cells = [
-            (self.top + (i % rows if i // rows % 2 == 0 else rows - 1 - i % rows), self.left + i // rows)
-            for i in range(self._cores())
-        ]
-        return tuple(cells)
+        return winding(self.top, self.left, rows, self._cores())
 
     @property
     def stores(self) -> dict[str, tuple[Cell, ...]]:

@@ -179,17 +179,7 @@ class Pooling(PoolingPlace, RegionKind):
         return [self.core_of(band.windows, words) for band in self.bands]
 
     @property
-    def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
-        """Links of the image along the rows, and of the results that are collected."""
-        return frozenset(self._row_words)
-
-    @property
-    def link_words(self) -> Mapping[tuple[Cell, Cell], float]:
-        """Words per sample on the links of the image, of the results that are collected, and of the result."""
-        return {**super().link_words, **self._row_words}
-
-    @property
-    def _row_words(self) -> Mapping[tuple[Cell, Cell], float]:
+    def inner_words(self) -> Mapping[tuple[Cell, Cell], float]:
         """Words per sample on the links of the rows: images eastward, and results of bands westward."""
         found, width = dict[tuple[Cell, Cell], float](), self.windows.columns
         for row, place in enumerate(self.inlets):
