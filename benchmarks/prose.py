@@ -266,7 +266,7 @@ def places(rule: Rule) -> list[tuple[str, int, str]]:
     ]
 
 
-SHORT_LEFT = 101
+SHORT_LEFT = 100
 LONG_LEFT = 1
 
 

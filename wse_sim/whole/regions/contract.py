@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from wse_sim.compiler.plan import Region, Stage
 from wse_sim.errors import ModelError
 from wse_sim.fabric.format.builder import Builder
-from wse_sim.graph import Kernel, KernelGraph
+from wse_sim.graph import Kernel, KernelGraph, frozen
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.on_tables import OnTables
 from wse_sim.kernels.contract.equations import ceil_div
@@ -91,6 +91,8 @@ class PlacedKernel(ABC):
 
     family: ClassVar[str]
     title: ClassVar[str]
+    wanted_samples: Mapping[str, int] = frozen()
+    """Samples of an operand that must be buffered so that the skip does not limit the pace."""
 
     def __init__(self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> None:
         self.graph, self.kernel, self.wafer = graph, kernel, wafer
@@ -239,8 +241,8 @@ class PlacedKernel(ABC):
         return None
 
     def hold(self, tensor: str, samples: int) -> None:
-        """Provide buffers for that many samples, as far as cores are available; does nothing without stores."""
-        return
+        """State that a skip must not limit the pace: its stores buffer that many samples, as far as cores are available."""
+        self.wanted_samples = {**self.wanted_samples, tensor: samples}
 
     # ---- streams side by side ----------------------------------------------------------------------------------------
 

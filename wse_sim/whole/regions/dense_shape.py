@@ -111,8 +111,6 @@ class DenseShape(DensePlace, RegionKind):
 
     relays = True
     """Whether enough colors are left for relay cores."""
-    wanted_samples = 0
-    """Samples of a residual that must be buffered so that the skip does not limit the pace."""
     has_even_rows = False
     """Whether all rows with inputs have as many words; otherwise the last one has fewer."""
     fills_columns = True
@@ -331,7 +329,7 @@ class DenseShape(DensePlace, RegionKind):
         A store of three parts sends while it receives, which costs some cycles for short samples.
         """
         each = 2.0 * (self.stored + self.cols * self.outputs)
-        parts = self.wanted_samples * self.tokens / self.unit
+        parts = self._wanted_parts
         is_wanted = parts > LAST_SLOTS * min(STORES, self.store_room)
         has_room = RELAY_SLOTS * each <= STORED_FRACTION * self.wafer.sram_usable_bytes
         return RELAY_SLOTS if is_wanted and has_room else LAST_SLOTS
@@ -354,10 +352,15 @@ class DenseShape(DensePlace, RegionKind):
         return elements_of(self.features, bundle, max(1, self.residuals))
 
     @property
+    def _wanted_parts(self) -> float:
+        """Parts of samples of the residual that must be buffered."""
+        return self.wanted_samples.get(self.kernel.inputs[-1], 0) * self.tokens / self.unit
+
+    @property
     def wanted_stores(self) -> int:
         """Stores of a bundle that hold the samples which a skip needs: two parts in the one that deals them
         out, `slots` in each other."""
-        parts = self.wanted_samples * self.tokens / self.unit
+        parts = self._wanted_parts
         return 1 + max(0, ceil((parts - LAST_SLOTS) / self.slots))
 
     @property
@@ -369,11 +372,6 @@ class DenseShape(DensePlace, RegionKind):
     def late_fraction(self) -> float:
         """The last row finishes all tokens of a sample, which leave during the next one."""
         return 1 - 1 / self.tokens
-
-    def hold(self, tensor: str, samples: int) -> None:
-        """Set the number of samples that the stores of a residual must hold."""
-        if self.held_samples(tensor) is not None:
-            self.wanted_samples = samples
 
     def held_samples(self, tensor: str) -> int | None:
         """Return the samples of a residual that the stores hold."""

@@ -61,11 +61,6 @@ class Pointwise(PointwisePlace, RegionKind):
         wanted = ceil((self.wanted_samples.get(tensor, 0) - LAST_SLOTS - CORE_SLOTS) / RELAY_SLOTS)
         return max(min(STORES, 1 + ceil(self.kernels_before(tensor) / 2)), 1 + wanted)
 
-    def hold(self, tensor: str, samples: int) -> None:
-        """Set the number of samples that the stores of an early operand must hold."""
-        if self.waits(tensor):
-            self.wanted_samples = {**self.wanted_samples, tensor: samples}
-
     @property
     def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
         """Links of the operands to and along the serpentine, and of the result on its way back."""

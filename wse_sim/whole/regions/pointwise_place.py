@@ -16,7 +16,7 @@ import numpy as np
 from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass, Operand
 from wse_sim.fabric.format.program import Command, Fn
-from wse_sim.graph import Kernel, KernelGraph, TensorKind, frozen
+from wse_sim.graph import Kernel, KernelGraph, TensorKind
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.chains import BINARY, FUNCTIONS, MAPPED, ops_of
 from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS, ceil_div
@@ -248,8 +248,6 @@ class PointwisePlace(PlacedKernel):
         """Return the cycles to receive all operands but the last."""
         return (len(self.kernel.inputs) - 1) * self.each / PAIR
 
-    wanted_samples: Mapping[str, int] = frozen()
-    """Samples of an early operand that must be buffered so that the skip does not limit the pace."""
     band = 0
     share = 1
     """The number of bundles (`share`), and which of them this band has."""

@@ -110,7 +110,9 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
     @property
     def inlets(self) -> tuple[Inlet, ...]:
         """Inlets west of the collectors: queries next to the second row, keys and values next to the first."""
-        return tuple(Inlet(inlet.tensor, (inlet.cell[0], self.left - BESIDE)) for inlet in super().inlets)
+        queries, keys, values = self.kernel.inputs
+        first, col = self.top, self.left - BESIDE
+        return Inlet(queries, (first + 1, col)), Inlet(keys, (first, col)), Inlet(values, (first, col))
 
     @property
     def senders(self) -> tuple[Cell, ...]:
