@@ -108,7 +108,7 @@ RULES = (
         "is not a X",
         0,
     ),
-    Rule("is none", r"\b(?<!there )(?:is|are) none\b(?! of)", "is invalid, is not one", 12),
+    Rule("is none", r"\b(?<!there )(?:is|are) none\b(?! of)", "is invalid, is not one", 11),
     Rule("for ever", r"\bfor ever\b", "forever", 1),
     Rule("mended", r"\bmend(?:ed|s)?\b", "corrected, fixed, repaired", 1),
     Rule("does not read", r"\bdo(?:es)? not read;", "cannot be parsed", 0),
@@ -266,7 +266,7 @@ def places(rule: Rule) -> list[tuple[str, int, str]]:
     ]
 
 
-SHORT_LEFT = 103
+SHORT_LEFT = 99
 LONG_LEFT = 1
 
 

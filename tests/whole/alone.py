@@ -198,7 +198,7 @@ def _laid(region: TrainedKind, samples: int, in_flight: int, rate: float, come: 
     leaving = {
         tensor: [
             bench.outward(
-                f"gradient {tensor} {bundle}", tensor, region.bundle_gradient_senders(tensor, bundle), bundle
+                f"gradient {tensor} {bundle}", tensor, region.gradient_senders(tensor, bundle), bundle
             )
             for bundle in range(region.bundles.get(tensor, 1))
         ]
@@ -210,14 +210,10 @@ def _laid(region: TrainedKind, samples: int, in_flight: int, rate: float, come: 
     ]
     ports = TrainedPorts(
         inward=[inward[inlet.tensor, inlet.bundle] for inlet in region.inlets],
-        outward=results[0][0],
-        towards=results[0][1],
-        gradient_in=arriving[0],
-        gradient_out={tensor: found[0] for tensor, found in leaving.items()},
         own=bench.own,
-        others=results[1:],
-        gradients_in=arriving[1:],
-        gradients_out={tensor: found[1:] for tensor, found in leaving.items()},
+        results=results,
+        arriving=arriving,
+        leaving=leaving,
     )
     rows = samples * region.tokens
     region.build_batch(bench.b, ports, Batch(samples, in_flight, -rate / rows))

@@ -50,18 +50,9 @@ class Copies(TrainedKind):
         return (self.cell,)
 
     @property
-    def gradient_inlet(self) -> Cell:
-        """Return the core."""
-        return self.cell
-
-    @property
     def gradient_order(self) -> tuple[str, ...]:
         """Return the order, the residual first."""
         return tuple(tensor for tensor in reversed(self.operands) if tensor in self.needs)
-
-    def gradient_senders(self, tensor: str) -> tuple[Cell, ...]:
-        """Return the core."""
-        return (self.cell,)
 
     def most_in_flight(self) -> int:
         """Return that nothing is stored."""
@@ -74,8 +65,7 @@ class Copies(TrainedKind):
         total = b.buffer(f"{self.name}.total", size, "fp32", self.cell)
         other = b.buffer(f"{self.name}.other", size, "fp16", self.cell)
         b.place(core, self.cell)
-        b.route(ports.outward, self.cell, rx="R", tx=ports.towards)
-        for color, towards in ports.gradient_out.values():
+        for color, towards in ports.every_way():
             b.route(color, self.cell, rx="R", tx=towards)
         how = {"dtype": "fp16", "start": "none"}
         with core.loop(batch.rounds):
@@ -86,12 +76,12 @@ class Copies(TrainedKind):
                 for _ in ports.inward[1:]:
                     core.join(1)
                     core.add(held.dsd(), held.dsd(), other.dsd(), **how)
-                core.mov(fabric_out(ports.outward), held.dsd(), **how)
+                core.mov(fabric_out(ports.results[0][0]), held.dsd(), **how)
             with core.loop(batch.in_flight):
-                core.mov(held.dsd(), fabric_in(ports.gradient_in), **how)
+                core.mov(held.dsd(), fabric_in(ports.arriving[0]), **how)
                 core.add(total.dsd(), total.dsd(), held.dsd())
                 for tensor in self.gradient_order:
-                    core.mov(fabric_out(ports.gradient_out[tensor][0]), held.dsd(), **how)
+                    core.mov(fabric_out(ports.leaving[tensor][0][0]), held.dsd(), **how)
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
         """Return no parameters."""

@@ -103,7 +103,7 @@ def test_uneven_parts_give_the_values_of_pytorch_at_the_price(name: str) -> None
     assert (one.queries, one.keys) == case.parts
     assert (one.height, one.cols) == case.used
     assert region.bundles.get(region.kernel.outputs[0], 1) == case.bands
-    assert region.is_collected == case.collects
+    assert one.is_collected == case.collects
     # A control word takes a cycle and has no price.
     assert times.issued == pytest.approx(stage.forward_cycles - sum(stage.forward_stalls), abs=1)
     assert times.busiest == pytest.approx(times.issued, abs=1)

@@ -11,7 +11,7 @@ from tests.whole.test_dense_chain import plan_of
 from wse_sim import api
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole import compare_with_engine, inputs_over_rows, run_whole
-from wse_sim.whole.slow_functions import finished_apart
+from wse_sim.whole.separate_work import finished_apart
 
 
 @pytest.mark.parametrize(

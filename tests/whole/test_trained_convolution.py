@@ -150,7 +150,9 @@ def test_gradients_of_a_pixel_are_dealt_with_a_control_word() -> None:
     images = {region.operands[0]: rng.normal(size=(samples, 4, 12, 12))}
     run = run_alone(region, images, rng.normal(size=(samples, 8, 6, 6)), weights, in_flight=2)
     assert region.cols == 4
-    assert run.fabric.busy[region.gradient_inlet] / samples == plan.stages[0].backward_cycles == 36 * (4 + 1)
+    assert (
+        run.fabric.busy[region.gradient_inlets[0]] / samples == plan.stages[0].backward_cycles == 36 * (4 + 1)
+    )
 
 
 NETWORKS: dict[str, tuple[list[nn.Module], tuple[int, int, int], int, int, str]] = {

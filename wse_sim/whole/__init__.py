@@ -10,7 +10,7 @@ becomes one fabric program.
     regions/         kinds of regions under one contract: dense layers of several rows, norms, attention
     trees.py         multicast routes of a tensor to all of its readers
     network.py       regions, multicast trees and host streams as one fabric program: inference
-    areas.py         the interface that all these programs share
+    areas.py         places and streams that are compared with the event engine
     trained/         training of networks with regions of several kinds
     run.py           values, step time and busy time of inference, compared with the event engine
     training_run.py  the same for a batch of training

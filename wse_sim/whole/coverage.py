@@ -1,14 +1,13 @@
 """Checks of what the whole-fabric simulation supports: wafers, kernel graphs and plans.
 
-Inference supports graphs whose kernels are of the kinds in :data:`wse_sim.whole.regions.KINDS`, with one
-input and one output, in fp16. Training has a dedicated program for a *chain* of dense layers with one row per
-sample, where x_0 is the input and W_p, b_p are weight and bias of layer p::
+A pipeline supports graphs whose kernels are of the kinds in :data:`wse_sim.whole.regions.KINDS`, or of those that train
+(:mod:`wse_sim.whole.trained.coverage`), with one input and one output, in fp16. Streamed weights support a *chain* of dense
+layers, where x_0 is the input and W_p, b_p are weight and bias of layer p::
 
-    x_p = act(x_{p-1} W_p + b_p)        act: ReLU or identity; fp16, sums in fp32; W_p stored as (N, K)
+    x_p = act(x_{p-1} W_p + b_p)        act: a function or identity; fp16, sums in fp32; W_p stored as (N, K)
 
-Training computes the gradients of all layers and updates them by plain gradient descent. The wafer and the
-graph are checked before compilation, the plan before its program is built. Each error message is one sentence
-with a remedy.
+Weights are updated by plain gradient descent. The wafer and the graph are checked before compilation, the plan before its
+program is built. Each error message is one sentence with a remedy.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
 from wse_sim.whole.frozen_layers import frozen_layers
 from wse_sim.whole.regions import KINDS
 from wse_sim.whole.regions.contract import PAIR, PlacedKernel
-from wse_sim.whole.regions.fused_work import FUNCTIONS
+from wse_sim.whole.regions.fused_work import FUNCTIONS, items_of
 from wse_sim.whole.tokens import rows_read
 
 MAX_CORES = 200 * 200
@@ -66,28 +65,8 @@ def check_graph(graph: KernelGraph) -> None:
 
 
 def check_streamed_graph(graph: KernelGraph) -> None:
-    """Check that weight streaming supports the graph: a chain (see :func:`check_chain`), with unary functions
-    on its outputs.
-
-    Raises
-    ------
-    ModelError
-        Naming the first kernel that is not covered.
-    """
-    check_chain(graph, FUNCTIONS)
-    for kernel in graph.kernels:
-        if kernel.attrs.get("met"):
-            raise ModelError(
-                f"kernel '{kernel.name}' has no price, and streamed weights leave no product that includes it; plan the graph "
-                "of inputs_over_rows(graph, streamed=True)"
-            )
-
-
-def check_chain(graph: KernelGraph, functions: tuple[str, ...] = ()) -> None:
-    """Check that the graph is a chain of dense layers that :func:`inputs_over_rows` has laid out; in
-    training, that sgd updates all of them.
-
-    `functions` lists functions of outputs that are supported in addition to ReLU.
+    """Check that weight streaming supports the graph: a chain of dense layers that :func:`inputs_over_rows` has laid out, with
+    unary functions on their outputs; in training, that sgd updates all of them.
 
     Raises
     ------
@@ -96,7 +75,7 @@ def check_chain(graph: KernelGraph, functions: tuple[str, ...] = ()) -> None:
     """
     kernels = forward_kernels(graph)
     for kernel in kernels:
-        _check_dense(graph, kernel, functions)
+        _check_dense(graph, kernel)
     for before, kernel in pairwise(kernels):
         if not set(kernel.inputs) <= set(before.outputs):
             raise ModelError(
@@ -116,6 +95,12 @@ def check_chain(graph: KernelGraph, functions: tuple[str, ...] = ()) -> None:
                     "pipeline layers of an even number of features"
                 )
         check_updates(graph, kernels)
+    for kernel in graph.kernels:
+        if kernel.attrs.get("met"):
+            raise ModelError(
+                f"kernel '{kernel.name}' has no price, and streamed weights leave no product that includes it; plan the graph "
+                "of inputs_over_rows(graph, streamed=True)"
+            )
 
 
 def forward_kernels(graph: KernelGraph) -> list[Kernel]:
@@ -252,25 +237,6 @@ def _check_order(graph: KernelGraph, kernel: Kernel) -> None:
     )
 
 
-def _plain_items(kernel: Kernel, functions: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Return the operations fused to the outputs, in order.
-
-    Raises
-    ------
-    ModelError
-        If an operation is not bias, ReLU or one of the `functions`.
-    """
-    done = ("bias", "relu", *functions)
-    items = tuple(filter(None, (part.strip() for part in str(kernel.attrs.get("fused", "")).split(","))))
-    for item in items:
-        if item not in done:
-            raise ModelError(
-                f"kernel '{kernel.name}' fuses '{item}' to its product; a whole model on the fabric does "
-                f"{', '.join(done[:-1])} and {done[-1]} only, so leave the others out"
-            )
-    return items
-
-
 def _check_precision(kernel: Kernel) -> None:
     if kernel.dtype != "fp16":
         raise ModelError(
@@ -279,14 +245,20 @@ def _check_precision(kernel: Kernel) -> None:
         )
 
 
-def _check_dense(graph: KernelGraph, kernel: Kernel, functions: tuple[str, ...]) -> None:
+def _check_dense(graph: KernelGraph, kernel: Kernel) -> None:
     if kernel.family != "gemm":
         raise ModelError(
             f"kernel '{kernel.name}' is of family {kernel.family}, but training and streamed weights on the whole fabric support {DENSE}"
         )
     _check_precision(kernel)
-    has_bias = "bias" in _plain_items(kernel, functions)
-    if len(kernel.inputs) != 1 or len(kernel.parameters) != 1 + has_bias:
+    done, items = ("bias", "relu", *FUNCTIONS), items_of(kernel)
+    for item in items:
+        if item not in done:
+            raise ModelError(
+                f"kernel '{kernel.name}' fuses '{item}' to its product; a whole model on the fabric does "
+                f"{', '.join(done[:-1])} and {done[-1]} only, so leave the others out"
+            )
+    if len(kernel.inputs) != 1 or len(kernel.parameters) != 1 + ("bias" in items):
         raise ModelError(
             f"kernel '{kernel.name}' is not a product of one activation with one weight; a whole model on the fabric "
             f"has {DENSE}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from wse_sim.graph import PLAIN, Access, Kernel, KernelGraph, Tensor, TensorKind
+from wse_sim.graph import PLAIN, Access, Kernel, KernelGraph, Tensor
 from wse_sim.graph.access import START, Step
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.kernels.blocks.activation_slopes import KEPT
@@ -19,6 +19,7 @@ from wse_sim.whole.parallel_links import plain_priced
 from wse_sim.whole.regions.contract import POINTWISE
 from wse_sim.whole.regions.fused_work import items_of
 from wse_sim.whole.regions.pointwise_place import operators_of
+from wse_sim.whole.separate_work import split_product
 
 PRODUCTS = ("gemm", "conv2d")
 OF_ITSELF: dict[str, tuple[str, str | float]] = {"mul": ("square", ""), "add": ("mul", 2.0)}
@@ -95,32 +96,11 @@ def _started(first: str, steps: Sequence[Step]) -> tuple[Step, ...]:
 
 def _two(kernel: Kernel, tensors: dict[str, Tensor]) -> tuple[Kernel, Kernel]:
     """Return the product with its bias, and an elementwise kernel for the rest."""
-    whole, between = tensors[kernel.outputs[0]], f"{kernel.name}.product"
-    tensors[between] = dataclasses.replace(whole, name=between, kind=TensorKind.ACTIVATION)
-    fused = ",".join(item for item in items_of(kernel) if item in OF_PRODUCT)
-    attrs = {name: value for name, value in kernel.attrs.items() if name != "fused"}
-    first = dataclasses.replace(
-        kernel,
-        inputs=kernel.inputs[:1],
-        outputs=(between,),
-        attrs=frozen(attrs | ({"fused": fused} if fused else {})),
-        access=dataclasses.replace(kernel.access, factor=1.0, steps=()),
-    )
-    steps = _started(between, kernel.access.steps[1:])
-    others = kernel.inputs[1:]
-    cols = int(kernel.dims["n" if kernel.family == "gemm" else "k"])
-    stored = {"stored": True} if others and kernel.family == "conv2d" else {}
-    second = dataclasses.replace(
-        kernel,
-        name=f"{kernel.name}.numbers",
-        family="generated",
-        dims=frozen({"elements": whole.elements, "rows": whole.elements // cols, "cols": cols}),
-        sample_dim="elements",
-        inputs=(between, *others),
-        parameters=(),
-        attrs=frozen({"ops": ",".join(op for op, _ in steps[1:]), "inputs": 1 + len(others), **stored}),
-        flops=0,
-        saved_bytes=0,
-        access=Access(steps=steps),
-    )
+    steps, count = _started(f"{kernel.name}.product", kernel.access.steps[1:]), len(kernel.inputs)
+    attrs: dict[str, object] = {"ops": ",".join(op for op, _ in steps[1:]), "inputs": count}
+    if count > 1 and kernel.family == "conv2d":
+        attrs["stored"] = True
+    ends = "product", tuple(item for item in items_of(kernel) if item in OF_PRODUCT)
+    first, second = split_product(kernel, tensors, ends, ".numbers", attrs, access=Access(steps=steps))
+    first = dataclasses.replace(first, access=dataclasses.replace(kernel.access, factor=1.0, steps=()))
     return first, second

@@ -46,18 +46,12 @@ def behind_host(graph: KernelGraph, *, trains: bool = False) -> KernelGraph:
     leaves = any(graph.tensors[name].kind is TensorKind.OUTPUT for name in made)
     if len(between) != 1 or leaves:
         return graph
-    tables = [
-        name
-        for kernel in front
-        for name in kernel.parameters
-        if graph.tensors[name].kind is TensorKind.PARAMETER
-    ]
     if trains:
         check_tables(graph, front, rest)
     name = between.pop()
     tensors = dict(graph.tensors)
     tensors[name] = dataclasses.replace(tensors[name], kind=TensorKind.INPUT, per_sample=True)
-    looked = ", ".join(f"'{table}'" for table in dict.fromkeys(tables))
+    looked = ", ".join(f"'{table}'" for table in _tables(graph, front))
     note = f"the host looks up {looked} and sends '{name}' to the fabric"
     if trains:
         note += ", and these tables do not train"
@@ -72,18 +66,18 @@ def check_tables(graph: KernelGraph, front: Iterable[Kernel], rest: Iterable[Ker
     ModelError
         Naming the table and the layer.
     """
-    tables = {
-        name
-        for kernel in front
-        for name in kernel.parameters
-        if graph.tensors[name].kind is TensorKind.PARAMETER
-    }
     for kernel in rest:
-        for table in tables.intersection(kernel.parameters):
+        for table in {*kernel.parameters}.intersection(_tables(graph, front)):
             raise ModelError(
                 f"parameter '{table}' is a table that the host looks tokens up in and the weight of '{kernel.name}', and on the whole "
                 "fabric tables do not train; give the layer its own weight"
             )
+
+
+def _tables(graph: KernelGraph, front: Iterable[Kernel]) -> list[str]:
+    """Return the parameters of the look-ups in `front`, in order."""
+    names = (name for kernel in front for name in kernel.parameters)
+    return [name for name in dict.fromkeys(names) if graph.tensors[name].kind is TensorKind.PARAMETER]
 
 
 def with_rows_of_host(graph: KernelGraph) -> KernelGraph:

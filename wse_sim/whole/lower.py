@@ -41,9 +41,8 @@ from wse_sim.whole.regions.element_work import work_of
 from wse_sim.whole.regions.fused_work import items_of
 from wse_sim.whole.regions.norm import affine_parts
 from wse_sim.whole.regions.pointwise_place import numbers_in
-from wse_sim.whole.residual_sums import summed_apart
 from wse_sim.whole.rotations import with_rotations
-from wse_sim.whole.slow_functions import finished_apart
+from wse_sim.whole.separate_work import finished_apart, summed_apart
 from wse_sim.whole.split_products import transposed, unpacked
 from wse_sim.whole.tokens import with_pooled_tokens
 
@@ -122,7 +121,7 @@ def inputs_over_rows(graph: KernelGraph, *, streamed: bool = False) -> KernelGra
     queries over the rows and keys over the columns; in training, a norm has its rows on one column of cores;
     in inference, convolutions work on whole words and finish on their last row. A product that makes queries,
     keys and values in one becomes three (:mod:`wse_sim.whole.split_products`), and a convolution with a residual sum
-    becomes two kernels (:mod:`wse_sim.whole.residual_sums`). With `streamed` weights a kernel has the whole wafer
+    becomes two kernels (:mod:`wse_sim.whole.separate_work`). With `streamed` weights a kernel has the whole wafer
     and no region, so region costs are left out, and functions stay in their layers.
     """
     passes = TRAINING_PASSES if graph.training else PASSES

@@ -30,6 +30,7 @@ from wse_sim.whole.regions import Ports, RegionKind, region_of
 from wse_sim.whole.regions.contract import (
     PAIR,
     Inlet,
+    Out,
     PlacedKernel,
     bundle_elements,
     part_of,
@@ -37,21 +38,54 @@ from wse_sim.whole.regions.contract import (
 )
 from wse_sim.whole.regions.shared_color import KEEP
 from wse_sim.whole.skips import as_laid, make_room
-from wse_sim.whole.stream_routes import Controls, Links, link_map, tree_cycles, way_links
+from wse_sim.whole.stream_routes import Controls, Cycles, Links, link_map, tree_cycles, way_links
 from wse_sim.whole.trees import NoRouteError, Tree, grown
 
 Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Network:
-    """A plan as one fabric program that runs `samples` samples of `tokens` rows."""
+class LaidNetwork:
+    """A plan as one fabric program: its regions, and the trees of its tensors."""
 
     plan: PipelinedPlan
     program: Program
     config: FabricConfig
-    regions: tuple[RegionKind, ...]
+    regions: Sequence[PlacedKernel]
     trees: tuple[Tree, ...]
+
+    @property
+    def areas(self) -> tuple[FabricPlace, ...]:
+        """The regions in the order of the plan's stages."""
+        return tuple(region.area for region in self.regions)
+
+    @property
+    def stream_links(self) -> tuple[StreamLinks, ...]:
+        """Links and route lengths of every stream of the forward pass."""
+        return links_of(self.trees)
+
+    @property
+    def tree_cycles(self) -> Cycles:
+        """Travel cycles of a word between regions, of the forward pass."""
+        return tree_cycles(self.trees, inlet_cells(self.regions), self.plan.wafer)
+
+    def values(self, weights: Mapping[str, Floats], rows: Floats) -> dict[str, Floats]:
+        """Return the input buffers of a run by name: the graph's parameters, and the rows of all samples (samples T, K)."""
+        out: dict[str, Floats] = {}
+        for region in self.regions:
+            out |= region.values(weights)
+        return out | host_inputs(self.plan.graph, self.trees, rows)
+
+    def links_of_trees(self, controls: Controls) -> Links:
+        """Return the words per sample on the links of the trees, with control words."""
+        return tree_links(self.plan.graph, self.trees, self.regions, controls, self.plan.wafer.cols)
+
+
+@dataclass(frozen=True)
+class Network(LaidNetwork):
+    """A plan of inference, whose program runs `samples` samples of `tokens` rows."""
+
+    regions: tuple[RegionKind, ...]
     samples: int
 
     @property
@@ -61,36 +95,19 @@ class Network:
         last = next(region for region in self.regions if output in region.kernel.outputs)
         return last.tokens_of(last.graph, last.kernel)
 
-    @property
-    def areas(self) -> tuple[FabricPlace, ...]:
-        """The regions in the order of the plan's stages."""
-        return tuple(region.area for region in self.regions)
-
-    @property
-    def stream_links(self) -> tuple[StreamLinks, ...]:
-        """Links and route lengths of every stream."""
-        return links_of(self.trees)
-
     def laid_plan(self) -> PipelinedPlan:
         """Return the plan with the routes, buffers and timing of this program."""
-        ways = tree_cycles(self.trees, inlet_cells(self.regions), self.plan.wafer)
-        return as_laid(self.plan, self.regions, ways)
+        return as_laid(self.plan, self.regions, self.tree_cycles)
 
     @property
     def laid_words(self) -> NDArray[np.float64]:
         """Words per sample on every link, summed over all streams: (rows, cols, 4), in the order N, E, S, W."""
         wafer = self.plan.wafer
-        controls = Controls(self.program, self.samples)
-        links = tree_links(self.plan.graph, self.trees, self.regions, controls, wafer.cols)
-        return link_map(links, wafer.rows, wafer.cols)
+        return link_map(self.links_of_trees(Controls(self.program, self.samples)), wafer.rows, wafer.cols)
 
     def inputs(self, weights: Mapping[str, Floats], values: Floats) -> dict[str, Floats]:
-        """Return the input buffers of a run by name: the graph's parameters, and the rows of all samples
-        (samples T, K)."""
-        out: dict[str, Floats] = {}
-        for region in self.regions:
-            out |= region.values(weights)
-        return out | host_inputs(self.plan.graph, self.trees, values)
+        """Return the input buffers of a run by name, from parameters by name and the rows of all samples (samples T, K)."""
+        return self.values(weights, values)
 
     def outputs(self, read: Mapping[str, Floats]) -> NDArray[np.float16]:
         """Return the outputs (samples T, N), given the host's output buffers by name."""
@@ -130,7 +147,7 @@ def tree_links(
     """Return the words per sample on the links of trees, including those over the edge to the host."""
     senders = {region.name: region.bundle_senders for region in regions}
     for tree in trees:
-        words: float = words_in(graph, tree)
+        words: float = words_in(graph, tree.tensor, tree.bundle, tree.bundles)
         if tree.producer != HOST:
             words += controls.of(tree.color, senders[tree.producer](tree.bundle))
         yield from way_links(tree, words)
@@ -143,13 +160,13 @@ def words_of(graph: KernelGraph, tensor: str) -> int:
     return (graph.tensors[tensor].elements // graph.samples + filled(graph, tensor)) // PAIR
 
 
-def words_in(graph: KernelGraph, tree: Tree) -> int:
-    """Return the words per sample of a tree: those of its bundle."""
-    words = words_of(graph, tree.tensor)
-    if tree.bundles == 1:
+def words_in(graph: KernelGraph, tensor: str, bundle: int, of: int) -> int:
+    """Return the words per sample of one of `of` bundles of a tensor."""
+    words = words_of(graph, tensor)
+    if of == 1:
         return words
-    of_token = token_words(graph, tree.tensor)
-    return words // of_token * len(part_of(of_token, tree.bundle, tree.bundles))
+    of_token = token_words(graph, tensor)
+    return words // of_token * len(part_of(of_token, bundle, of))
 
 
 def host_inputs(graph: KernelGraph, trees: Sequence[Tree], values: Floats) -> dict[str, Floats]:
@@ -210,17 +227,9 @@ def network_program(plan: PipelinedPlan, samples: int) -> Network:
     own, trees = _laid(plan, regions)
     b = Builder(wafer.rows, wafer.cols, config)
     for region in regions:
-        leaving = [
-            tree for tree in trees if (tree.tensor, tree.producer) == (region.kernel.outputs[0], region.name)
-        ]
         inward = [tree_into(trees, region.name, inlet.tensor, inlet.bundle).color for inlet in region.inlets]
-        # At an outlet on the edge, the host's end and the source share a router, so its core does not receive
-        # the words.
-        ways = [
-            (tree.color, tree.ports(tree.source).replace("R", "") + off_edge(tree, tree.source, wafer.cols))
-            for tree in leaving
-        ]
-        region.build(b, Ports(inward, *ways[0], own[region.name], ways[1:]), samples)
+        ways = outlets(trees, region, wafer.cols)
+        region.build(b, Ports(inward, own[region.name], ways), samples)
     for i, tree in enumerate(trees):
         route_tree(b, tree, wafer.cols)
         host_streams(b, tree, i, graph, samples, wafer.cols)
@@ -394,6 +403,19 @@ def off_edge(tree: Tree, cell: Cell, cols: int) -> str:
     return ("E" if cell[1] == cols - 1 else "W") if cell == tree.host else ""
 
 
+def outlets(trees: Sequence[Tree], region: PlacedKernel, cols: int) -> list[Out]:
+    """Return color and ports of every bundle of a region's result.
+
+    At an outlet on the edge, the host's end and the source share a router, so its core does not receive the words.
+    """
+    result = region.kernel.outputs[0], region.name
+    return [
+        (tree.color, tree.ports(tree.source).replace("R", "") + off_edge(tree, tree.source, cols))
+        for tree in trees
+        if (tree.tensor, tree.producer) == result
+    ]
+
+
 def route_tree(b: Builder, tree: Tree, cols: int) -> None:
     """Set the routes of a tree at all cells except a region's outlet, which the region sets."""
 
@@ -409,7 +431,7 @@ def route_tree(b: Builder, tree: Tree, cols: int) -> None:
 
 def host_streams(b: Builder, tree: Tree, number: int, graph: KernelGraph, samples: int, cols: int) -> None:
     """Add the host streams at the ends of a tree."""
-    words = samples * words_in(graph, tree)
+    words = samples * words_in(graph, tree.tensor, tree.bundle, tree.bundles)
     if tree.producer == HOST:
         row, col = tree.source
         b.host_in(f"host in {number}", tree.color, words, row, "W" if col == 0 else "E")

@@ -1,27 +1,24 @@
-"""Links of a stream, cell by cell: the plan's route, and the shortest route inside the regions at its ends.
+"""The routers and links of a fabric for routes cell by cell, and what a cell or a link costs a route.
 
 A route avoids routers at which its color is taken. A cell costs 1 in the planned bundle and in the moving
-columns of the regions at its ends, COMPUTE among compute cores, OFF_PLAN elsewhere. Links among compute cores
-also carry the traffic of the kernels; a route that bypasses the compute cores has separate costs.
+columns of the regions at its ends, COMPUTE among compute cores, OFF_PLAN elsewhere.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from collections.abc import Set as AbstractSet
 from itertools import pairwise
 
 import networkx as nx
 
 from wse_sim.compiler.nets import routers_of
-from wse_sim.compiler.plan import Region, Stream
+from wse_sim.compiler.plan import Stream
 
 Cell = tuple[int, int]
 COMPUTE, OFF_PLAN = 2.0, 8.0
 SHARED = 24.0  # cost of a cell that another bundle of the tensor uses, and of a link that another route uses
 FULL = 200.0  # cost of a link that cannot carry the words of all who use it at the pace of the plan
-AROUND = 12.0  # cost of a compute core for a route that bypasses compute cores
 STEPS = {(-1, 0): "N", (0, 1): "E", (1, 0): "S", (0, -1): "W"}
 PORTS = "NESW"
 BACK = {"N": "S", "E": "W", "S": "N", "W": "E"}
@@ -60,13 +57,6 @@ class Grid:
         """Return the routers at which a color is taken."""
         return self._taken.get(color, set())
 
-    def nearest_free(self, color: int, cell: Cell) -> Cell:
-        """Return the cell nearest to `cell` in its column at which the color is free; `cell` itself if there
-        is none."""
-        taken = self.taken(color)
-        free = (row for row in range(self.rows) if (row, cell[1]) not in taken)
-        return min(free, key=lambda row: abs(row - cell[0]), default=cell[0]), cell[1]
-
     def planned(self, stream: Stream) -> set[Cell]:
         """Return the routers of the planned bundle of a stream."""
         cells: set[Cell] = set()
@@ -75,42 +65,6 @@ class Grid:
             r0, r1, c0, c1 = routers_of(start, end, stream.width, self.rows, self.cols)
             cells |= {(r, c) for r in range(r0, r1) for c in range(c0, c1)}
         return cells
-
-    def way(
-        self,
-        color: int,
-        start: Cell,
-        end: Cell,
-        planned: set[Cell],
-        regions: Iterable[Region],
-        computing: AbstractSet[Cell] = frozenset(),
-    ) -> list[Cell] | None:
-        """Return the cells of the cheapest route from `start` to `end`, or None if the color blocks every
-        route.
-
-        With `computing` cells the route avoids them and links in use, and leaves the plan's route where that
-        is shorter.
-        """
-        taken = self._taken.get(color, set()) - {start, end}
-        held = tuple(regions)
-
-        def cost(here: Cell, to: Cell, _: object) -> float | None:
-            if to in taken:
-                return None
-            if computing:
-                beside = SHARED * ((here, to) in self.links)
-                return beside + (AROUND if to in computing else 1.0 + (to not in planned))
-            for region in held:
-                if region.holds(*to):
-                    moving = region.cols - region.compute_cores // region.rows
-                    return 1.0 if to[1] < region.col + moving else COMPUTE
-            return 1.0 if to in planned else OFF_PLAN
-
-        try:
-            found: list[Cell] = nx.dijkstra_path(self.graph, start, end, weight=cost)
-        except nx.NetworkXNoPath:
-            return None
-        return found
 
 
 def direction(a: Cell, b: Cell) -> str:

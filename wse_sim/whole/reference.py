@@ -71,20 +71,6 @@ COMBINED: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 }
 
 
-class _Words(torch.autograd.Function):
-    """Round values and gradients to fp16, as the words of a stream do."""
-
-    @staticmethod
-    def forward(_ctx: object, x: torch.Tensor) -> torch.Tensor:
-        """Round the values."""
-        return x.half().float()
-
-    @staticmethod
-    def backward(_ctx: object, *gradients: torch.Tensor) -> torch.Tensor:
-        """Round the gradients."""
-        return gradients[0].half().float()
-
-
 class _Copy(torch.autograd.Function):
     """Use the fp16 copy of a number that is stored in fp32; the gradient passes unchanged."""
 
@@ -97,6 +83,15 @@ class _Copy(torch.autograd.Function):
     def backward(_ctx: object, *gradients: torch.Tensor) -> torch.Tensor:
         """Return the gradients unchanged."""
         return gradients[0]
+
+
+class _Words(_Copy):
+    """Round values and gradients to fp16, as the words of a stream do."""
+
+    @staticmethod
+    def backward(_ctx: object, *gradients: torch.Tensor) -> torch.Tensor:
+        """Round the gradients."""
+        return gradients[0].half().float()
 
 
 @dataclass

@@ -32,7 +32,7 @@ from wse_sim.kernels.contract.equations import BYTES_PER_WAVELET
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.result import PipelinedMeasure
 from wse_sim.modes.pipelined.run import PipelinedRun
-from wse_sim.whole.areas import Made, StreamLinks
+from wse_sim.whole.areas import StreamLinks
 from wse_sim.whole.coverage import check_plan, forward_kernel
 from wse_sim.whole.host_values import in_whole_words
 from wse_sim.whole.network import Network, leaving_of, network_program
@@ -52,7 +52,7 @@ SKIP_SETS = 0.002
 class WholeRun:
     """Results of a run: outputs (rows, N) in fp16, and all counters of the fabric."""
 
-    whole: Made
+    whole: Network
     outputs: NDArray[np.float16]
     fabric: FabricResult
 
@@ -112,7 +112,7 @@ class Compared:
     streams: tuple[StreamLinks, ...]
     link_words: LinkWords
     starts_within: float  # cycles: starts on the fabric are known to a bin
-    whole: Made = field(repr=False)
+    whole: Network = field(repr=False)
     fabric: FabricResult = field(repr=False)  # the longer run
     free_period: float = 0.0  # of the engine with unlimited buffers for skips
     full: tuple[FullSkip, ...] = ()  # skips that limit the engine's pace

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,12 +80,6 @@ def way_links(way: Way, words: float) -> Links:
     """Return the links of a route, each with `words`."""
     for cell, parent in way.parents.items():
         yield parent, direction(parent, cell), words
-
-
-def leg_links(cells: Sequence[Cell], words: float) -> Links:
-    """Return the links between consecutive cells, each with `words`."""
-    for here, there in pairwise(cells):
-        yield here, direction(here, there), words
 
 
 class Controls:

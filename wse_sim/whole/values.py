@@ -38,7 +38,7 @@ from wse_sim.whole.run import WholeRun, run_whole
 from wse_sim.whole.split_products import with_derived, without_derived
 from wse_sim.whole.streaming import StreamedRun, run_streamed, train_streamed
 from wse_sim.whole.trained.coverage import check_any
-from wse_sim.whole.trained.loss_row import check_loss
+from wse_sim.whole.trained.loss import check_loss
 from wse_sim.whole.training_run import TrainedRun, train_whole
 
 Floats = NDArray[np.float32]

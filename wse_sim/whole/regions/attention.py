@@ -54,12 +54,13 @@ from wse_sim.whole.regions.contract import (
 )
 from wse_sim.whole.regions.shared_color import (
     advance_of,
-    alternate,
     deal,
     receive_all,
     route_senders,
     route_takers,
+    send_all,
 )
+from wse_sim.whole.regions.turns import alternate
 
 PORTS = 3  # operands; each may enter on a separate row
 
@@ -138,7 +139,8 @@ class Attention(AttentionByPairs, RegionKind):
     def build(self, b: Builder, ports: Ports, samples: int) -> None:
         """Write the inlets, and one core class per column and send order."""
         self._inlets(b, ports, samples)
-        route_senders(b, ports.outward, self.senders, ports.towards, pop="never")
+        ((outward, towards),) = ports.results
+        route_senders(b, outward, self.senders, towards, pop="never")
         self._declare(b)
         if self.is_collected:
             self._collect(b, ports, samples)
@@ -259,7 +261,7 @@ class Attention(AttentionByPairs, RegionKind):
                     receive_all(core, color, slots[turn].dsd(0, tokens), SEND)
 
                 def work(turn: int, core: CoreClass = core, sends: Sends = sends) -> None:
-                    self._send_tokens(core, ports.outward, slots[turn], sends)
+                    self._send_tokens(core, ports.results[0][0], slots[turn], sends)
 
                 alternate(core, samples, receive, work, (SEND,))
             b.place(kinds[sends], cell)
@@ -272,14 +274,12 @@ class Attention(AttentionByPairs, RegionKind):
         else:
             core.mov(sent.dsd(), out.dsd(), dtype="mixed")
         if sends is not None:
-            self._send_tokens(core, ports.outward, sent, sends, SEND)
+            self._send_tokens(core, ports.results[0][0], sent, sends, SEND)
             return
         with core.loop(out.length // self.features):
             core.join(SEND)
             token = sent.dsd(0, self.features, step=self.features)
-            core.mov(
-                fabric_out(ports.own[3]), token, dtype="fp16", start="none", thread=SEND, priority="high"
-            )
+            send_all(core, fabric_out(ports.own[3]), token, SEND)
 
     def _send_tokens(
         self, core: CoreClass, color: int, sent: Buffer, sends: Sends, thread: int | None = None
@@ -291,9 +291,7 @@ class Attention(AttentionByPairs, RegionKind):
                 core.mov(fabric_out(color, advance), token, dtype="fp16", start="none")
                 return
             core.join(thread)
-            core.mov(
-                fabric_out(color, advance), token, dtype="fp16", start="none", thread=thread, priority="high"
-            )
+            send_all(core, fabric_out(color, advance), token, thread)
 
         with core.loop(sends.rounds):
             send(sends.advance, sent.dsd(0, self.features, step=self.features))

@@ -1,8 +1,8 @@
 """Attention in bands of rows: each band is a region of attention for some of the heads, with separate links.
 
 Bundle i of queries, keys, values and results has the features of the heads of band i, which are contiguous in
-a token. Bands are independent, and a core has the scores of H / bands heads only. If the tensors do not
-arrive in that many bundles, the region is that of :mod:`wse_sim.whole.regions.attention`.
+a token. Bands are independent, and a core has the scores of H / bands heads only. Attention in one
+bundle has one band, the region of :mod:`wse_sim.whole.regions.attention`.
 """
 
 from __future__ import annotations
@@ -11,72 +11,71 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import Generic, TypeVar
 
 import numpy as np
 
 from wse_sim.compiler.plan import Stage
 from wse_sim.fabric.format.builder import Builder
-from wse_sim.graph import Kernel, KernelGraph, Phase, frozen
-from wse_sim.hardware import Wafer
+from wse_sim.graph import Kernel, Phase, frozen
 from wse_sim.kernels.contract.family import Tiling
 from wse_sim.kernels.families.attention.attributes import AttentionAttributes
 from wse_sim.kernels.families.attention.pairs import LEAST_ROWS, pair_cost, pair_footprint
 from wse_sim.whole.areas import FabricPlace
 from wse_sim.whole.paths import Cell
-from wse_sim.whole.regions.attention import PORTS, Attention
+from wse_sim.whole.regions.attention import Attention
 from wse_sim.whole.regions.attention_pairs import AttentionByPairs
-from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, Ports
+from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, Ports, RegionKind
 
 B = TypeVar("B", bound=AttentionByPairs)
 
 
-def in_one_band(kernel: Kernel) -> Kernel:
-    """Return the kernel without bands."""
-    return replace(kernel, attrs=frozen({**kernel.attrs, "bands": 1}))
-
-
 class InBands(AttentionByPairs, Generic[B]):
-    """The bands of attention, which both passes have; each is a region of attention itself."""
+    """The bands of attention, which both passes have; each is a region of attention itself, a single one as well."""
 
     collecting_rows = 0
     """Rows of a band below those with pairs."""
-    _ways: Mapping[int, tuple[B, ...]]
 
     @abstractmethod
     def band(self, kernel: Kernel, stage: Stage) -> B:
         """Return the region of one band."""
 
-    def ways(self, kernel: Kernel, stage: Stage) -> dict[int, tuple[B, ...]]:
-        """Return the bands by their number, for all numbers that the kernel states and the region has rows for."""
-        most = AttentionAttributes.of(kernel.attrs).bands
+    @cached_property
+    def _ways(self) -> Mapping[int, tuple[B, ...]]:
+        """The bands by their number, for all numbers that the kernel states and the region has rows for."""
+        most = AttentionAttributes.of(self.kernel.attrs).bands
         counts = [count for count in range(1, most + 1) if most % count == 0]
         rows = self.region.rows
-        return {count: self._in_bands(stage, count) for count in counts if rows >= LEAST_ROWS * count}
+        return {count: self._in_bands(count) for count in counts if count == 1 or rows >= LEAST_ROWS * count}
 
-    def _in_bands(self, stage: Stage, count: int) -> tuple[B, ...]:
-        """Split a region into `count` bands from top to bottom, with equal numbers of heads."""
+    def _in_bands(self, count: int) -> tuple[B, ...]:
+        """Split the region into `count` bands from top to bottom, with equal numbers of heads."""
         dims = self.kernel.dims
         heads = {name: int(dims[name]) // count for name in ("heads", "kv_heads") if name in dims}
-        part = replace(self.kernel, dims=frozen({**dims, **heads}))
+        attrs = frozen({**self.kernel.attrs, "bands": 1})
+        part = replace(self.kernel, dims=frozen({**dims, **heads}), attrs=attrs)
 
         def band(number: int, rows: int) -> B:
             top, cores = self.region.row + number * rows, rows * self.compute_cols
             place = replace(self.region, row=top, rows=rows, compute_cores=cores)
-            return self.band(part, replace(stage, name=f"{stage.name} {number}", region=place))
+            name = self.name if count == 1 else f"{self.name} {number}"
+            return self.band(part, replace(self.stage, name=name, region=place))
 
+        if count == 1:
+            return (band(0, self.region.rows),)
         rows = band(0, self.region.rows // count).height + self.collecting_rows
         return tuple(band(number, rows) for number in range(count))
 
     @property
     def bands(self) -> tuple[B, ...]:
         """The bands, one per bundle of the result."""
-        return self._ways[self.bundles.get(self.kernel.outputs[0], 1)]
+        return self._ways[self.result_bundles]
 
     @property
-    def is_banded(self) -> bool:
-        """Whether there are several bands."""
-        return len(self.bands) > 1
+    def own_colors(self) -> int:
+        """Colors that every band uses."""
+        return self.bands[0].own_colors
 
     @property
     def tied(self) -> tuple[str, ...]:
@@ -87,19 +86,21 @@ class InBands(AttentionByPairs, Generic[B]):
         """Return the possible numbers of bundles: those for which bands exist."""
         return tuple(self._ways)
 
+    def extent(self) -> tuple[int, int]:
+        """Return the rows from the first to the last with pairs, and the columns."""
+        first, last = self.bands[0], self.bands[-1]
+        self.left = first.left
+        return last.top + last.height - first.top, first.cols
+
     @property
     def area(self) -> FabricPlace:
         """The rectangle that contains all bands."""
-        if not self.is_banded:
-            return super().area
         first, last = self.bands[0], self.bands[-1]
         return FabricPlace(self.name, slice(first.top, last.top + last.height), first.columns)
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
         """The inlets of all bands."""
-        if not self.is_banded:
-            return super().inlets
         return tuple(
             Inlet(one.tensor, one.cell, number)
             for number, band in enumerate(self.bands)
@@ -109,30 +110,35 @@ class InBands(AttentionByPairs, Generic[B]):
     @property
     def senders(self) -> tuple[Cell, ...]:
         """The cores that send results, band by band."""
-        return (
-            tuple(cell for band in self.bands for cell in band.senders) if self.is_banded else super().senders
-        )
+        return tuple(cell for band in self.bands for cell in band.senders)
+
+    def bundle_senders(self, bundle: int) -> tuple[Cell, ...]:
+        """Return the cores that send the results of a band."""
+        return self.bands[bundle].senders
 
     @property
     def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
         """The busy links of all bands."""
-        if not self.is_banded:
-            return super().busy_links
         return frozenset[tuple[Cell, Cell]]().union(*(band.busy_links for band in self.bands))
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
         """Return the masks of all bands."""
-        if not self.is_banded:
-            return super().values(weights)
         return {name: values for band in self.bands for name, values in band.values(weights).items()}
 
+    def cycles(self, phase: Phase, attrs: Mapping[str, object] = frozen()) -> float:
+        """Return the planned cycles per sample of a pass with this number of bands, and further attributes of its price."""
+        stated = {**self.kernel.attrs, "bands": len(self.bands), **attrs}
+        cost = pair_cost(self.kernel.dims, self._planned, self.wafer, phase, stated)
+        return float(np.asarray(cost.total - cost.idle))
 
-class BandedAttention(InBands[Attention], Attention):
+    @property
+    def _planned(self) -> Tiling:
+        """The cores of the region, as its price has them."""
+        return Tiling(self.region.rows, self.compute_cols, "stationary")
+
+
+class BandedAttention(InBands[Attention], RegionKind):
     """Attention with its heads in bands, in inference."""
-
-    def __init__(self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> None:
-        super().__init__(graph, in_one_band(kernel), stage, wafer)
-        self._ways = self.ways(kernel, stage)
 
     def band(self, kernel: Kernel, stage: Stage) -> Attention:
         """Return the region of one band."""
@@ -142,23 +148,14 @@ class BandedAttention(InBands[Attention], Attention):
         """Return the planned cycles per sample with this number of bands, at least the time of an operand's
         words on their link; infinite if a core has no room for them."""
         count = len(self.bands)
-        attrs = {**self.kernel.attrs, "bands": count}
-        place = Tiling(self.region.rows, self.compute_cols, "stationary")
-        if (
-            pair_footprint(self.kernel.dims, place, self.wafer, attrs).total_bytes
-            > self.wafer.sram_usable_bytes
-        ):
+        stated = {**self.kernel.attrs, "bands": count}
+        need = pair_footprint(self.kernel.dims, self._planned, self.wafer, stated).total_bytes
+        if need > self.wafer.sram_usable_bytes:
             return math.inf
-        cost = pair_cost(self.kernel.dims, place, self.wafer, Phase.FORWARD, attrs)
         words = self.tokens * self.features / PAIR / count
-        return max(float(np.asarray(cost.total - cost.idle)), float(self.wafer.wavelet_cycles * words))
+        return max(self.cycles(Phase.FORWARD), float(self.wafer.wavelet_cycles * words))
 
     def build(self, b: Builder, ports: Ports, samples: int) -> None:
         """Write every band with its streams."""
-        if not self.is_banded:
-            super().build(b, ports, samples)
-            return
-        ways = [(ports.outward, ports.towards), *ports.others]
-        for number, (band, way) in enumerate(zip(self.bands, ways, strict=True)):
-            inward = ports.inward[PORTS * number : PORTS * (number + 1)]
-            band.build(b, Ports(inward, *way, ports.own), samples)
+        for number, band in enumerate(self.bands):
+            band.build(b, ports.of_band(number), samples)

@@ -23,12 +23,11 @@ from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.kernels.contract.family import Tiling
 from wse_sim.kernels.families.attention.attributes import AttentionAttributes
 from wse_sim.kernels.families.attention.pairs import pair_tile
-from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import (
     Floats,
-    Inlet,
     IntArray,
     PlacedKernel,
+    check_fixed,
     refused,
 )
 
@@ -88,12 +87,7 @@ class AttentionByPairs(PlacedKernel):
                 f"reads {len(set(kernel.inputs))} tensors, attention on the fabric queries, keys and values",
                 "give each its own layer",
             )
-        if not attrs.pairs:
-            raise refused(
-                kernel,
-                "can have several layouts in its region",
-                "plan the graph of inputs_over_rows(graph)",
-            )
+        check_fixed(kernel, attrs.pairs)
         if kernel.parameters or attrs.dropout or attrs.mask:
             raise refused(
                 kernel,
@@ -187,18 +181,6 @@ class AttentionByPairs(PlacedKernel):
     def is_causal(self) -> bool:
         """Whether a query ignores later keys."""
         return bool(self.kernel.attrs.get("causal", False))
-
-    @property
-    def inlets(self) -> tuple[Inlet, ...]:
-        """Inlets of queries (second row), and of keys and values (first row)."""
-        queries, keys, values = self.kernel.inputs
-        here = (self.top, self.left - 1)
-        return Inlet(queries, (self.top + 1, self.left - 1)), Inlet(keys, here), Inlet(values, here)
-
-    @property
-    def senders(self) -> tuple[Cell, ...]:
-        """The cells of the first column, from the top."""
-        return tuple((self.top + i, self.left) for i in range(self.height))
 
     # ---- pieces of the program ------------------------------------------------------------------------------------
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from wse_sim.compiler.plan import Region, Stage
 from wse_sim.errors import ModelError
 from wse_sim.fabric.format.builder import Builder
-from wse_sim.graph import Kernel, KernelGraph
+from wse_sim.graph import Kernel, KernelGraph, frozen
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.on_tables import OnTables
 from wse_sim.kernels.contract.equations import ceil_div
@@ -50,18 +50,24 @@ class Inlet:
     bundle: int = 0
 
 
+Out = tuple[int, str]
+"""The color of a stream that leaves a region, and the ports by which the outlet's router forwards its words."""
+
+
 @dataclass(frozen=True)
 class Ports:
-    """Colors of a region: those of its incoming streams, of its outgoing stream, and its own.
-
-    `others` are color and output ports of further bundles of the result.
-    """
+    """Colors of a region: those of its incoming streams in the order of the inlets, those that its own programs use, and the
+    streams on which the bundles of its result leave."""
 
     inward: Sequence[int]
-    outward: int
-    towards: str  # ports by which the outlet's router forwards words
     own: Sequence[int]
-    others: Sequence[tuple[int, str]] = ()
+    results: Sequence[Out]
+
+    def of_band(self, number: int) -> Self:
+        """Return those of one band, of a region in which every bundle of the result has a band with its own inlets."""
+        each = len(self.inward) // len(self.results)
+        inward = self.inward[number * each : (number + 1) * each]
+        return replace(self, inward=inward, results=self.results[number : number + 1])
 
 
 class PlacedKernel(ABC):
@@ -85,17 +91,34 @@ class PlacedKernel(ABC):
 
     family: ClassVar[str]
     title: ClassVar[str]
+    wanted_samples: Mapping[str, int] = frozen()
+    """Samples of an operand that must be buffered so that the skip does not limit the pace."""
 
     def __init__(self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> None:
         self.graph, self.kernel, self.wafer = graph, kernel, wafer
-        self.name = stage.name
+        self.stage, self.name = stage, stage.name
         self.region: Region = stage.region
         self.compute_cols = self.region.compute_cores // self.region.rows
         self.top = self.region.row
         self.left = self.region.col + self.region.cols - self.compute_cols
         self.tokens = self.tokens_of(graph, kernel)
         self.bundles: dict[str, int] = {}
+        self.make_room()
         self.height, self.cols = self.extent()
+
+    def make_room(self) -> None:
+        """Turn compute columns into moving columns where cores next to the compute cores need them: none by default.
+
+        Raises
+        ------
+        ModelError
+            If no compute column would be left.
+        """
+        return
+
+    def _move_columns(self, count: int) -> None:
+        """Turn the first compute columns into moving columns."""
+        self.left, self.compute_cols = self.left + count, self.compute_cols - count
 
     @property
     def alike(self) -> Hashable:
@@ -116,6 +139,11 @@ class PlacedKernel(ABC):
     def columns(self) -> slice:
         """Fabric columns of the compute cores."""
         return slice(self.left, self.left + self.cols)
+
+    @property
+    def result_bundles(self) -> int:
+        """Number of bundles of the result."""
+        return self.bundles.get(self.kernel.outputs[0], 1)
 
     @classmethod
     @abstractmethod
@@ -167,28 +195,33 @@ class PlacedKernel(ABC):
         return 0.0
 
     @property
+    def inner_words(self) -> Mapping[tuple[Cell, Cell], float]:
+        """Words per sample on the links between neighbours that the region's own traffic fills, without its results."""
+        return {}
+
+    @property
     def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
         """Links between neighbours that the region's own traffic fills, so that other routes avoid them."""
-        return frozenset()
+        return frozenset(self.inner_words)
 
     @property
     def link_words(self) -> Mapping[tuple[Cell, Cell], float]:
         """Words per sample on the region's own links; at least the results along the cells that send in
         sequence."""
-        output, found = self.kernel.outputs[0], dict[tuple[Cell, Cell], float]()
-        bundles, words = self.bundles.get(output, 1), self.result_words
+        found = dict[tuple[Cell, Cell], float]()
+        bundles, words = self.result_bundles, self.result_words
         for cells in map(self.bundle_senders, range(bundles)):
             for behind, (here, there) in enumerate(pairwise(reversed(cells)), 1):
                 if (there[0] - here[0], there[1] - here[1]) in STEPS:
                     found[here, there] = words * behind / len(cells)
-        return found
+        return {**found, **self.inner_words}
 
     @property
     def result_words(self) -> float:
         """Words per sample in every bundle of the result."""
         output = self.kernel.outputs[0]
         elements = self.graph.tensors[output].elements / self.graph.samples
-        return elements / PAIR / self.bundles.get(output, 1)
+        return elements / PAIR / self.result_bundles
 
     # ---- samples on their way -------------------------------------------------------------------------------------
 
@@ -208,8 +241,8 @@ class PlacedKernel(ABC):
         return None
 
     def hold(self, tensor: str, samples: int) -> None:
-        """Provide buffers for that many samples, as far as cores are available; does nothing without stores."""
-        return
+        """State that a skip must not limit the pace: its stores buffer that many samples, as far as cores are available."""
+        self.wanted_samples = {**self.wanted_samples, tensor: samples}
 
     # ---- streams side by side ----------------------------------------------------------------------------------------
 
@@ -282,6 +315,20 @@ def refused(kernel: Kernel, what: str, remedy: str) -> ModelError:
     return ModelError(f"kernel '{kernel.name}' {what}; {remedy}")
 
 
+def check_fixed(kernel: Kernel, is_fixed: object) -> None:
+    """Check that a kernel has one layout in its region.
+
+    Raises
+    ------
+    ModelError
+        If it has not.
+    """
+    if not is_fixed:
+        raise refused(
+            kernel, "can have several layouts in its region", "plan the graph of inputs_over_rows(graph)"
+        )
+
+
 def divisor(count: int, most: int) -> int:
     """Return the largest divisor of `count` up to `most`."""
     return next(found for found in range(min(count, most), 0, -1) if count % found == 0)
@@ -328,6 +375,12 @@ def _images(graph: KernelGraph) -> set[str]:
     return found
 
 
+def elements_of(features: int, bundle: int, of: int) -> range:
+    """Return the elements of a token of `features` that a bundle has."""
+    part = part_of(features // PAIR, bundle, of)
+    return range(PAIR * part.start, PAIR * part.stop)
+
+
 def part_of(words: int, part: int, of: int) -> range:
     """Return the words of a token that bundle `part` of `of` has. Bundles differ by at most one word. Those of a
     multiple of `of` end where these end.
@@ -351,8 +404,8 @@ def bundle_elements(graph: KernelGraph, tensor: str, features: int, bundle: int,
     """Return the element indices of a row (a token or an image) in the word order of a bundle."""
     order = stream_order(graph, tensor)
     wide = np.arange(features)[None] if order is None else order.reshape(-1, graph.tensors[tensor].shape[1])
-    part = part_of(ceil_div(wide.shape[1], PAIR), bundle, of)
-    return wide[:, PAIR * part.start : PAIR * part.stop].reshape(-1)
+    part = elements_of(wide.shape[1] + wide.shape[1] % PAIR, bundle, of)
+    return wide[:, part.start : part.stop].reshape(-1)
 
 
 def token_words(graph: KernelGraph, tensor: str) -> int:

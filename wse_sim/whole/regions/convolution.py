@@ -38,7 +38,8 @@ from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, Ports, refused
 from wse_sim.whole.regions.dense import Dense
 from wse_sim.whole.regions.dense_streaming import Flowing
 from wse_sim.whole.regions.fused_work import items_of
-from wse_sim.whole.regions.shared_color import alternate
+from wse_sim.whole.regions.shared_color import route_rows
+from wse_sim.whole.regions.turns import alternate
 from wse_sim.whole.regions.windows import Unfolding, Windows
 
 RECEIVE = 1  # microthread of the inlet
@@ -171,7 +172,7 @@ class Convolution(Dense):
             ends = (PAIR * (int(words[0]) - before), PAIR * (int(words[-1]) + 1 - before))
             deal(inlet, (colors[i], feed), ends, samples)
             b.place(inlet, place.cell)
-        self._route_rows(b, feed)
+        route_rows(b, feed, range(self.top, self.top + self.fed), self.left, self.cols)
 
     def _of_images(self, b: Builder, cells: Place) -> Dealing:
         """Return what writes an inlet that stores two images."""
@@ -246,7 +247,7 @@ class Convolution(Dense):
         heard, each = windows.size / PAIR, self.features // PAIR
         dealt = self.tokens * max(self.words)
         inlet = heard / 2 + dealt
-        given = self.tokens * ceil_div(each, self.bundles.get(self.kernel.outputs[0], 1))
+        given = self.tokens * ceil_div(each, self.result_bundles)
         link = self.wafer.wavelet_cycles
         issued = self.issued_cycles()
         refill = float(waiting_cycles(issued, dealt, windows, self.fed, self.wafer))
@@ -306,7 +307,7 @@ class Convolution(Dense):
 
     def _in_stream_order(self, each: Floats) -> Floats:
         """Return values (p, N, ...) of the filters of every pixel as (p N, ...): bundle by bundle, pixels in order."""
-        bundles, (_, filters, *rest) = self.bundles.get(self.kernel.outputs[0], 1), each.shape
+        bundles, (_, filters, *rest) = self.result_bundles, each.shape
         parts = each.reshape(self.abreast, bundles, filters // bundles, *rest)
         return parts.swapaxes(0, 1).reshape(-1, *rest)
 

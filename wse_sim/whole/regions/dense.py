@@ -32,7 +32,7 @@ from wse_sim.fabric.format.program import Fn
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Floats, Ports, stream_order
 from wse_sim.whole.regions.dense_neighbours import DenseBeside
-from wse_sim.whole.regions.shared_color import advance_of, receive_all, route_senders
+from wse_sim.whole.regions.shared_color import advance_of, place_kinds, receive_all, route_senders, send_all
 
 SEND, RESIDUAL = 1, 2  # microthreads of the last row
 
@@ -52,10 +52,9 @@ class Sent(NamedTuple):
 
     def emit(self, core: CoreClass, out: Buffer, step: int = 0) -> None:
         """Send it concurrently with the main thread."""
-        core.mov(
-            fabric_out(self.color, self.advance), out.dsd(self.first, self.length, step=step),
-            dtype="fp16", start="none", thread=SEND, priority="high",
-        )  # fmt: skip
+        send_all(
+            core, fabric_out(self.color, self.advance), out.dsd(self.first, self.length, step=step), SEND
+        )
 
 
 class Dense(DenseBeside):
@@ -73,7 +72,7 @@ class Dense(DenseBeside):
     def _outlet(self, b: Builder, ports: Ports, samples: int) -> None:
         """Write the last row in bundles of columns, each with a separate output route."""
         sends: dict[Cell, tuple[Sent, ...]] = {}
-        for bundle, (color, towards) in enumerate([(ports.outward, ports.towards), *ports.others]):
+        for bundle, (color, towards) in enumerate(ports.results):
             cells = self.bundle_senders(bundle)
             route_senders(b, color, cells, towards)
             for i, cell in enumerate(cells):
@@ -84,12 +83,12 @@ class Dense(DenseBeside):
                     *sends.get(cell, ()),
                 )
         kinds = {cell: (each, self._takes(cell)) for cell, each in sends.items()}
-        for number, kind in enumerate(dict.fromkeys(kinds.values())):
-            core = b.core_class(f"{self.name} last row, senders {number}")
-            self._last(core, ports, samples, *kind)
-            for cell, each in kinds.items():
-                if each == kind:
-                    b.place(core, cell)
+        place_kinds(
+            b,
+            kinds,
+            lambda number, _: f"{self.name} last row, senders {number}",
+            lambda core, kind: self._last(core, ports, samples, *kind),
+        )
 
     def _takes(self, cell: Cell) -> tuple[Taken, ...]:
         """Return the parts of a residual that arrive at a cell of the last row; here all of a column at once."""

@@ -11,9 +11,10 @@ from typing import NamedTuple
 from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.whole.paths import BACK, Cell, direction
-from wse_sim.whole.regions.contract import PAIR, Ports
-from wse_sim.whole.regions.dense_shape import LAST_SLOTS, DenseShape, elements_of
-from wse_sim.whole.regions.shared_color import RELAY_SLOTS, alternate, deal, receive_all, relay, route_takers
+from wse_sim.whole.regions.contract import PAIR, Ports, elements_of
+from wse_sim.whole.regions.dense_shape import LAST_SLOTS, DenseShape
+from wse_sim.whole.regions.shared_color import deal, receive_all, route_rows, route_takers, send_all
+from wse_sim.whole.regions.turns import RELAY_SLOTS, alternate, relay
 
 STORE, HAND_ON, RECEIVE = 1, 2, 1  # microthreads: of a store, in and out; of an inlet
 
@@ -71,7 +72,7 @@ class DenseBeside(DenseShape):
 
             alternate(inlet, samples * self.tokens // self.held, receive, work, threads)
             b.place(inlet, (self.top + i, self.left - 1))
-        self._route_rows(b, feed)
+        route_rows(b, feed, range(self.top, self.top + self.fed), self.left, self.cols)
 
     def _way(self, b: Builder, row: int, bundle: int, color: int) -> WayIn:
         """Return how the words of a row in a bundle arrive: among all words of the bundle, or only those of
@@ -101,14 +102,6 @@ class DenseBeside(DenseShape):
             route_takers(b, onward, inlet.cell, cells, 0, "E")
             b.input_queue(color, 1)
         return [self.relayed[g % 2] for heard in rows for g in heard]
-
-    def _route_rows(self, b: Builder, feed: int) -> None:
-        """Route the words from every inlet along its row."""
-        rows = slice(self.top, self.top + self.fed)
-        b.route(feed, (rows, self.left - 1), rx="R", tx="E")
-        for col in range(self.cols):
-            onward = "E" if col < self.cols - 1 else ""
-            b.route(feed, (rows, self.left + col), rx="W", tx="R" + onward)
 
     def _only_inlet(self, b: Builder, color: int, feed: int, samples: int) -> None:
         inlet, cell = b.core_class(f"{self.name} inlet"), self.inlets[0].cell
@@ -186,7 +179,7 @@ class DenseBeside(DenseShape):
 
         def hand_on(turn: int) -> None:
             part = slots[turn].dsd(0, stored)
-            store.mov(fabric_out(outward), part, dtype="fp16", start="none", thread=HAND_ON, priority="high")
+            send_all(store, fabric_out(outward), part, HAND_ON)
 
         def deal_out(turn: int) -> None:
             self._deal_residual(store, slots[turn], outward, bundle)

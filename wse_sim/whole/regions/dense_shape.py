@@ -12,18 +12,24 @@ from math import ceil
 
 import numpy as np
 
-from wse_sim.compiler.plan import Stage
 from wse_sim.graph import Kernel, KernelGraph
-from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.word_rows import MOST_HEARD, TURN_CYCLES, hearing_cycles, residual_cycles
+from wse_sim.kernels.blocks.word_rows import (
+    MOST_HEARD,
+    QUEUED_WORDS,
+    TURN_CYCLES,
+    hearing_cycles,
+    residual_cycles,
+)
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import (
     PAIR,
     Inlet,
     IntArray,
+    PlacedKernel,
     RegionKind,
     divisor,
+    elements_of,
     is_image,
     links_between,
     part_of,
@@ -31,19 +37,12 @@ from wse_sim.whole.regions.contract import (
     refused,
 )
 from wse_sim.whole.regions.fused_work import ITEMS, items_of, work_cycles
-from wse_sim.whole.regions.shared_color import RELAY_SLOTS
+from wse_sim.whole.regions.turns import RELAY_SLOTS
 
 DEALT = 3  # words that a row takes at a time; its queue holds twice as many
 STORES = 3  # most cores that store a residual, if the region has room
 STORED_FRACTION = 0.8  # of a core's memory that three samples in a store may take; beyond it a store has two
 LAST_SLOTS = 2  # samples in the store that deals them out
-QUEUED_WORDS = 14  # of sums between two cores: output queue, router, input queue
-
-
-def elements_of(features: int, bundle: int, of: int) -> range:
-    """Return the elements of a token of `features` that a bundle has."""
-    part = part_of(features // PAIR, bundle, of)
-    return range(PAIR * part.start, PAIR * part.stop)
 
 
 @lru_cache(maxsize=1024)
@@ -75,35 +74,58 @@ def most_heard(words: int, streams: int, shares: tuple[int, ...]) -> int:
     return int(np.max((highest + 1) * words // streams - lowest * words // streams))
 
 
-class DenseShape(RegionKind):
-    """Layout and cost of a dense layer on its region."""
+class DensePlace(PlacedKernel):
+    """Sizes of a dense layer and the operations fused to it, in both passes."""
 
     family = "gemm"
     title = "dense layers"
-    relays = True
-    """Whether enough colors are left for relay cores."""
-    wanted_samples = 0
-    """Samples of a residual that must be buffered so that the skip does not limit the pace."""
-    has_even_rows = False
-    """Whether all rows with inputs have as many words; otherwise the last one has fewer."""
-    fills_columns = True
-    """Whether the column with the last features receives as many elements of a residual as the others."""
-
-    def __init__(self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> None:
-        super().__init__(graph, kernel, stage, wafer)
-        if "residual" in self.items and self.height == 1 and self.left - 2 < self.region.col:
-            # The store takes the place of a compute column.
-            if self.compute_cols == 1:
-                raise refused(
-                    kernel, "adds a residual in a region of one row and two columns", "use more cores"
-                )
-            self.left, self.compute_cols = self.left + 1, self.compute_cols - 1
-            self.height, self.cols = self.extent()
 
     @classmethod
     def tokens_of(cls, graph: KernelGraph, kernel: Kernel) -> int:
         """Return the rows of a sample."""
         return int(kernel.dims["m"]) // graph.samples
+
+    @property
+    def inputs(self) -> int:
+        """Inputs, K, rounded up to whole words: an odd K is padded with a zero."""
+        return int(PAIR * ceil_div(self.kernel.dims["k"], PAIR))
+
+    @property
+    def features(self) -> int:
+        """Outputs, N, rounded up to whole words: an odd N is padded with a column of zeros."""
+        return int(PAIR * ceil_div(self.kernel.dims["n"], PAIR))
+
+    @property
+    def items(self) -> tuple[str, ...]:
+        """Operations fused to the outputs."""
+        return items_of(self.kernel)
+
+    @property
+    def streams(self) -> int:
+        """Number of bundles of the inputs."""
+        return self.bundles.get(self.kernel.inputs[0], 1)
+
+
+class DenseShape(DensePlace, RegionKind):
+    """Layout and cost of a dense layer on its region."""
+
+    relays = True
+    """Whether enough colors are left for relay cores."""
+    has_even_rows = False
+    """Whether all rows with inputs have as many words; otherwise the last one has fewer."""
+    fills_columns = True
+    """Whether the column with the last features receives as many elements of a residual as the others."""
+
+    def make_room(self) -> None:
+        """Make room for the store of a residual next to a single row."""
+        is_beside = self.left - 2 < self.region.col
+        if "residual" not in self.items or not is_beside or DenseShape.extent(self)[0] > 1:
+            return
+        if self.compute_cols == 1:
+            raise refused(
+                self.kernel, "adds a residual in a region of one row and two columns", "use more cores"
+            )
+        self._move_columns(1)
 
     @classmethod
     def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
@@ -137,26 +159,6 @@ class DenseShape(RegionKind):
             )
 
     @property
-    def inputs(self) -> int:
-        """Inputs, K, rounded up to whole words: an odd K is padded with a zero."""
-        return int(PAIR * ceil_div(self.kernel.dims["k"], PAIR))
-
-    @property
-    def features(self) -> int:
-        """Outputs, N, rounded up to whole words: an odd N is padded with a column of zeros."""
-        return int(PAIR * ceil_div(self.kernel.dims["n"], PAIR))
-
-    @property
-    def items(self) -> tuple[str, ...]:
-        """Operations fused to the outputs."""
-        return items_of(self.kernel)
-
-    @property
-    def streams(self) -> int:
-        """Number of bundles of the inputs."""
-        return self.bundles.get(self.kernel.inputs[0], 1)
-
-    @property
     def words(self) -> list[int]:
         """Words of a token that every row takes; the last row takes fewer, to balance its work on the
         outputs."""
@@ -182,7 +184,7 @@ class DenseShape(RegionKind):
             spread = [list(evenly(words, rows, parts)) for parts in sorted(groups)]
             return min(spread, key=self._fed_cycles)
         each = self.tokens * PAIR * ceil_div(self.outputs, self.wafer.fma_mixed_per_cycle)
-        less = max(0, ceil(self._last_more() / each))
+        less = max(0, ceil(self._finish_cycles() / each))
         most = next(m for m in range(1, words + 1) if m * others + max(1, m - less) >= words)
         last = max(1, min(most - less, words // rows), words - most * others)
         whole, rest = divmod(words - last, others)
@@ -257,19 +259,14 @@ class DenseShape(RegionKind):
     @property
     def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
         """Links of inputs and sums, and those between relays and inlets."""
-        found = frozenset(self._inner_words)
+        found = super().busy_links
         if not self.is_relayed:
             return found
         beside = {(self.top + i, self.left - 1) for i in range(self.fed)}
         return found | links_between(beside | {inlet.cell for inlet in self.inlets})
 
     @property
-    def link_words(self) -> Mapping[tuple[Cell, Cell], float]:
-        """Words per sample on the links of inputs, sums and results."""
-        return {**super().link_words, **self._inner_words}
-
-    @property
-    def _inner_words(self) -> Mapping[tuple[Cell, Cell], float]:
+    def inner_words(self) -> Mapping[tuple[Cell, Cell], float]:
         """Words per sample of inputs along the rows and of sums down the columns."""
         columns, words = range(self.left, self.left + self.cols), self.words
         along = {
@@ -332,7 +329,7 @@ class DenseShape(RegionKind):
         A store of three parts sends while it receives, which costs some cycles for short samples.
         """
         each = 2.0 * (self.stored + self.cols * self.outputs)
-        parts = self.wanted_samples * self.tokens / self.unit
+        parts = self._wanted_parts
         is_wanted = parts > LAST_SLOTS * min(STORES, self.store_room)
         has_room = RELAY_SLOTS * each <= STORED_FRACTION * self.wafer.sram_usable_bytes
         return RELAY_SLOTS if is_wanted and has_room else LAST_SLOTS
@@ -355,10 +352,15 @@ class DenseShape(RegionKind):
         return elements_of(self.features, bundle, max(1, self.residuals))
 
     @property
+    def _wanted_parts(self) -> float:
+        """Parts of samples of the residual that must be buffered."""
+        return self.wanted_samples.get(self.kernel.inputs[-1], 0) * self.tokens / self.unit
+
+    @property
     def wanted_stores(self) -> int:
         """Stores of a bundle that hold the samples which a skip needs: two parts in the one that deals them
         out, `slots` in each other."""
-        parts = self.wanted_samples * self.tokens / self.unit
+        parts = self._wanted_parts
         return 1 + max(0, ceil((parts - LAST_SLOTS) / self.slots))
 
     @property
@@ -370,11 +372,6 @@ class DenseShape(RegionKind):
     def late_fraction(self) -> float:
         """The last row finishes all tokens of a sample, which leave during the next one."""
         return 1 - 1 / self.tokens
-
-    def hold(self, tensor: str, samples: int) -> None:
-        """Set the number of samples that the stores of a residual must hold."""
-        if self.held_samples(tensor) is not None:
-            self.wanted_samples = samples
 
     def held_samples(self, tensor: str) -> int | None:
         """Return the samples of a residual that the stores hold."""
@@ -411,7 +408,7 @@ class DenseShape(RegionKind):
     def _sent_into(self, bundle: int, position: int, bundles: int = 0) -> tuple[int, int]:
         """Return the range of elements, (first, end), of the column at a position from the outlet that are in
         a bundle, by default of the result."""
-        part = elements_of(self.features, bundle, bundles or self.bundles.get(self.kernel.outputs[0], 1))
+        part = elements_of(self.features, bundle, bundles or self.result_bundles)
         before = position * self.outputs
         return max(0, part.start - before), min(self.sent(position), part.stop - before)
 
@@ -498,7 +495,7 @@ class DenseShape(RegionKind):
         """
         each = self.wafer.wavelet_cycles
         heard = self._relay_cycles() if self.is_relayed else self._hearing_cycles()
-        sent = each * ceil_div(self.features // PAIR, self.bundles.get(self.kernel.outputs[0], 1))
+        sent = each * ceil_div(self.features // PAIR, self.result_bundles)
         beside = max(heard, self.tokens * sent, self.handed_cycles())
         return float(max(self.issued_cycles() + self.held_up_cycles(), beside))
 
@@ -513,10 +510,6 @@ class DenseShape(RegionKind):
     def ahead_cycles(self) -> float:
         """Return the cycles to receive a residual on the last row."""
         return self.tokens * self.outputs / PAIR * ("residual" in self.items)
-
-    def _last_more(self) -> float:
-        """Return the extra issue cycles per sample of the last row."""
-        return self._finish_cycles()
 
     def _finish_cycles(self) -> float:
         """Return the issue cycles per sample of the last row beyond products and sums."""

@@ -28,7 +28,8 @@ from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Floats, Ports
 from wse_sim.whole.regions.dense import RESIDUAL, Dense, Sent, Taken
-from wse_sim.whole.regions.shared_color import alternate, receive_all
+from wse_sim.whole.regions.shared_color import receive_all
+from wse_sim.whole.regions.turns import alternate
 
 
 class Flowing(Dense):

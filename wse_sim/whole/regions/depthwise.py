@@ -16,7 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
-from wse_sim.fabric.format.builder import Buffer, Builder, Place, fabric_in, scalar
+from wse_sim.fabric.format.builder import Buffer, Builder, Place, scalar
 from wse_sim.fabric.format.classes import CoreClass, Operand
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.kernels.blocks.depthwise import DepthwiseCore, has_own_filters
@@ -27,7 +27,8 @@ from wse_sim.whole.regions.convolution import Convolution, folded
 from wse_sim.whole.regions.fused_work import items_of
 from wse_sim.whole.regions.image_bands import send_pixels
 from wse_sim.whole.regions.pooling import RECEIVE, Pooling
-from wse_sim.whole.regions.shared_color import alternate
+from wse_sim.whole.regions.shared_color import receive_all
+from wse_sim.whole.regions.turns import alternate
 
 SUMS, FILTERS, BIAS, IMAGE = "sums", "filters", "bias", "image"
 BANKS = {SUMS: 0, IMAGE: 3}  # whole words of channels: a tap never begins in the bank of the sums
@@ -98,7 +99,7 @@ class Depthwise(Pooling):
 
         def receive(turn: int) -> None:
             target = images[turn].dsd(held.margin * each, held.received * each)
-            core.mov(target, fabric_in(feed), dtype="fp16", start="none", thread=RECEIVE, priority="high")
+            receive_all(core, feed, target, RECEIVE)
 
         def work(turn: int) -> None:
             for line, column in np.ndindex(windows.lines.taps, windows.columns.taps):

@@ -1,4 +1,4 @@
-"""Operations fused to a product: which have a program, and what they cost."""
+"""Operations fused to a product: which have a program; and what operators on elements cost."""
 
 from __future__ import annotations
 
@@ -7,21 +7,25 @@ from math import ceil
 
 from wse_sim.graph import Kernel
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.elements import op_rate
 from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS
 
 FUNCTIONS = ("gelu", "gelu_tanh", "silu", "tanh", "sigmoid")
 ITEMS = ("bias", "residual", "relu", *FUNCTIONS)
 
 
-def work_cycles(items: Sequence[str], size: int, wafer: Wafer) -> float:
-    """Return the cycles of the operations on `size` outputs, with one vector start each."""
+def work_cycles(operators: Sequence[str], size: int, wafer: Wafer) -> float:
+    """Return the issue cycles of operators on `size` elements, with one vector start each; a quotient is a reciprocal and a
+    product."""
     cycles = 0.0
-    for item in items:
+    for op in operators:
         cycles += ceil(wafer.vector_start_cycles)
-        if item in SPECIAL_FUNCTIONS:
+        if op == "div":
+            cycles += ceil(wafer.vector_start_loaded_cycles) + ceil(size / wafer.fma_fp16_per_cycle)
+        if op == "div" or op in SPECIAL_FUNCTIONS:
             cycles += size * wafer.special_element_cycles
         else:
-            cycles += ceil(size / (wafer.max_fp16_per_cycle if item == "relu" else wafer.add_fp16_per_cycle))
+            cycles += ceil(size / op_rate(op, "fp16", wafer))
     return cycles
 
 

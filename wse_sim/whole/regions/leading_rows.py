@@ -26,18 +26,17 @@ from wse_sim.whole.regions.contract import (
     PAIR,
     Floats,
     Inlet,
+    Out,
     PlacedKernel,
     Ports,
     RegionKind,
-    part_of,
+    elements_of,
     refused,
     rows_in_turn,
 )
 from wse_sim.whole.regions.shared_color import route_senders
 
 TOKEN_AXES = 3  # samples, tokens, features
-Ways = Sequence[tuple[int, str]]
-"""Colors of streams, and the ports by which their outlets send."""
 FIRST = "first"  # the movement that keeps the first token of a sample
 
 
@@ -77,14 +76,9 @@ class RowsPlace(PlacedKernel):
 
     def extent(self) -> tuple[int, int]:
         """Return one core per bundle, one below the other."""
-        return self.streams, 1
+        return self.result_bundles, 1
 
     # ---- bundles -----------------------------------------------------------------------------------------------------
-
-    @property
-    def streams(self) -> int:
-        """Number of bundles of the tokens and of the result."""
-        return self.bundles.get(self.kernel.outputs[0], 1)
 
     @property
     def tied(self) -> tuple[str, ...]:
@@ -99,7 +93,7 @@ class RowsPlace(PlacedKernel):
     def pace(self) -> float:
         """Return the cycles in which the largest bundle arrives and leaves."""
         rows = max(self.sizes[1], self.tokens)
-        return float(self.wafer.wavelet_cycles * rows * ceil_div(self.row_words, self.streams))
+        return float(self.wafer.wavelet_cycles * rows * ceil_div(self.row_words, self.result_bundles))
 
     @property
     def row_words(self) -> int:
@@ -112,35 +106,30 @@ class RowsPlace(PlacedKernel):
         own = sum(self.graph.tensors[name].shape[-2] for name in self.kernel.parameters)
         return own, rows_of(self.graph, self.kernel.inputs[0])
 
-    def features_of(self, bundle: int) -> slice:
+    def elements(self, bundle: int) -> range:
         """Return the elements of a row that a bundle has."""
-        part = part_of(self.row_words, bundle, self.streams)
-        return slice(PAIR * part.start, PAIR * part.stop)
-
-    def elements(self, bundle: int) -> int:
-        """Return the number of elements of a row in a bundle."""
-        return PAIR * len(part_of(self.row_words, bundle, self.streams))
+        return elements_of(PAIR * self.row_words, bundle, self.result_bundles)
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
         """One inlet per bundle, next to its core."""
         name = self.kernel.inputs[0]
-        return tuple(Inlet(name, (self.top + i, self.left - 1), i) for i in range(self.streams))
+        return tuple(Inlet(name, (self.top + i, self.left - 1), i) for i in range(self.result_bundles))
 
     @property
     def senders(self) -> tuple[Cell, ...]:
         """The cores, one per bundle."""
-        return tuple((self.top + i, self.left) for i in range(self.streams))
+        return tuple((self.top + i, self.left) for i in range(self.result_bundles))
 
     # ---- program -----------------------------------------------------------------------------------------------------
 
     @property
     def widest(self) -> int:
         """Elements of a row in the largest bundle."""
-        return max(map(self.elements, range(self.streams)))
+        return max(len(self.elements(bundle)) for bundle in range(self.result_bundles))
 
     def write(
-        self, b: Builder, ways: Ways, feed: int, passes: Callable[[int, CoreClass, CoreClass], None]
+        self, b: Builder, ways: Sequence[Out], feed: int, passes: Callable[[int, CoreClass, CoreClass], None]
     ) -> None:
         """Write the inlet and the core of every bundle with its color and ports in `ways`; `passes` writes their work."""
         self.height, self.cols = self.extent()
@@ -165,7 +154,7 @@ class RowsPlace(PlacedKernel):
     def forward(self, bundle: int, inlet: CoreClass, core: CoreClass, colors: tuple[int, int, int]) -> None:
         """Write a sample: the inlet forwards the words of tokens that are kept, the core sends its stored rows first; the
         `colors` bring words to the inlet, to the core and away."""
-        (own, coming), each, (inward, feed, outward) = self.sizes, self.elements(bundle), colors
+        (own, coming), each, (inward, feed, outward) = self.sizes, len(self.elements(bundle)), colors
         kept = self.tokens - own
         pass_on(inlet, inward, feed, kept * each)
         self.leave_out(inlet, inward, (coming - kept, each))
@@ -184,9 +173,9 @@ class RowsPlace(PlacedKernel):
             return {}
         held = [np.asarray(weights[name], np.float32) for name in self.kernel.parameters]
         rows = np.concatenate([one.reshape(-1, one.shape[-1]) for one in held])
-        found = np.zeros((self.streams, 1, len(rows) * self.widest), np.float32)
-        for bundle in range(self.streams):
-            own = rows[:, self.features_of(bundle)].reshape(-1)
+        found = np.zeros((self.result_bundles, 1, len(rows) * self.widest), np.float32)
+        for bundle in range(self.result_bundles):
+            own = rows[:, self.elements(bundle)].reshape(-1)
             found[bundle, 0, : own.size] = own
         return {f"{self.name}.rows": found}
 
@@ -196,7 +185,7 @@ class JoinedRows(RowsPlace, RegionKind):
 
     def build(self, b: Builder, ports: Ports, samples: int) -> None:
         """Write the inlet and the core of every bundle."""
-        ways, feed = [(ports.outward, ports.towards), *ports.others], ports.own[0]
+        ways, feed = ports.results, ports.own[0]
 
         def passes(bundle: int, inlet: CoreClass, core: CoreClass) -> None:
             with inlet.loop(samples), core.loop(samples):

@@ -19,6 +19,7 @@ tokens: T D / 2 words per sample, which the price of the plan includes as `link_
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -51,14 +52,15 @@ from wse_sim.whole.regions.contract import (
 )
 from wse_sim.whole.regions.shared_color import (
     advance_of,
-    blocks_in_turn,
     cable,
     deal,
     receive_all,
     route_senders,
     route_takers,
+    send_all,
     winding,
 )
+from wse_sim.whole.regions.turns import blocks_in_turn
 
 RECEIVE, SEND = 1, 2  # microthreads
 SIDES = 4  # two blocks of tokens, two of results
@@ -105,9 +107,52 @@ class NormPlace(PlacedKernel):
         return int(self.kernel.dims["cols"])
 
     @property
+    def lane(self) -> int:
+        """Number of bundles, and of cores that share a token."""
+        return self.result_bundles
+
+    @property
+    def part(self) -> int:
+        """Features of a token on a core."""
+        return self.features // self.lane
+
+    @property
+    def lane_colors(self) -> int:
+        """Colors for the statistics of lanes: one between two cores, a second one between two more, one back."""
+        return (self.lane > 1) * (1 + min(2, self.lane - 1))
+
+    @property
+    def tied(self) -> tuple[str, ...]:
+        """Operand and result have the same number of bundles."""
+        return self.kernel.inputs[0], self.kernel.outputs[0]
+
+    @property
+    @abstractmethod
+    def cables(self) -> tuple[tuple[tuple[Cell, ...], frozenset[Cell]], ...]:
+        """The cells that the tokens of each bundle pass, and those among them that only forward them."""
+
+    def takers(self, bundle: int = 0) -> tuple[Cell, ...]:
+        """Return the cores that have tokens, in token order: those of a bundle."""
+        cells, passing = self.cables[bundle]
+        return tuple(cell for cell in cells if cell not in passing)
+
+    @property
+    def senders(self) -> tuple[Cell, ...]:
+        """All cores that have tokens, bundle by bundle in token order, and those that pass them on."""
+        return tuple(cell for bundle in range(self.lane) for cell in self.bundle_senders(bundle))
+
+    def bundle_senders(self, bundle: int) -> tuple[Cell, ...]:
+        """Return the cores of a bundle that have tokens or pass them on, from the first that has some."""
+        cells, passing = self.cables[bundle]
+        return cells[next(i for i, cell in enumerate(cells) if cell not in passing) :]
+
+    @property
     def inlets(self) -> tuple[Inlet, ...]:
-        """One inlet, next to the first core."""
-        return (Inlet(self.kernel.inputs[0], (self.top, self.left - 1)),)
+        """One inlet per bundle, next to the first cell on its way."""
+        ways = [cells[0] for cells, _ in self.cables]
+        return tuple(
+            Inlet(self.kernel.inputs[0], (row, col - 1), bundle) for bundle, (row, col) in enumerate(ways)
+        )
 
 
 def apart(work: RowWork) -> RowWork:
@@ -138,16 +183,6 @@ def route_lanes(b: Builder, rows: slice, first: int, lane: int, colors: Sequence
 class NormRegion(NormPlace, RegionKind):
     """A norm in inference."""
 
-    @property
-    def lane(self) -> int:
-        """Number of bundles, and of cores that share a token."""
-        return self.bundles.get(self.kernel.outputs[0], 1)
-
-    @property
-    def tied(self) -> tuple[str, ...]:
-        """Operand and result have the same number of bundles."""
-        return self.kernel.inputs[0], self.kernel.outputs[0]
-
     def splits(self, tensor: str) -> tuple[int, ...]:
         """Return the numbers of bundles with whole words of a token, for which the region has lanes."""
         rows = rows_in_turn(self.region, self.wafer)
@@ -156,9 +191,8 @@ class NormRegion(NormPlace, RegionKind):
 
     @property
     def own_colors(self) -> int:
-        """Colors for tokens, and for the statistics of lanes: one between two cores, a second one between two
-        more, one back."""
-        return 1 + (self.lane > 1) * (1 + min(2, self.lane - 1))
+        """Colors for tokens, and for the statistics of lanes."""
+        return 1 + self.lane_colors
 
     def pace(self) -> float:
         """Return the larger of the cycles per sample of a link and of the fullest core, with its waits for the
@@ -191,29 +225,6 @@ class NormRegion(NormPlace, RegionKind):
             takers = [i for i, cell in enumerate(cells) if cell not in passing][: self.tokens]
             found.append((cells[: takers[-1] + 1], passing))
         return tuple(found)
-
-    def takers(self, bundle: int = 0) -> tuple[Cell, ...]:
-        """Return the cores that have tokens, in token order: those of a bundle."""
-        cells, passing = self.cables[bundle]
-        return tuple(cell for cell in cells if cell not in passing)
-
-    @property
-    def senders(self) -> tuple[Cell, ...]:
-        """All cores that have tokens, bundle by bundle in token order, and those that pass them on."""
-        return tuple(cell for bundle in range(self.lane) for cell in self.bundle_senders(bundle))
-
-    def bundle_senders(self, bundle: int) -> tuple[Cell, ...]:
-        """Return the cores of a bundle that have tokens or pass them on, from the first that has some."""
-        cells, passing = self.cables[bundle]
-        return cells[next(i for i, cell in enumerate(cells) if cell not in passing) :]
-
-    @property
-    def inlets(self) -> tuple[Inlet, ...]:
-        """One inlet per bundle, next to the first cell on its way."""
-        ways = [cells[0] for cells, _ in self.cables]
-        return tuple(
-            Inlet(self.kernel.inputs[0], (row, col - 1), bundle) for bundle, (row, col) in enumerate(ways)
-        )
 
     @property
     def link_words(self) -> Mapping[tuple[Cell, Cell], float]:
@@ -268,9 +279,8 @@ class NormRegion(NormPlace, RegionKind):
         self.height, self.cols = self.extent()
         self.sharing = self._sums(b, ports.own[1:])
         self._declare(b)
-        ways = [(ports.outward, ports.towards), *ports.others]
-        for bundle, way in enumerate(ways):
-            self._bundle(b, Ports((ports.inward[bundle],), *way, ports.own), samples, bundle)
+        for bundle in range(self.lane):
+            self._bundle(b, ports.of_band(bundle), samples, bundle)
 
     def _sums(self, b: Builder, colors: Sequence[int]) -> tuple[Sharing, ...]:
         """Route the sums of all lanes; return them by group of columns."""
@@ -285,7 +295,7 @@ class NormRegion(NormPlace, RegionKind):
         """Write the inlet and the cores of a bundle."""
         full, block, last = self.rounds
         cells, passing = self.cables[bundle]
-        inlet_cell, cores, each = self.inlets[bundle].cell, self.takers(bundle), self.each
+        inlet_cell, cores, each = self.inlets[bundle].cell, self.takers(bundle), self.part
         feed, source = ports.own[0], fabric_in(ports.inward[0])
         takers, count = [size for size in last if size], len(cores)
         inlet = b.core_class(f"{self.name} inlet {bundle}")
@@ -298,7 +308,8 @@ class NormRegion(NormPlace, RegionKind):
         b.place(inlet, inlet_cell)
         route_takers(b, feed, inlet_cell, cells, 0, "E", passing=passing)
         senders = self.bundle_senders(bundle)
-        route_senders(b, ports.outward, senders, ports.towards, pop="never", passing=passing)
+        ((outward, towards),) = ports.results
+        route_senders(b, outward, senders, towards, pop="never", passing=passing)
         kinds: dict[tuple[object, ...], CoreClass] = {}
         for i, cell in enumerate(cores):
             sizes = [block] * full + ([last[i]] if last and last[i] else [])
@@ -316,34 +327,29 @@ class NormRegion(NormPlace, RegionKind):
                 self._core(kinds[kind], ports, samples, sizes, (turn, end), place, ends_early=early)
             b.place(kinds[kind], cell)
 
-    @property
-    def each(self) -> int:
-        """Features of a token on a core."""
-        return self.features // self.lane
-
     def _declare(self, b: Builder) -> None:
         """Declare one buffer with the interleaved tokens and results of both halves, and the buffers of all
         other operands."""
         where = (self.rows, self.columns)
         block = self.rounds[1] if self.rounds[0] else max(self.rounds[2])
-        layout = self.work.layout(block, self.each, self.wafer)
-        self.tokens_held = b.buffer(f"{self.name}.tokens", SIDES * block * self.each, "fp16", where, bank=0)
+        layout = self.work.layout(block, self.part, self.wafer)
+        self.tokens_held = b.buffer(f"{self.name}.tokens", SIDES * block * self.part, "fp16", where, bank=0)
         self.others: dict[str, Buffer] = {}
         for name, shape in self.work.shapes.items():
             if name in ("x", "result") or shape.within:
                 continue
             size, bank = layout.elements(shape.kind), shape.bank
             if shape.kind == MATRIX:
-                size, bank = max(self.each * pitch(block), block * pitch(self.each)), 3
+                size, bank = max(self.part * pitch(block), block * pitch(self.part)), 3
             self.others[name] = b.buffer(f"{self.name}.{name}", size, shape.dtype, where, bank=bank)
 
     def _held(self, side: int, tokens: int) -> Operand:
-        return self.tokens_held.dsd(side, tokens * self.each, SIDES)
+        return self.tokens_held.dsd(side, tokens * self.part, SIDES)
 
     def _lines(self, turn: int, tokens: int, sharing: Sharing) -> Lines:
         """Return the instructions on `tokens` tokens of a half."""
-        layout = self.work.layout(tokens, self.each, self.wafer)
-        steps = (SIDES, SIDES * self.each) if layout.by_row else (SIDES * self.each, SIDES)
+        layout = self.work.layout(tokens, self.part, self.wafer)
+        steps = (SIDES, SIDES * self.part) if layout.by_row else (SIDES * self.part, SIDES)
         places = {name: (side, *steps) for name, side in (("x", turn), ("result", 2 + turn))}
         buffers = {**self.others, "x": self.tokens_held, "result": self.tokens_held}
         return Lines(self.work.shapes, buffers, layout, sharing, self.wafer, places=places)
@@ -359,23 +365,23 @@ class NormRegion(NormPlace, RegionKind):
         *,
         ends_early: bool,
     ) -> None:
+        ((outward, _),) = ports.results
+
         def receive(turn: int, tokens: int) -> None:
             receive_all(core, ports.own[0], self._held(turn, tokens), RECEIVE)
 
         def work(turn: int, tokens: int, is_last: bool) -> None:
             self._lines(turn, tokens, place[0]).emit(core, self.work.vectors, place[1])
             closes = is_last and ends_early and advance[1] == "path"
-            core.mov(
-                fabric_out(ports.outward, None if closes else advance[is_last]),
+            send_all(
+                core,
+                fabric_out(outward, None if closes else advance[is_last]),
                 self._held(2 + turn, tokens),
-                dtype="fp16",
-                start="none",
-                thread=SEND,
-                priority="high",
+                SEND,
             )
             if closes:
                 core.join(SEND)
-                core.control(ports.outward, Command.RESET, start="none")
+                core.control(outward, Command.RESET, start="none")
 
         blocks_in_turn(core, samples, sizes, receive, work, RECEIVE)
 
@@ -383,8 +389,8 @@ class NormRegion(NormPlace, RegionKind):
         """Return scale and shift of every core's features."""
         names, out = affine_of(self.kernel.attrs), {}
         for name, parameter in zip(names, self.kernel.parameters, strict=True):
-            parts = weights[parameter].reshape(self.lane, self.each)
-            found = np.zeros((self.height, self.cols, self.each), np.float32)
+            parts = weights[parameter].reshape(self.lane, self.part)
+            found = np.zeros((self.height, self.cols, self.part), np.float32)
             for bundle in range(self.lane):
                 for row, col in self.takers(bundle):
                     found[row - self.top, col - self.left] = parts[bundle]

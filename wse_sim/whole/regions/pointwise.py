@@ -23,11 +23,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import ceil
 
-from wse_sim.compiler.plan import Stage
 from wse_sim.fabric.format.builder import Buffer, Builder, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass, Operand
-from wse_sim.graph import Kernel, KernelGraph
-from wse_sim.hardware import Wafer
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import (
     PAIR,
@@ -35,6 +32,7 @@ from wse_sim.whole.regions.contract import (
     Ports,
     RegionKind,
 )
+from wse_sim.whole.regions.fused_work import work_cycles
 from wse_sim.whole.regions.pointwise_place import (
     CORE_SLOTS,
     LAST_SLOTS,
@@ -42,15 +40,9 @@ from wse_sim.whole.regions.pointwise_place import (
     PointwisePlace,
     emit_operators,
     met_by,
-    operators_cycles,
 )
-from wse_sim.whole.regions.shared_color import (
-    RELAY_SLOTS,
-    advance_of,
-    alternate,
-    receive_all,
-    route_senders,
-)
+from wse_sim.whole.regions.shared_color import receive_all, route_senders, send_all
+from wse_sim.whole.regions.turns import RELAY_SLOTS, alternate
 
 AGAIN = 4
 """Bank of a first operand that a later operator reads too."""
@@ -59,19 +51,10 @@ AGAIN = 4
 class Pointwise(PointwisePlace, RegionKind):
     """Elementwise work in inference."""
 
-    def __init__(self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> None:
-        super().__init__(graph, kernel, stage, wafer)
-        self._make_room()
-
     def pace(self) -> float:
         """Return the cycles per sample; operands of a band share the links of its serpentine."""
         words = max(band.elements for band in self.bands) / PAIR
         return max(self.issued_cycles(), len(self.kernel.inputs) * words * self.wafer.wavelet_cycles)
-
-    @property
-    def own_colors(self) -> int:
-        """One color per operand, and two between stores."""
-        return len(self.kernel.inputs) + 2 * any(len(cells) > 1 for cells in self.stores.values())
 
     def most_stores(self, tensor: str) -> int:
         """Return one store for every two kernels on the longer path plus the one that deals; more stores
@@ -82,20 +65,10 @@ class Pointwise(PointwisePlace, RegionKind):
         wanted = ceil((self.wanted_samples.get(tensor, 0) - LAST_SLOTS - CORE_SLOTS) / RELAY_SLOTS)
         return max(min(STORES, 1 + ceil(self.kernels_before(tensor) / 2)), 1 + wanted)
 
-    def hold(self, tensor: str, samples: int) -> None:
-        """Set the number of samples that the stores of an early operand must hold."""
-        if self.waits(tensor):
-            self.wanted_samples = {**self.wanted_samples, tensor: samples}
-
-    def held_samples(self, tensor: str) -> int | None:
-        """Return the samples that the band with the fewest stores of an early operand holds."""
-        held = [super(Pointwise, band).held_samples(tensor) for band in self.bands]
-        return None if None in held else min(one for one in held if one is not None)
-
     @property
     def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
         """Links of the operands to and along the serpentine, and of the result on its way back."""
-        if self.streams > 1:
+        if self.result_bundles > 1:
             return frozenset[tuple[Cell, Cell]]().union(*(band.busy_links for band in self.bands))
         snake = [*pairwise(self.snake)]
         links = {*snake, *((there, here) for here, there in snake)}
@@ -104,7 +77,7 @@ class Pointwise(PointwisePlace, RegionKind):
     @property
     def result_words(self) -> float:
         """Words of a sample in one band."""
-        return self.elements / PAIR / self.streams
+        return self.elements / PAIR / self.result_bundles
 
     def _dealing(self, cells: Sequence[Cell]) -> list[tuple[Cell, Cell]]:
         """Return the links from the core that deals an operand out to the first core of the serpentine."""
@@ -115,7 +88,7 @@ class Pointwise(PointwisePlace, RegionKind):
     @property
     def link_words(self) -> Mapping[tuple[Cell, Cell], float]:
         """Words per sample of operands to and along the serpentine, and of results on their way back."""
-        if self.streams > 1:
+        if self.result_bundles > 1:
             return {link: words for band in self.bands for link, words in band.link_words.items()}
         words, count = self.elements / PAIR, len(self.snake)
         along = {
@@ -131,27 +104,22 @@ class Pointwise(PointwisePlace, RegionKind):
 
     def build(self, b: Builder, ports: Ports, samples: int) -> None:
         """Write all bands."""
-        count = len(self.kernel.inputs)
-        ways = [(ports.outward, ports.towards), *ports.others]
-        for number, (band, way) in enumerate(zip(self.bands, ways, strict=True)):
-            band.build_band(b, Ports(ports.inward[number * count :][:count], *way, ports.own), samples)
+        for number, band in enumerate(self.bands):
+            band.build_band(b, ports.of_band(number), samples)
 
     def build_band(self, b: Builder, ports: Ports, samples: int) -> None:
         """Write inlets and stores, then the cores of the serpentine."""
         feeds, links = ports.own[: len(self.kernel.inputs)], ports.own[len(self.kernel.inputs) :]
         for name, color, feed in zip(self.kernel.inputs, ports.inward, feeds, strict=True):
             self.take_in(b, name, color, feed, links, samples)
-        snake = self.snake
-        route_senders(b, ports.outward, snake, ports.towards)
+        snake, ((outward, towards),) = self.snake, ports.results
+        route_senders(b, outward, snake, towards)
         self._declare(b)
-        count = len(snake)
-        kinds = [(advance_of(i, count), self.count_of(i)) for i in range(count)]
-        for advance, elements in dict.fromkeys(kinds):
-            core = b.core_class(f"{self.name} {elements} {advance or ''}")
-            self._core(core, feeds, ports.outward, samples, (advance, elements))
-            for kind, cell in zip(kinds, snake, strict=True):
-                if kind == (advance, elements):
-                    b.place(core, cell)
+
+        def write(core: CoreClass, advance: str | None, count: int) -> None:
+            self._core(core, feeds, outward, samples, advance, count)
+
+        self.write_cores(b, write)
 
     def _declare(self, b: Builder) -> None:
         """Declare the buffers; the running value is two banks away from the other operands, and from the first one if it is
@@ -175,9 +143,9 @@ class Pointwise(PointwisePlace, RegionKind):
         feeds: Sequence[int],
         outward: int,
         samples: int,
-        kind: tuple[str | None, int],
+        advance: str | None,
+        count: int,
     ) -> None:
-        advance, count = kind
         threads = tuple(range(1, len(feeds) + 1))
 
         def receive(turn: int) -> None:
@@ -193,10 +161,7 @@ class Pointwise(PointwisePlace, RegionKind):
             ]
             result = self.results[turn].dsd(0, count)
             self.emit(core, result, value, others, count)
-            core.mov(
-                fabric_out(outward, advance), result,
-                dtype="fp16", start="none", thread=len(feeds) + 1, priority="high",
-            )  # fmt: skip
+            send_all(core, fabric_out(outward, advance), result, len(feeds) + 1)
 
         alternate(core, samples, receive, work, threads)
 
@@ -208,11 +173,11 @@ class Pointwise(PointwisePlace, RegionKind):
 
     def work_cycles(self, count: int) -> float:
         """Return the issue cycles of the work on `count` elements."""
-        return operators_cycles(self.operators, count, self.wafer)
+        return work_cycles(self.operators, count, self.wafer)
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
         """Return every core's part of the parameters."""
-        if self.share > 1 or self.streams == 1:
+        if self.share > 1 or self.result_bundles == 1:
             return super().values(weights)
         return {name: value for band in self.bands for name, value in band.values(weights).items()}
 

@@ -5,7 +5,7 @@ Both passes use it: :mod:`wse_sim.whole.regions.pointwise` and :mod:`wse_sim.who
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from math import ceil, prod
@@ -16,7 +16,7 @@ import numpy as np
 from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass, Operand
 from wse_sim.fabric.format.program import Command, Fn
-from wse_sim.graph import Kernel, KernelGraph, TensorKind, frozen
+from wse_sim.graph import Kernel, KernelGraph, TensorKind
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.chains import BINARY, FUNCTIONS, MAPPED, ops_of
 from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS, ceil_div
@@ -33,12 +33,8 @@ from wse_sim.whole.regions.contract import (
     rows_in_turn,
     token_words,
 )
-from wse_sim.whole.regions.shared_color import (
-    RELAY_SLOTS,
-    alternate,
-    relay,
-    route_takers,
-)
+from wse_sim.whole.regions.shared_color import advance_of, place_kinds, route_takers, winding
+from wse_sim.whole.regions.turns import RELAY_SLOTS, alternate, relay
 
 STORES = 3  # cores in which an early operand waits at most
 LAST_SLOTS, CORE_SLOTS = 2, 1  # samples in the store that deals them out; those that cores take in ahead
@@ -60,8 +56,8 @@ class PointwisePlace(PlacedKernel):
         """Whether a slow function is applied: the last core then begins with the last words."""
         return not SPECIAL_FUNCTIONS.isdisjoint(self.operators)
 
-    def _make_room(self) -> None:
-        """Turn compute columns into moving columns if there are too few for the inlets."""
+    def make_room(self) -> None:
+        """Make room for the inlets."""
         columns = ceil(len(self.kernel.inputs) / self.region.rows)
         if (missing := columns - (self.left - self.region.col)) > 0:
             if missing >= self.compute_cols:
@@ -69,8 +65,7 @@ class PointwisePlace(PlacedKernel):
                     self.kernel, f"has {len(self.kernel.inputs)} operands in a region of {self.region.cols} columns and one row",
                     "use more cores",
                 )  # fmt: skip
-            self.left, self.compute_cols = self.left + missing, self.compute_cols - missing
-            self.height, self.cols = self.extent()
+            self._move_columns(missing)
 
     @classmethod
     def tokens_of(cls, graph: KernelGraph, kernel: Kernel) -> int:
@@ -191,11 +186,7 @@ class PointwisePlace(PlacedKernel):
     def snake(self) -> tuple[Cell, ...]:
         """Cells of the serpentine: down the first column, up the second, and so on."""
         rows = rows_in_turn(self.region, self.wafer)
-        cells = [
-            (self.top + (i % rows if i // rows % 2 == 0 else rows - 1 - i % rows), self.left + i // rows)
-            for i in range(self._cores())
-        ]
-        return tuple(cells)
+        return winding(self.top, self.left, rows, self._cores())
 
     @property
     def stores(self) -> dict[str, tuple[Cell, ...]]:
@@ -242,11 +233,12 @@ class PointwisePlace(PlacedKernel):
         return min(STORES, 1 + self.kernels_before(tensor) // 2)
 
     def held_samples(self, tensor: str) -> int | None:
-        """Return the samples in the stores of an early operand, and on the cores, which receive one sample
-        ahead."""
+        """Return the samples in the stores of an early operand, of the band with the fewest, and on the cores, which receive one
+        sample ahead."""
         if not self.waits(tensor):
             return None
-        return CORE_SLOTS + LAST_SLOTS + self.relay_slots * (len(self.stores[tensor]) - 1)
+        stored = (band.relay_slots * (len(band.stores[tensor]) - 1) for band in self.bands)
+        return CORE_SLOTS + LAST_SLOTS + min(stored)
 
     @property
     def relay_slots(self) -> int:
@@ -258,18 +250,11 @@ class PointwisePlace(PlacedKernel):
         """Return the cycles to receive all operands but the last."""
         return (len(self.kernel.inputs) - 1) * self.each / PAIR
 
-    wanted_samples: Mapping[str, int] = frozen()
-    """Samples of an early operand that must be buffered so that the skip does not limit the pace."""
     band = 0
     share = 1
     """The number of bundles (`share`), and which of them this band has."""
 
     # ---- bundles -----------------------------------------------------------------------------------------------------
-
-    @property
-    def streams(self) -> int:
-        """Number of bundles of every operand and of the result."""
-        return self.bundles.get(self.kernel.outputs[0], 1)
 
     @property
     def tied(self) -> tuple[str, ...]:
@@ -292,12 +277,12 @@ class PointwisePlace(PlacedKernel):
     @property
     def bands(self) -> tuple[Self, ...]:
         """One region per bundle, each with its rows."""
-        if self.streams == 1:
+        if self.result_bundles == 1:
             return (self,)
-        rows, out = rows_in_turn(self.region, self.wafer) // self.streams, []
-        for number in range(self.streams):
+        rows, out = rows_in_turn(self.region, self.wafer) // self.result_bundles, []
+        for number in range(self.result_bundles):
             band = copy(self)
-            band.bundles, band.band, band.share = {}, number, self.streams
+            band.bundles, band.band, band.share = {}, number, self.result_bundles
             band.top = self.top + number * rows
             band.region = replace(
                 self.region, row=band.top, rows=rows, compute_cores=rows * self.compute_cols
@@ -328,6 +313,23 @@ class PointwisePlace(PlacedKernel):
         """Least rows of a band: one for each of its inlets and stores."""
         waiting = sum(self.waits(operand) for operand in self.kernel.inputs)
         return len(self.kernel.inputs) + (STORES - 1) * waiting
+
+    @property
+    def own_colors(self) -> int:
+        """One color per operand, and two between stores."""
+        return len(self.kernel.inputs) + 2 * any(len(cells) > 1 for cells in self.stores.values())
+
+    def write_cores(self, b: Builder, write: Callable[[CoreClass, str | None, int], None]) -> None:
+        """Write the cores of the serpentine; `write` writes one, from the switch command of its last word and the number of its
+        elements."""
+        count = len(self.snake)
+        kinds = {cell: (advance_of(i, count), self.count_of(i)) for i, cell in enumerate(self.snake)}
+        place_kinds(
+            b,
+            kinds,
+            lambda _, kind: f"{self.name} {kind[1]} {kind[0] or ''}",
+            lambda core, kind: write(core, *kind),
+        )
 
     # ---- inlets ------------------------------------------------------------------------------------------------------
 
@@ -528,24 +530,3 @@ def emit_operators(
             fn = {"abs": Fn.ABS, "neg": Fn.NEGATE}[op]
             core.map(fn, to, x, dtype="fp16", period=selected)
         x = to
-
-
-def operators_cycles(operators: tuple[str, ...], count: int, wafer: Wafer) -> float:
-    """Return the issue cycles of the operators for `count` elements, with one vector start each."""
-    rates = {
-        **dict.fromkeys(("add", "sub"), wafer.add_fp16_per_cycle),
-        **dict.fromkeys(("mul", "square"), wafer.fma_fp16_per_cycle),
-        **dict.fromkeys(("max", "min", "relu", "abs", "neg"), wafer.max_fp16_per_cycle),
-        "copy": wafer.mov_fp16_per_cycle,
-    }
-    cycles = 0.0
-    for op in operators:
-        cycles += ceil(wafer.vector_start_cycles)
-        if op == "div":
-            cycles += count * wafer.special_element_cycles + ceil(wafer.vector_start_loaded_cycles)
-            cycles += ceil(count / wafer.fma_fp16_per_cycle)
-        elif op in SPECIAL_FUNCTIONS:
-            cycles += count * wafer.special_element_cycles
-        else:
-            cycles += ceil(count / rates[op])
-    return cycles

@@ -46,7 +46,8 @@ from wse_sim.kernels.families.pool2d import Pool2dAttributes
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, PlacedKernel, Ports, RegionKind, refused
 from wse_sim.whole.regions.image_bands import ImageBuffers, ImageInlet, send_pixels
-from wse_sim.whole.regions.shared_color import advance_of, alternate, route_senders, route_takers
+from wse_sim.whole.regions.shared_color import advance_of, receive_all, route_senders, route_takers
+from wse_sim.whole.regions.turns import alternate
 
 RECEIVE = 1  # microthread
 LEAST = -65504.0  # of fp16
@@ -162,7 +163,7 @@ class Pooling(PoolingPlace, RegionKind):
         """Return the cycles per sample, as the kernel's price has them."""
         said = Attributes(
             most_bundles=self.bundles.get(self.kernel.inputs[0], 1),
-            most_results=self.bundles.get(self.kernel.outputs[0], 1),
+            most_results=self.result_bundles,
         )
         tiling = Tiling(self.region.rows, self.compute_cols, "stationary")
         dims = {**self.kernel.dims, "b": 1}
@@ -178,17 +179,7 @@ class Pooling(PoolingPlace, RegionKind):
         return [self.core_of(band.windows, words) for band in self.bands]
 
     @property
-    def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
-        """Links of the image along the rows, and of the results that are collected."""
-        return frozenset(self._row_words)
-
-    @property
-    def link_words(self) -> Mapping[tuple[Cell, Cell], float]:
-        """Words per sample on the links of the image, of the results that are collected, and of the result."""
-        return {**super().link_words, **self._row_words}
-
-    @property
-    def _row_words(self) -> Mapping[tuple[Cell, Cell], float]:
+    def inner_words(self) -> Mapping[tuple[Cell, Cell], float]:
         """Words per sample on the links of the rows: images eastward, and results of bands westward."""
         found, width = dict[tuple[Cell, Cell], float](), self.windows.columns
         for row, place in enumerate(self.inlets):
@@ -215,7 +206,7 @@ class Pooling(PoolingPlace, RegionKind):
         self._route_feed(b, feed)
         self._write_inlets(b, ports.inward, feed, samples)
         images, own = self._declare(b, where)
-        for bundle, (color, towards) in enumerate([(ports.outward, ports.towards), *ports.others]):
+        for bundle, (color, towards) in enumerate(ports.results):
             cells = self.bundle_senders(bundle)
             route_senders(b, color, cells, towards)
             kinds = {
@@ -339,7 +330,7 @@ class Pooling(PoolingPlace, RegionKind):
 
         def receive(turn: int) -> None:
             target = images[turn].dsd(0, pooled.pixels * each)
-            core.mov(target, fabric_in(feed), dtype="fp16", start="none", thread=RECEIVE, priority="high")
+            receive_all(core, feed, target, RECEIVE)
 
         def work(turn: int) -> None:
             for step in pooled.steps():

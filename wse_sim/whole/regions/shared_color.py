@@ -8,8 +8,9 @@ send in sequence      the outlet's router takes words from its own core until th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
-from itertools import groupby, pairwise
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
+from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 
@@ -20,8 +21,8 @@ from wse_sim.whole.paths import BACK, Cell, direction
 
 # By default, a router with a single position removes a command from a control word; `pop="never"` prevents
 # this.
+K = TypeVar("K", bound=Hashable)
 KEEP = Switch([], pop="never")
-RELAY_SLOTS = 3  # samples in a core that forwards them
 
 
 def route_takers(
@@ -65,6 +66,15 @@ def route_takers(
         for j in range(1, across + 1):
             onward = spread if j < across else ""
             b.route(color, (r + j * down, c + j * right), rx=BACK[spread], tx="R" + onward, switch=KEEP)
+
+
+def route_rows(b: Builder, color: int, rows: range, left: int, cols: int) -> None:
+    """Route the words of the core west of column `left` along its row, to all of `cols` columns, on each of the rows."""
+    where = slice(rows.start, rows.stop)
+    b.route(color, (where, left - 1), rx="R", tx="E")
+    for col in range(cols):
+        onward = "E" if col < cols - 1 else ""
+        b.route(color, (where, left + col), rx="W", tx="R" + onward)
 
 
 def deal(core: CoreClass, color: int, shares: Sequence[Sequence[tuple[Operand, int]]], takers: int) -> None:
@@ -145,6 +155,19 @@ def cable(
     return tuple(cells), frozenset(cells) - takers
 
 
+def place_kinds(
+    b: Builder, kinds: Mapping[Cell, K], name: Callable[[int, K], str], write: Callable[[CoreClass, K], None]
+) -> None:
+    """Write one core class for every kind of cell, which `write` writes, and place it at all cells of the kind; `name` gives its
+    name from its number and kind."""
+    for number, kind in enumerate(dict.fromkeys(kinds.values())):
+        core = b.core_class(name(number, kind))
+        write(core, kind)
+        for cell, own in kinds.items():
+            if own == kind:
+                b.place(core, cell)
+
+
 def advance_of(position: int, count: int) -> str | None:
     """Return the switch command of the last word of the sender at a position."""
     if count == 1:
@@ -152,104 +175,11 @@ def advance_of(position: int, count: int) -> str | None:
     return "path" if position == count - 1 else "local"
 
 
+def send_all(core: CoreClass, out: Operand, source: Operand, thread: int) -> None:
+    """Send all elements of `source` concurrently with the main thread, before what other microthreads send."""
+    core.mov(out, source, dtype="fp16", start="none", thread=thread, priority="high")
+
+
 def receive_all(core: CoreClass, color: int, target: Operand, thread: int, priority: str = "high") -> None:
     """Receive all elements of `target` concurrently with the main thread."""
     core.mov(target, fabric_in(color), dtype="fp16", start="none", thread=thread, priority=priority)
-
-
-def alternate(
-    core: CoreClass,
-    count: int,
-    receive: Callable[[int], None],
-    work: Callable[[int], None],
-    threads: Sequence[int],
-) -> None:
-    """Process `count` items in two buffers: while one is processed, `threads` receive the next into the
-    other."""
-
-    def turn(now: int, *, more: bool) -> None:
-        for thread in threads:
-            core.join(thread)
-        if more:
-            receive(1 - now)
-        work(now)
-
-    receive(0)
-    with core.loop((count - 1) // 2):
-        turn(0, more=True)
-        turn(1, more=True)
-    if (count - 1) % 2:
-        turn(0, more=True)
-    turn((count - 1) % 2, more=False)
-
-
-def blocks_in_turn(
-    core: CoreClass,
-    samples: int,
-    sizes: Sequence[int],
-    receive: Callable[[int, int], None],
-    work: Callable[[int, int, bool], None],
-    thread: int,
-) -> None:
-    """Process blocks of `sizes` of every sample in two buffers: while one is processed, `thread` receives the
-    next into the other.
-
-    `receive` gets buffer and size; `work` also gets whether the block is the last of its sample.
-    """
-
-    def sample(now: int, *, more: bool) -> int:
-        following = [*sizes[1:], sizes[0] if more else 0]
-        is_last = [False] * (len(sizes) - 1) + [True]
-        for turn, alike in groupby(zip(sizes, following, is_last, strict=True)):
-            pairs, rest = divmod(len(list(alike)), 2)
-            with core.loop(pairs):
-                for buffer in (now, 1 - now) if pairs else ():
-                    one(buffer, turn)
-            if rest:
-                one(now, turn)
-                now = 1 - now
-        return now
-
-    def one(now: int, turn: tuple[int, int, bool]) -> None:
-        size, following, is_last = turn
-        core.join(thread)
-        if following:
-            receive(1 - now, following)
-        work(now, size, is_last)
-
-    now, together = 0, 1 + len(sizes) % 2  # samples after which the first buffer is the next one again
-    receive(now, sizes[0])
-    with core.loop((samples - 1) // together):
-        for _ in range(together if samples > together else 0):
-            now = sample(now, more=True)
-    for _ in range((samples - 1) % together):
-        now = sample(now, more=True)
-    sample(now, more=False)
-
-
-def relay(
-    core: CoreClass,
-    count: int,
-    receive: Callable[[int], None],
-    send: Callable[[int], None],
-    threads: tuple[int, int],
-) -> None:
-    """Pass `count` samples through three buffers: one leaves and one waits while the next arrives, on a
-    thread each."""
-    coming, leaving = threads
-
-    def turn(now: int, *, more: bool) -> None:
-        core.join(coming)
-        if more:
-            receive((now + 1) % RELAY_SLOTS)
-        core.join(leaving)
-        send(now)
-
-    receive(0)
-    rounds, rest = divmod(count - 1, RELAY_SLOTS)
-    with core.loop(rounds):
-        for now in range(RELAY_SLOTS):
-            turn(now, more=True)
-    for now in range(rest):
-        turn(now, more=True)
-    turn(rest, more=False)

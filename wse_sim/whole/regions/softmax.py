@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.kernels.blocks.token_blocks import TokenBlocks
 from wse_sim.kernels.families.softmax import whole_blocks
-from wse_sim.whole.regions.contract import Floats, refused
+from wse_sim.whole.regions.contract import Floats, check_fixed, refused
 from wse_sim.whole.regions.norm import NormRegion
 
 
@@ -29,12 +29,7 @@ class SoftmaxRegion(NormRegion):
         shapes = [graph.tensors[name].shape for name in (*kernel.inputs, *kernel.outputs)]
         if len(shapes) != 2 or shapes[0] != shapes[1] or shapes[0][-1] != kernel.dims["cols"]:
             raise refused(kernel, "is not a softmax of one tensor over its last dimension", "give it dim=-1")
-        if not kernel.attrs.get("whole", False):
-            raise refused(
-                kernel,
-                "can have several layouts in its region",
-                "plan the graph of inputs_over_rows(graph)",
-            )
+        check_fixed(kernel, kernel.attrs.get("whole", False))
 
     @property
     def blocks(self) -> TokenBlocks:

@@ -1,20 +1,17 @@
 """Training of networks of regions: forward and backward passes, loss and updates of all kernels of a model.
 
 contract.py      the interface of a trainable kind of region
-kinds.py         the kinds by kernel family
+kinds.py         the kinds by kernel family; frozen layers have those of inference
 products.py      compute cores of products
-streamed_products.py      compute cores whose gradients stream token by token
 dense_shared.py        compute cores whose rows share an activation
 dense.py         dense layers; dense_inlets.py has the cores next to their products
 convolution.py   convolutions; pixels.py has their compute cores, image_gradient.py the sums of their image gradients
-rows.py          work of a core on one token after another
+rows.py          work of a core on one token after another, and its slots for tokens and samples
 norm.py          layer and RMS norm
 pointwise.py     elementwise work and activations
 attention.py     softmax attention
 attention_bands.py   the same in bands of rows, each with some of the heads
 leading_rows.py  rows of parameters before the tokens, and the first token alone
-without_gradients.py   frozen layers, which have the regions of inference
-slots.py         what a core stores of samples in flight
 collectors.py    cores that collect sums and send them in sequence
 order.py         the order in which gradients leave, and why it is free of deadlocks
 sums.py          cores that add gradients, and stores that buffer early ones

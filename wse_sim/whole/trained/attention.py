@@ -33,15 +33,13 @@ would receive the words of all keys.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from wse_sim.compiler.plan import Stage
 from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass
-from wse_sim.graph import Kernel, KernelGraph, Phase
-from wse_sim.hardware import Wafer
+from wse_sim.graph import Phase
 from wse_sim.kernels.blocks.line_stages import Lines, RowLayout, Shape, Sharing, Vector
 from wse_sim.kernels.families.attention.cost import special_cycles
 from wse_sim.kernels.families.attention.pairs import (
@@ -51,6 +49,7 @@ from wse_sim.kernels.families.attention.pairs import (
     SHAPES,
     SOFTMAX,
     collected_bytes,
+    slot_elements,
 )
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.attention_pairs import (
@@ -62,12 +61,13 @@ from wse_sim.whole.regions.attention_pairs import (
     part_of,
     weighted,
 )
-from wse_sim.whole.regions.contract import Floats, Inlet, IntArray, refused
+from wse_sim.whole.regions.contract import Inlet, IntArray, refused
 from wse_sim.whole.regions.shared_color import deal, receive_all, route_senders, route_takers
+from wse_sim.whole.regions.turns import slot_by_slot
 from wse_sim.whole.room import room_bytes
 from wse_sim.whole.trained.collectors import Collected, write_collectors
 from wse_sim.whole.trained.contract import Batch, TrainedKind, TrainedPorts, beyond
-from wse_sim.whole.trained.slots import Slotted, Turn
+from wse_sim.whole.trained.rows import Slots
 
 QUERY, KEY, VALUES = range(3)  # operands
 MAXIMUM, SUM, SHARED = 2, 7, 2  # positions of the collectives among the instructions of softmax and gradient
@@ -90,12 +90,9 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
     """Attention on its region, for a batch of training."""
 
     own_colors = 7  # queries and do; keys and values; sums along rows, and back; sums down columns
-    reads = ()
 
-    def __init__(
-        self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer, needs: frozenset[str]
-    ) -> None:
-        super().__init__(graph, kernel, stage, wafer, needs)
+    def make_room(self) -> None:
+        """Make room for inlets and collectors; the extent has as many columns less."""
         self.left = max(self.left, self.region.col + BESIDE)
 
     def extent(self) -> tuple[int, int]:
@@ -113,19 +110,16 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
     @property
     def inlets(self) -> tuple[Inlet, ...]:
         """Inlets west of the collectors: queries next to the second row, keys and values next to the first."""
-        return tuple(Inlet(inlet.tensor, (inlet.cell[0], self.left - BESIDE)) for inlet in super().inlets)
+        queries, keys, values = self.kernel.inputs
+        first, col = self.top, self.left - BESIDE
+        return Inlet(queries, (first + 1, col)), Inlet(keys, (first, col)), Inlet(values, (first, col))
 
     @property
     def senders(self) -> tuple[Cell, ...]:
         """The collectors next to the rows."""
         return tuple((self.top + i, self.left - 1) for i in range(self.height))
 
-    @property
-    def gradient_inlet(self) -> Cell:
-        """The inlet of the queries."""
-        return self.inlets[QUERY].cell
-
-    def gradient_senders(self, tensor: str) -> tuple[Cell, ...]:
+    def gradient_senders(self, tensor: str, bundle: int) -> tuple[Cell, ...]:
         """Return the collectors next to the rows (queries) or below the columns (keys, values)."""
         if tensor == self.kernel.inputs[QUERY]:
             return self.senders
@@ -176,9 +170,9 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
         cells = (self.rows, self.columns)
         a, n, s = self.query_elements, self.key_elements, self.pairs
 
-        def held(name: str, size: int, bank: int, more: int = 0) -> Slotted:
-            length = (slots + more) * Slotted.pitch(size)
-            return Slotted(b.buffer(f"{self.name}.{name}", length, "fp16", cells, bank=bank), size)
+        def held(name: str, size: int, bank: int, more: int = 0) -> Buffer:
+            length = (slots + more) * int(slot_elements(size))
+            return b.buffer(f"{self.name}.{name}", length, "fp16", cells, bank=bank)
 
         def numbers(name: str, size: int, bank: int) -> Buffer:
             return b.buffer(f"{self.name}.{name}", size, "fp32", cells, bank=bank)
@@ -201,9 +195,10 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
     def build_batch(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
         """Write the inlets, one core class per kind of core, and the collectors."""
         self._inlets(b, ports, batch)
-        route_senders(b, ports.outward, self.senders, ports.towards)
-        for tensor, (color, towards) in ports.gradient_out.items():
-            route_senders(b, color, self.gradient_senders(tensor), towards)
+        ((outward, towards),) = ports.results
+        route_senders(b, outward, self.senders, towards)
+        for tensor, ((color, towards),) in ports.leaving.items():
+            route_senders(b, color, self.gradient_senders(tensor, 0), towards)
         self._declare(b, batch.in_flight)
         self._sharing(b, ports.own[2:5])
         writer = _Writer(self, ports, batch)
@@ -223,7 +218,7 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
         color, where = ports.own[2], (self.rows, self.left - 1)
         b.route(color, (self.rows, self.left), rx="R", tx="W")
         b.route(color, where, rx="E", tx="R")
-        streams = [ports.outward, *self._leaving(QUERY, ports)]
+        streams = [ports.results[0][0], *self._leaving(QUERY, ports)]
         passes = [
             tuple(Collected(color, ((stream, size),)) for stream in streams)
             for size in self.elements(self.height, self.features)
@@ -243,14 +238,14 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
             (Collected(color, tuple((stream, size) for stream in streams)),)
             for size in self.elements(self.cols, self.key_features)
         ]
-        cells = self.gradient_senders(self.kernel.inputs[KEY])
+        cells = self.gradient_senders(self.kernel.inputs[KEY], 0)
         write_collectors(b, f"{self.name}.gradients", cells, (self.last + 1, self.columns), batch, passes)
 
     def _inlets(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
         queries, pairs, _ = self.inlets
         core = b.core_class(f"{self.name} queries and gradients")
         with core.loop(batch.rounds):
-            for color in (ports.inward[0], ports.gradient_in):
+            for color in (ports.inward[0], *ports.arriving):
                 shares = [[(fabric_in(color), size)] for size in self.elements(self.height, self.features)]
                 with core.loop(batch.in_flight):
                     deal(core, ports.own[0], shares, self.height)
@@ -277,7 +272,7 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
     def _leaving(self, operand: int, ports: TrainedPorts) -> tuple[int, ...]:
         """Return the color on which the gradient of an operand leaves, as a tuple that is empty if it is not
         needed."""
-        return (ports.gradient_out[self.kernel.inputs[operand]][0],) if self.is_needed(operand) else ()
+        return tuple(color for color, _ in ports.leaving.get(self.kernel.inputs[operand], ()))
 
     # ---- parts and cycles -----------------------------------------------------------------------------------------
 
@@ -289,9 +284,10 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
         """Return the elements in the tokens, of `features` each, of every row or of every column."""
         return [len(part) * features for part in self.parts(lines)]
 
-    def read(self, buffers: Mapping[str, Floats]) -> tuple[dict[str, Floats], dict[str, Floats]]:
-        """Return empty results: attention has no parameters."""
-        return {}, {}
+
+def _slots(buffer: Buffer, size: int) -> Slots:
+    """Return the slots of samples of `size` elements."""
+    return Slots(buffer, int(slot_elements(size)), size)
 
 
 @dataclass(frozen=True)
@@ -306,63 +302,57 @@ class _Writer:
         """Write all rounds of a core: a sample arrives while the one before is processed."""
         own = self.ports.own
 
-        def operands(turn: Turn) -> None:
-            held = self._held(role, turn)
+        def operands(first: int, step: int) -> None:
+            held = self._held(role, first, step)
             receive_all(core, own[0], held.q.dsd(), QUERIES)
             receive_all(core, own[1], held.kv.dsd(), KEYS)
 
-        def gradient(turn: Turn) -> None:
-            receive_all(core, own[0], self._gradient(role, turn).dsd(), QUERIES)
+        def gradient(first: int, step: int) -> None:
+            receive_all(core, own[0], self._gradient(role, first, step).dsd(), QUERIES)
 
-        def forward(turn: Turn) -> None:
+        def forward(first: int, step: int, more: bool) -> None:
             core.join(KEYS)
-            self._come_in(core, turn, operands)
-            self._forward(core, role, turn)
+            core.join(QUERIES)
+            if more:
+                operands(first + 1, step)
+            self._forward(core, role, self._held(role, first, step))
 
-        def backward(turn: Turn) -> None:
-            self._come_in(core, turn, gradient)
-            self._backward(core, role, turn)
+        def backward(first: int, step: int, more: bool) -> None:
+            core.join(QUERIES)
+            if more:
+                gradient(first + 1, step)
+            self._backward(core, role, self._held(role, first, step), self._gradient(role, first, step))
 
         with core.loop(self.batch.rounds):
-            operands(Turn(0))
-            self._all(core, forward)
-            gradient(Turn(0))
-            self._all(core, backward)
+            operands(0, 0)
+            slot_by_slot(core, self.batch.in_flight, forward)
+            gradient(0, 0)
+            slot_by_slot(core, self.batch.in_flight, backward)
 
-    def _held(self, role: _Role, turn: Turn) -> PairBuffers:
-        """Return a core's buffers for the sample of a turn: their first elements, since buffers have the size
-        of the fullest core."""
+    def _held(self, role: _Role, first: int, step: int) -> PairBuffers:
+        """Return a core's buffers for a sample: their first elements, since buffers have the size of the fullest core."""
         at, t, n = self.region, role.queries, role.keys
         pairs = at.heads * t * n
-        scores, mask = part_of(at.scores, pairs), part_of(at.mask, pairs)
-        q = replace(turn, first=turn.first + AHEAD).of(replace(at.q, size=t * at.features))
-        kv = turn.of(replace(at.kv, size=2 * n * at.key_features))
-        weights, out = turn.of(replace(at.p, size=pairs)), part_of(at.out, t * at.features)
-        return PairBuffers(t, n, q, kv, scores, weights, mask, out)
 
-    def _gradient(self, role: _Role, turn: Turn) -> Slotted:
+        def slot(buffer: Buffer, size: int, ahead: int = 0) -> Slots:
+            return _slots(buffer, size).of_turn(first + ahead, step)
+
+        scores, mask, out = (
+            part_of(at.scores, pairs),
+            part_of(at.mask, pairs),
+            part_of(at.out, t * at.features),
+        )
+        q, kv = slot(at.q, t * at.features, AHEAD), slot(at.kv, 2 * n * at.key_features)
+        return PairBuffers(t, n, q, kv, scores, slot(at.p, pairs), mask, out)
+
+    def _gradient(self, role: _Role, first: int, step: int) -> Slots:
         """Return the buffer for the gradient of a sample's results: the queries that were there are done with."""
-        return turn.of(replace(self.region.q, size=role.queries * self.region.features))
-
-    def _all(self, core: CoreClass, one: Callable[[Turn], None]) -> None:
-        """Write one pass of a round: `one` for every sample."""
-        d = self.batch.in_flight
-        if d > 1:
-            with core.loop(d - 1):
-                one(Turn(0, moves=True))
-        one(Turn(d - 1, is_last=True))
-
-    def _come_in(self, core: CoreClass, turn: Turn, receive: Callable[[Turn], None]) -> None:
-        """Wait for the current sample, and start to receive the next one."""
-        core.join(QUERIES)
-        if not turn.is_last:
-            receive(replace(turn, first=turn.first + 1))
+        return _slots(self.region.q, role.queries * self.region.features).of_turn(first, step)
 
     # ---- forward ---------------------------------------------------------------------------------------------------
 
-    def _forward(self, core: CoreClass, role: _Role, turn: Turn) -> None:
+    def _forward(self, core: CoreClass, role: _Role, held: PairBuffers) -> None:
         at = self.region
-        held = self._held(role, turn)
         lines = self._lines(role, SHAPES, {"scores": held.scores})
         at._scores(core, held)
         self._scalar_rest(core, role, lines, SOFTMAX, Phase.FORWARD)
@@ -431,8 +421,8 @@ class _Writer:
 
     # ---- backward --------------------------------------------------------------------------------------------------
 
-    def _backward(self, core: CoreClass, role: _Role, turn: Turn) -> None:
-        at, held, do = self.region, self._held(role, turn), self._gradient(role, turn)
+    def _backward(self, core: CoreClass, role: _Role, held: PairBuffers, do: Slots) -> None:
+        at = self.region
         ds = part_of(at.ds, at.heads * role.queries * role.keys)
         lines = self._lines(role, GRADIENT_SHAPES, {"y": held.weights, "g": held.scores})
         at._products(core, held, do, first=1)

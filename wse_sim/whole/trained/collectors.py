@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from wse_sim.fabric.format.builder import Buffer, Builder, Place, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.whole.paths import Cell
-from wse_sim.whole.regions.shared_color import advance_of
+from wse_sim.whole.regions.shared_color import advance_of, send_all
+from wse_sim.whole.regions.turns import in_pairs
 from wse_sim.whole.trained.contract import Batch
 
 SEND = 1  # microthread
@@ -69,18 +70,11 @@ def _take_all(
     """Receive and forward the sums of `samples` samples in two alternating buffers, after `done` earlier
     samples."""
 
-    def sample(number: int) -> None:
-        buffer, first = held[(done + number) % 2], 0
+    def sample(turn: int, _first: int, _step: int) -> None:
+        buffer, first = held[(done + turn) % 2], 0
         core.mov(buffer.dsd(0, one.size), fabric_in(one.color), start="none")
         for stream, size in one.parts:
-            core.mov(
-                fabric_out(stream, advance), buffer.dsd(first, size),
-                dtype="fp16", start="none", thread=SEND, priority="high",
-            )  # fmt: skip
+            send_all(core, fabric_out(stream, advance), buffer.dsd(first, size), SEND)
             first += size
 
-    with core.loop(samples // 2):
-        sample(0)
-        sample(1)
-    if samples % 2:
-        sample(0)
+    in_pairs(core, samples, sample)

@@ -10,8 +10,8 @@ No forward pass of a round needs a gradient, so the forward part is an independe
 part is the same pipeline reversed. What a backward pass needs (inputs, slopes, statistics) has d slots;
 sample i uses slot ``i mod d``.
 
-In addition to the interface of every region (:mod:`wse_sim.whole.regions.contract`), a trainable kind has one
-gradient inlet, where the gradient of its result arrives, and an outlet for the gradient of every operand that
+In addition to the interface of every region (:mod:`wse_sim.whole.regions.contract`), a trainable kind has a
+gradient inlet for every bundle of its result, and an outlet for every bundle of the gradient of an operand that
 needs one. Gradients travel like their tensors: two fp16 elements per word, token by token, features in order.
 
 Two rules prevent deadlocks. A core may delay words only until words of the same or of earlier samples arrive.
@@ -23,14 +23,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from typing import Self
 
 from wse_sim.compiler.plan import Stage
 from wse_sim.fabric.format.builder import Builder
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
 from wse_sim.whole.paths import Cell
-from wse_sim.whole.regions.contract import Floats, PlacedKernel
+from wse_sim.whole.regions.contract import Floats, Out, PlacedKernel, Ports
 
 ANY = 10**6
 """Samples in flight of regions that keep nothing of them."""
@@ -52,49 +53,21 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class TrainedPorts:
-    """Colors of a trainable region, and the ports by which its outlets send.
+class TrainedPorts(Ports):
+    """Colors of a trainable region: in addition, by bundle, those of the gradient of its result, and the streams on which the
+    gradients of operands leave, by operand that needs one."""
 
-    Attributes
-    ----------
-    inward : Sequence[int]
-        Colors of the operands, in the order of the inlets.
-    outward, towards
-        Color of the result, ports by which its outlet sends.
-    gradient_in : int
-        Color of the gradient of the result, which arrives at the gradient inlet.
-    gradient_out : Mapping[str, tuple[int, str]]
-        By operand that needs a gradient: its color, and the ports by which its outlet sends.
-    own : Sequence[int]
-        Colors that the region uses internally.
-    others, gradients_in, gradients_out
-        Further bundles: color and ports of the result, colors of its gradient, color and ports of gradients of operands.
-    """
+    arriving: Sequence[int]
+    leaving: Mapping[str, Sequence[Out]]
 
-    inward: Sequence[int]
-    outward: int
-    towards: str
-    gradient_in: int
-    gradient_out: Mapping[str, tuple[int, str]]
-    own: Sequence[int]
-    others: Sequence[tuple[int, str]] = ()
-    gradients_in: Sequence[int] = ()
-    gradients_out: Mapping[str, Sequence[tuple[int, str]]] = field(default_factory=dict)
+    def of_band(self, number: int) -> Self:
+        """Return those of one band, with its bundle of every gradient."""
+        leaving = {tensor: streams[number : number + 1] for tensor, streams in self.leaving.items()}
+        return replace(super().of_band(number), arriving=self.arriving[number : number + 1], leaving=leaving)
 
-    @property
-    def results(self) -> list[tuple[int, str]]:
-        """Color and ports of every bundle of the result."""
-        return [(self.outward, self.towards), *self.others]
-
-    @property
-    def arriving(self) -> list[int]:
-        """Colors of every bundle of the gradient of the result."""
-        return [self.gradient_in, *self.gradients_in]
-
-    def leaving(self, tensor: str) -> list[tuple[int, str]]:
-        """Return color and ports of every bundle of the gradient of an operand; empty if it is not needed."""
-        first = [self.gradient_out[tensor]] if tensor in self.gradient_out else []
-        return [*first, *self.gradients_out.get(tensor, ())]
+    def every_way(self) -> list[Out]:
+        """Return all streams that leave: bundles of the result, then of the gradients."""
+        return [*self.results, *(stream for streams in self.leaving.values() for stream in streams)]
 
 
 def beyond(need: float, limit: float) -> str:
@@ -108,18 +81,13 @@ class TrainedKind(PlacedKernel):
     def __init__(
         self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer, needs: frozenset[str]
     ) -> None:
-        super().__init__(graph, kernel, stage, wafer)
         self.needs = needs
-
-    @property
-    @abstractmethod
-    def gradient_inlet(self) -> Cell:
-        """Cell at which the gradient of the result arrives."""
+        super().__init__(graph, kernel, stage, wafer)
 
     @property
     def gradient_inlets(self) -> tuple[Cell, ...]:
-        """Cells at which the bundles of the gradient of the result arrive."""
-        return (self.gradient_inlet,)
+        """Cells at which the bundles of the gradient of the result arrive: by default those of the first operand."""
+        return tuple(inlet.cell for inlet in self.inlets if inlet.tensor == self.kernel.inputs[0])
 
     def settle(self) -> None:
         """Take the rows and columns that the chosen numbers of bundles need."""
@@ -135,13 +103,10 @@ class TrainedKind(PlacedKernel):
         """Tensors that arrive, in the order of the inlets."""
         return tuple(dict.fromkeys(inlet.tensor for inlet in self.inlets))
 
-    @abstractmethod
-    def gradient_senders(self, tensor: str) -> tuple[Cell, ...]:
-        """Return the cells that send the gradient of an operand in sequence, the outlet first; of its first bundle."""
-
-    def bundle_gradient_senders(self, tensor: str, bundle: int) -> tuple[Cell, ...]:
-        """Return the cells that send a bundle of the gradient of an operand, the outlet first."""
-        return self.gradient_senders(tensor)
+    def gradient_senders(self, tensor: str, bundle: int) -> tuple[Cell, ...]:
+        """Return the cells that send a bundle of the gradient of an operand in sequence, the outlet first: by default those
+        that send this bundle of the result."""
+        return self.bundle_senders(bundle)
 
     @property
     def moving(self) -> frozenset[Cell]:
@@ -149,7 +114,7 @@ class TrainedKind(PlacedKernel):
         ends = [inlet.cell for inlet in self.inlets] + list(self.gradient_inlets)
         for tensor in self.gradient_order:
             for bundle in range(self.bundles.get(tensor, 1)):
-                ends += self.bundle_gradient_senders(tensor, bundle)
+                ends += self.gradient_senders(tensor, bundle)
         return frozenset(ends)
 
     @abstractmethod
@@ -166,11 +131,11 @@ class TrainedKind(PlacedKernel):
         """Write buffers, core classes and routes of a batch and its update."""
 
     @property
-    @abstractmethod
     def reads(self) -> tuple[str, ...]:
-        """Names of the buffers that :meth:`read` needs."""
+        """Names of the buffers that :meth:`read` needs; none without parameters."""
+        return ()
 
-    @abstractmethod
     def read(self, buffers: Mapping[str, Floats]) -> tuple[dict[str, Floats], dict[str, Floats]]:
         """Return gradients summed over the batch and new weights, both by parameter, from buffers (rows,
         cols, elements) by name."""
+        return {}, {}

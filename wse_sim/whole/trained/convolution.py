@@ -12,42 +12,41 @@ core that stores the images in flight::
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
 
 from wse_sim.compiler.plan import Stage
 from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in
-from wse_sim.fabric.format.classes import CoreClass, Operand
-from wse_sim.fabric.format.config import FabricConfig
+from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.rounds import even
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 from wse_sim.whole.paths import Cell
-from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, IntArray, refused
+from wse_sim.whole.regions.contract import PAIR, Floats, IntArray, refused
 from wse_sim.whole.regions.convolution import Convolution
-from wse_sim.whole.regions.fused_work import items_of
-from wse_sim.whole.regions.shared_color import deal, route_takers
+from wse_sim.whole.regions.shared_color import route_rows
 from wse_sim.whole.regions.windows import Part, Unfolding, Windows
-from wse_sim.whole.trained.contract import Batch, TrainedKind, TrainedPorts
+from wse_sim.whole.room import room_bytes
+from wse_sim.whole.trained.contract import Batch, TrainedPorts
+from wse_sim.whole.trained.dense import TrainedDense
+from wse_sim.whole.trained.dense_inlets import Beside
 from wse_sim.whole.trained.image_gradient import Folding, FoldingCores
 from wse_sim.whole.trained.pixels import PixelProducts
-from wse_sim.whole.trained.products import OWN_COLORS
 
 RECEIVE = 1  # microthread of the cores next to the rows
 MOST_STRIDE = 2
 INSTRUCTION_BYTES = 8192  # bytes that such a core reserves for its program; it has no weights
 
 
-class TrainedConvolution(TrainedKind):
-    """A convolution with stationary filters; unfolded pixels stream, forward and backward."""
+class TrainedConvolution(TrainedDense):
+    """A convolution with stationary filters: a dense layer whose tokens are unfolded pixels, forward and backward."""
 
     family = "conv2d"
     title = Convolution.title
-    own_colors = OWN_COLORS
 
     def __init__(
         self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer, needs: frozenset[str]
@@ -55,8 +54,6 @@ class TrainedConvolution(TrainedKind):
         self.windows = Windows.of(kernel)
         super().__init__(graph, kernel, stage, wafer, needs)
         self.tokens = self.windows.lines.results * self.windows.columns.results
-        if self.region.rows < 2:
-            raise refused(kernel, "trains in a region of one row and needs two", "use more cores")
         if self.has_dx and self.windows.channels % PAIR:
             raise refused(
                 kernel,
@@ -98,36 +95,24 @@ class TrainedConvolution(TrainedKind):
         return int(self.kernel.dims["k"])
 
     @property
-    def has_dx(self) -> bool:
-        """Whether the gradient of the image is needed."""
-        return self.kernel.inputs[0] in self.needs
-
-    def extent(self) -> tuple[int, int]:
-        """Return the rows with words plus the last row, and the columns with at least one output."""
-        return len(self.words) + 1, int(ceil_div(self.features, self._outputs))
+    def kind_of_products(self) -> type[PixelProducts]:
+        """The class of the compute cores."""
+        return PixelProducts
 
     @property
-    def _outputs(self) -> int:
-        return int(PAIR * ceil_div(ceil_div(self.features, self.compute_cols), PAIR))
+    def inputs(self) -> int:
+        """Taps and channels of a window, in whole words."""
+        return sum(self.row_inputs)
 
-    @cached_property
-    def products(self) -> PixelProducts:
-        """The compute cores."""
-        items, inputs = items_of(self.kernel), [PAIR * len(words) for words in self.words]
-        return PixelProducts(
-            self.name,
-            self.wafer,
-            self.top,
-            self.left,
-            self.cols,
-            inputs,
-            self._outputs,
-            self.features,
-            self.tokens,
-            items,
-            self.has_dx,
-            inputs_first=True,
-        )
+    @property
+    def row_groups(self) -> list[range]:
+        """Rows that receive the image: all of them, as many as have words."""
+        return [range(len(self.words))]
+
+    @property
+    def row_inputs(self) -> list[int]:
+        """Inputs of every row but the last."""
+        return [PAIR * len(words) for words in self.words]
 
     @cached_property
     def words(self) -> list[IntArray]:
@@ -170,23 +155,7 @@ class TrainedConvolution(TrainedKind):
 
     # ---- ports -----------------------------------------------------------------------------------------------------
 
-    @property
-    def inlets(self) -> tuple[Inlet, ...]:
-        """One inlet next to every row but the last; all receive the image."""
-        cells = [(self.top + i, self.left - 1) for i in range(self.height - 1)]
-        return tuple(Inlet(self.kernel.inputs[0], cell) for cell in cells)
-
-    @property
-    def senders(self) -> tuple[Cell, ...]:
-        """The cells of the last row."""
-        return self.products.senders
-
-    @property
-    def gradient_inlet(self) -> Cell:
-        """The cell next to the last row."""
-        return self.last, self.left - 1
-
-    def gradient_senders(self, tensor: str) -> tuple[Cell, ...]:
+    def gradient_senders(self, tensor: str, bundle: int) -> tuple[Cell, ...]:
         """Return the topmost inlet, and the inlets below whose words it forwards."""
         return self.folding.cells(self.inlets[0].cell)
 
@@ -198,10 +167,9 @@ class TrainedConvolution(TrainedKind):
 
     def most_in_flight(self) -> int:
         """Return the samples in flight: limited by images in an inlet and by results in the last row."""
-        usable = FabricConfig.from_wafer(self.wafer).sram_usable_bytes
         passing = self.folding.held_bytes if self.has_dx else 0
-        held = int((usable - passing - INSTRUCTION_BYTES) // (2 * self._image))
-        return max(0, min(held, self.products.most_in_flight(int(usable - self.wafer.kernel_code_bytes))))
+        held = int((self.wafer.sram_usable_bytes - passing - INSTRUCTION_BYTES) // (2 * self._image))
+        return max(0, min(held, self.products.most_in_flight(room_bytes(self.wafer))))
 
     @property
     def _image(self) -> int:
@@ -214,21 +182,18 @@ class TrainedConvolution(TrainedKind):
         """Write products, the inlets next to them, and the inlet of gradients."""
         self.products.build(b, ports, batch)
         self._declare(b, batch)
-        back = ports.gradient_out[self.kernel.inputs[0]] if self.has_dx else None
         folds = None
-        if back is not None:
+        if self.has_dx:
+            (back,) = ports.leaving[self.kernel.inputs[0]]
             along, top = self.products.along[0], self.inlets[0].cell
             folds = FoldingCores(b, self.name, self.folding, top, along, self.products.sums, back)
         for row, inlet in enumerate(self.inlets):
             core = b.core_class(f"{self.name} inlet {row}")
             self._inlet(core, row, ports.inward[0], folds, batch)
             b.place(core, inlet.cell)
-        feed, cells = ports.own[0], (slice(self.top, self.last), self.left - 1)
-        b.route(feed, cells, rx="R", tx="E")
-        for col in range(self.cols):
-            onward = "E" if col < self.cols - 1 else ""
-            b.route(feed, (slice(self.top, self.last), self.left + col), rx="W", tx="R" + onward)
-        self._gradient_inlet(b, ports.gradient_in, batch)
+        route_rows(b, self.products.feed, range(self.top, self.last), self.left, self.cols)
+        beside = Beside(b, self.products, batch, 0)
+        beside.write_bundle(self.products.groups[0], self.gradient_inlets[0], ports.arriving[0], None)
 
     def _declare(self, b: Builder, batch: Batch) -> None:
         cells = (slice(self.top, self.last), self.left - 1)
@@ -262,25 +227,15 @@ class TrainedConvolution(TrainedKind):
                     self._unfolding.emit_parts(core, feed, image, parts, folds.last_lines(core, row))
                     folds.end(core, row)
 
-    def _gradient_inlet(self, b: Builder, color: int, batch: Batch) -> None:
-        """Write the core that deals the gradients of a pixel to the columns of the last row; outputs beyond N
-        get zeros."""
-        products, cell = self.products, self.gradient_inlet
-        core = b.core_class(f"{self.name} gradients in")
-        shares: list[list[tuple[Operand, int]]] = []
-        for col in range(self.cols):
-            sent = products.sent(col)
-            share: list[tuple[Operand, int]] = [(fabric_in(color), sent)]
-            if sent < products.outputs:
-                zeros = b.buffer(f"{self.name}.spare", products.outputs - sent, "fp16", cell)
-                share.append((zeros.dsd(), products.outputs - sent))
-            shares.append(share)
-        with core.loop(batch.samples), core.loop(self.tokens):
-            deal(core, products.deal, shares, self.cols)
-        b.place(core, cell)
-        route_takers(b, products.deal, cell, products.senders, 0, "E")
+    def splits(self, tensor: str) -> Sequence[int]:
+        """Return one: image and result have one stream each."""
+        return (1,)
 
-    # ---- values and cycles -----------------------------------------------------------------------------------------
+    def pace(self) -> float:
+        """Return 0: nothing is chosen by it."""
+        return 0.0
+
+    # ---- values ----------------------------------------------------------------------------------------------------
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
         """Return filters (N, C, r, s) as (N, K), in padded runs of taps and channels, and the bias (N,)."""
@@ -291,11 +246,6 @@ class TrainedConvolution(TrainedKind):
         wide[:, :, : runs.shape[2]] = runs
         ordered = wide.reshape(self.features, -1)[:, self._order]
         return self.products.values(ordered, weights[bias[0]] if bias else None)
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """Buffers with gradients and new weights."""
-        return self.products.reads
 
     def read(self, buffers: Mapping[str, Floats]) -> tuple[dict[str, Floats], dict[str, Floats]]:
         """Return gradients and new weights by parameter, with filters as (N, C, r, s)."""

@@ -29,47 +29,56 @@ from math import inf
 
 import numpy as np
 
-from wse_sim.compiler.plan import Stage
 from wse_sim.fabric.format.builder import Builder
-from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.graph import Kernel, KernelGraph
-from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.activation_slopes import ACTIVATIONS
 from wse_sim.kernels.blocks.trained_rows import Streams, TrainedRows
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.kernels.contract.family import Tiling
 from wse_sim.kernels.families.gemm.attributes import GemmAttributes
 from wse_sim.whole.paths import Cell
-from wse_sim.whole.regions.contract import PAIR, Inlet, links_between, part_of, refused, stream_order
+from wse_sim.whole.regions.contract import (
+    PAIR,
+    Inlet,
+    elements_of,
+    links_between,
+    part_of,
+    refused,
+    stream_order,
+)
 from wse_sim.whole.regions.dense import Dense
+from wse_sim.whole.regions.dense_shape import DensePlace
 from wse_sim.whole.regions.fused_work import items_of
-from wse_sim.whole.regions.shared_color import route_senders
+from wse_sim.whole.regions.shared_color import route_rows, route_senders
+from wse_sim.whole.room import room_bytes
 from wse_sim.whole.trained.contract import Batch, Floats, TrainedKind, TrainedPorts, beyond
 from wse_sim.whole.trained.dense_inlets import RECEIVERS, Beside
 from wse_sim.whole.trained.dense_shared import products_for
-from wse_sim.whole.trained.products import OWN_COLORS
-from wse_sim.whole.trained.streamed_products import StreamedProducts
+from wse_sim.whole.trained.products import OWN_COLORS, Products
 
 FP16_BYTES = 2
 
 
-class TrainedDense(TrainedKind):
+class TrainedDense(DensePlace, TrainedKind):
     """A product with a weight, the operations fused to it, and all gradients."""
 
-    family = "gemm"
-    title = Dense.title
     own_colors = OWN_COLORS
 
-    def __init__(
-        self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer, needs: frozenset[str]
-    ) -> None:
-        self._planned_cols = stage.region.compute_cores // stage.region.rows
-        super().__init__(graph, kernel, _with_room(kernel, stage), wafer, needs)
-
-    @classmethod
-    def tokens_of(cls, graph: KernelGraph, kernel: Kernel) -> int:
-        """Return the rows of a sample."""
-        return Dense.tokens_of(graph, kernel)
+    def make_room(self) -> None:
+        """Make room for the core that sends the gradient of a residual."""
+        region = self.region
+        if region.rows == 1:
+            raise refused(
+                self.kernel,
+                "trains in a region of one row, but needs one row in addition to those of its inputs",
+                "use more cores",
+            )
+        if not self.residual_is_last or region.cols - self.compute_cols > 1:
+            return
+        if self.compute_cols == 1:
+            raise refused(self.kernel, "adds a residual in a region of two columns", "use more cores")
+        self._move_columns(1)
+        self.region = dataclasses.replace(region, compute_cores=region.compute_cores - region.rows)
 
     @classmethod
     def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
@@ -86,7 +95,7 @@ class TrainedDense(TrainedKind):
     def extent(self) -> tuple[int, int]:
         """Return the rows with at least one word plus the last row, and the columns with at least one output."""
         cols = sum(int(ceil_div(size, self._outputs)) for size in self._bundle_sizes)
-        return sum(map(len, self._row_groups)) + 1, cols
+        return sum(map(len, self.row_groups)) + 1, cols
 
     def settle(self) -> None:
         """Take the rows and columns that the chosen numbers of bundles need."""
@@ -94,70 +103,43 @@ class TrainedDense(TrainedKind):
         self.__dict__.pop("products", None)
 
     @property
-    def _heard(self) -> int:
-        """Number of bundles of the inputs."""
-        return self.bundles.get(self.kernel.inputs[0], 1)
-
-    @property
-    def _given(self) -> int:
-        """Number of bundles of the result."""
-        return self.bundles.get(self.kernel.outputs[0], 1)
-
-    @property
     def _bundle_sizes(self) -> list[int]:
         """Features of every bundle of the result."""
-        words = self.features // PAIR
-        return [PAIR * len(part_of(words, i, self._given)) for i in range(self._given)]
+        return [len(elements_of(self.features, i, self.result_bundles)) for i in range(self.result_bundles)]
 
     @property
-    def _row_groups(self) -> list[range]:
+    def row_groups(self) -> list[range]:
         """Rows that receive the same bundle of the inputs, and send that of their gradients."""
-        rows = min(self.region.rows - 1 - (self._given > 1), self.inputs // PAIR) // self._heard
-        sizes = [len(part_of(self.inputs // PAIR, i, self._heard)) for i in range(self._heard)]
+        rows = min(self.region.rows - 1 - (self.result_bundles > 1), self.inputs // PAIR) // self.streams
+        sizes = [len(part_of(self.inputs // PAIR, i, self.streams)) for i in range(self.streams)]
         ends = [0, *accumulate(min(rows, size) for size in sizes)]
         return [range(first, end) for first, end in pairwise(ends)]
 
     @property
-    def inputs(self) -> int:
-        """Number of inputs, K, rounded up to whole words: an odd K is padded with a zero."""
-        return int(PAIR * ceil_div(self.kernel.dims["k"], PAIR))
-
-    @property
-    def features(self) -> int:
-        """Number of outputs, N, rounded up to whole words: an odd N is padded with weights of zero."""
-        return int(PAIR * ceil_div(self.kernel.dims["n"], PAIR))
-
-    @property
     def _outputs(self) -> int:
-        words = int(ceil_div(self.features // PAIR, self._given))
-        return int(PAIR * ceil_div(words, self.compute_cols // self._given))
+        words = int(ceil_div(self.features // PAIR, self.result_bundles))
+        return int(PAIR * ceil_div(words, self.compute_cols // self.result_bundles))
 
     @property
-    def items(self) -> tuple[str, ...]:
-        """Operations fused to the outputs."""
-        return items_of(self.kernel)
+    def row_inputs(self) -> list[int]:
+        """Inputs of every row but the last."""
+        found = list[int]()
+        for i, group in enumerate(self.row_groups):
+            whole, rest = divmod(len(part_of(self.inputs // PAIR, i, self.streams)), len(group))
+            found += [PAIR * (whole + (j < rest)) for j in range(len(group))]
+        return found
+
+    @property
+    def kind_of_products(self) -> type[Products]:
+        """The class of the compute cores."""
+        return products_for(self.items)
 
     @cached_property
-    def products(self) -> StreamedProducts:
+    def products(self) -> Products:
         """The compute cores."""
-        inputs = list[int]()
-        for i, group in enumerate(self._row_groups):
-            whole, rest = divmod(len(part_of(self.inputs // PAIR, i, self._heard)), len(group))
-            inputs += [PAIR * (whole + (j < rest)) for j in range(len(group))]
-        return products_for(self.items)(
-            self.name,
-            self.wafer,
-            self.top,
-            self.left,
-            self.cols,
-            inputs,
-            self._outputs,
-            self.features,
-            self.tokens,
-            self.items,
-            self.has_dx,
-            bundles=self._bundle_sizes,
-        )
+        place = self.name, self.wafer, self.top, self.left, self.cols
+        sizes = self.row_inputs, self._outputs, self.features, self.tokens
+        return self.kind_of_products(*place, *sizes, self.items, self.has_dx, bundles=self._bundle_sizes)
 
     @property
     def has_residual(self) -> bool:
@@ -177,7 +159,7 @@ class TrainedDense(TrainedKind):
         of the result does."""
         own = [
             Inlet(self.kernel.inputs[0], (self.top + i, self.left - 1), bundle)
-            for bundle, group in enumerate(self._row_groups)
+            for bundle, group in enumerate(self.row_groups)
             for i in group
         ]
         if self.has_residual:
@@ -196,14 +178,9 @@ class TrainedDense(TrainedKind):
         return self.senders[group.start : group.stop]
 
     @property
-    def gradient_inlet(self) -> Cell:
-        """The cell next to the last row."""
-        return self.gradient_inlets[0]
-
-    @property
     def gradient_inlets(self) -> tuple[Cell, ...]:
         """The cell next to the last row; of several bundles, those below the first column of each."""
-        if self._given == 1:
+        if self.result_bundles == 1:
             return ((self.last, self.left - 1),)
         return tuple((self.last + 1, self.left + group.start) for group in self.products.groups)
 
@@ -217,15 +194,11 @@ class TrainedDense(TrainedKind):
         """Operands whose gradients leave: the residual's first, since it is the arriving gradient itself."""
         return tuple(tensor for tensor in reversed(self.operands) if tensor in self.needs)
 
-    def gradient_senders(self, tensor: str) -> tuple[Cell, ...]:
+    def gradient_senders(self, tensor: str, bundle: int) -> tuple[Cell, ...]:
         """Return the inlets (gradient of the inputs), or the cell behind the gradient inlet or the last row
         (residual; the columns of a bundle)."""
-        return self.bundle_gradient_senders(tensor, 0)
-
-    def bundle_gradient_senders(self, tensor: str, bundle: int) -> tuple[Cell, ...]:
-        """Return the cells that send one bundle, as :meth:`gradient_senders`."""
         if tensor == self.kernel.inputs[0]:
-            return tuple((self.top + i, self.left - 1) for i in self._row_groups[bundle])
+            return tuple((self.top + i, self.left - 1) for i in self.row_groups[bundle])
         return ((self.last, self.left - 2),) if self._is_heard else self.bundle_senders(bundle)
 
     # ---- bundles ---------------------------------------------------------------------------------------------------
@@ -249,15 +222,16 @@ class TrainedDense(TrainedKind):
         """Return the cycles of a sample, both passes, with the chosen bundles; infinite without room for the stated samples
         in flight."""
         rows, samples = self.rows_with_gradients, max(1, GemmAttributes.of(self.kernel.attrs).held_samples)
-        return float(np.asarray(rows.cycles())) if rows.held_bytes(samples) <= self._usable else inf
+        return float(np.asarray(rows.cycles())) if rows.held_bytes(samples) <= room_bytes(self.wafer) else inf
 
     @property
     def rows_with_gradients(self) -> TrainedRows:
         """The layer as the plan prices it, with the chosen bundles."""
-        tiling = Tiling(self.region.rows - 1, self._planned_cols, mapping="stationary")
+        planned = self.stage.region
+        tiling = Tiling(planned.rows - 1, planned.compute_cores // planned.rows, mapping="stationary")
         return TrainedRows(
             self.tokens, self.inputs, self.features, ",".join(self.items), tiling, self.wafer, self.has_dx,
-            readers=GemmAttributes.of(self.kernel.attrs).readers, streams=Streams(self._heard, self._given),
+            readers=GemmAttributes.of(self.kernel.attrs).readers, streams=Streams(self.streams, self.result_bundles),
         )  # fmt: skip
 
     @property
@@ -269,15 +243,15 @@ class TrainedDense(TrainedKind):
     def _is_heard(self) -> bool:
         """Whether a core behind the end of the last row sends the gradient of the residual; with several bundles the
         last row does."""
-        return self.residual_is_last and self._given == 1
+        return self.residual_is_last and self.result_bundles == 1
 
     # ---- program ---------------------------------------------------------------------------------------------------
 
     def most_in_flight(self) -> int:
         """Return the samples in flight: limited by the memory of inlets and last row; 0 if the core that buffers the
         residual has no room for one."""
-        products, limit = self.products, self._usable
-        bundle = int(ceil_div(self.inputs, self._heard)) + PAIR
+        products, limit = self.products, room_bytes(self.wafer)
+        bundle = int(ceil_div(self.inputs, self.streams)) + PAIR
         each, passing = FP16_BYTES * max(products.inputs), FP16_BYTES * bundle
         held = (limit - passing - 2 * each) // (self.tokens * each)
         most = max(0, min(held, products.most_in_flight(limit)))
@@ -289,13 +263,7 @@ class TrainedDense(TrainedKind):
         if not self.has_residual or self._slots:
             return super().too_large
         need = FP16_BYTES * self.tokens * self.features
-        return f"a sample of the residual '{self.kernel.inputs[1]}': {beyond(need, self._usable)}"
-
-    @property
-    def _usable(self) -> int:
-        """Bytes of a core without its instructions."""
-        usable = FabricConfig.from_wafer(self.wafer).sram_usable_bytes
-        return int(usable - self.wafer.kernel_code_bytes)
+        return f"a sample of the residual '{self.kernel.inputs[1]}': {beyond(need, room_bytes(self.wafer))}"
 
     @property
     def _slots(self) -> int:
@@ -303,7 +271,9 @@ class TrainedDense(TrainedKind):
 
         One is enough for any number in flight: what deals it out waits for no later sample.
         """
-        return int(min(RECEIVERS, self._usable // (FP16_BYTES * self.tokens * max(self._bundle_sizes))))
+        return int(
+            min(RECEIVERS, room_bytes(self.wafer) // (FP16_BYTES * self.tokens * max(self._bundle_sizes)))
+        )
 
     def held_samples(self, tensor: str) -> int | None:
         """Return the samples of a residual that wait: those of the buffer, and one on the last row."""
@@ -312,19 +282,19 @@ class TrainedDense(TrainedKind):
 
     def build_batch(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
         """Write all cores and routes."""
-        leaving = {tensor: [color for color, _ in ports.leaving(tensor)] for tensor in ports.gradient_out}
-        for tensor in leaving:
-            for bundle, (color, towards) in enumerate(ports.leaving(tensor)):
-                route_senders(b, color, self.bundle_gradient_senders(tensor, bundle), towards)
+        leaving = {tensor: [color for color, _ in streams] for tensor, streams in ports.leaving.items()}
+        for tensor, streams in ports.leaving.items():
+            for bundle, (color, towards) in enumerate(streams):
+                route_senders(b, color, self.gradient_senders(tensor, bundle), towards)
         added = leaving.get(self.kernel.inputs[1], []) if self.has_residual else []
         self.products.beside = () if self._is_heard else added
         self.products.build(b, ports, batch)
         beside = Beside(b, self.products, batch, self._slots)
         back = leaving.get(self.kernel.inputs[0], [])
-        for bundle, group in enumerate(self._row_groups):
+        for bundle, group in enumerate(self.row_groups):
             for row in group:
                 beside.write_row(row, group, ports.inward[row], back[bundle] if back else None)
-        beside.route_rows()
+        route_rows(b, self.products.feed, range(self.top, self.last), self.left, self.cols)
         ends = zip(self.products.groups, self.gradient_inlets, ports.arriving, strict=True)
         for bundle, (columns, cell, color) in enumerate(ends):
             residual = ports.inward[self.height - 1 + bundle] if self.has_residual else None
@@ -367,22 +337,3 @@ class TrainedDense(TrainedKind):
     def ahead_cycles(self) -> float:
         """Return the cycles to receive a residual on the last row."""
         return self.tokens * self._outputs / PAIR * self.has_residual
-
-
-def _with_room(kernel: Kernel, stage: Stage) -> Stage:
-    """Return the stage with one compute column turned into a moving column if the gradient of a residual
-    needs it."""
-    region = stage.region
-    compute = region.compute_cores // region.rows
-    if region.rows == 1:
-        raise refused(
-            kernel,
-            "trains in a region of one row, but needs one row in addition to those of its inputs",
-            "use more cores",
-        )
-    if items_of(kernel)[-1:] != ("residual",) or region.cols - compute > 1:
-        return stage
-    if compute == 1:
-        raise refused(kernel, "adds a residual in a region of two columns", "use more cores")
-    fewer = dataclasses.replace(region, compute_cores=region.compute_cores - region.rows)
-    return dataclasses.replace(stage, region=fewer)

@@ -20,9 +20,9 @@ from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass, Operand
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR
-from wse_sim.whole.regions.shared_color import KEEP, advance_of, deal, route_takers
+from wse_sim.whole.regions.shared_color import KEEP, advance_of, deal, route_takers, send_all
+from wse_sim.whole.regions.turns import in_pairs
 from wse_sim.whole.trained.contract import Batch
-from wse_sim.whole.trained.last_row import in_pairs
 from wse_sim.whole.trained.products import FEED_QUEUE, Products
 
 DEAL, SEND = 1, 2  # microthreads next to a row
@@ -51,9 +51,7 @@ class Beside:
         others = self.b.buffer(f"{name} others", max(before, after, 1), "fp16", cell)
 
         def give(part: Operand) -> None:
-            core.mov(
-                fabric_out(products.feed), part, dtype="fp16", start="none", thread=DEAL, priority="high"
-            )
+            send_all(core, fabric_out(products.feed), part, DEAL)
 
         def hear(part: Operand) -> None:
             if part.length:
@@ -105,21 +103,9 @@ class Beside:
         def collect(turn: int) -> None:
             """Receive the gradient of a token's inputs; it leaves in sequence with those of the other rows."""
             core.mov(sums[turn].dsd(), fabric_in(products.along[0]), start="none")
-            core.mov(
-                fabric_out(*back), sums[turn].dsd(),
-                dtype="fp16", start="none", thread=SEND, priority="high",
-            )  # fmt: skip
+            send_all(core, fabric_out(*back), sums[turn].dsd(), SEND)
 
         return collect
-
-    def route_rows(self) -> None:
-        """Route the inputs of every row from its core along the row."""
-        products, b = self.products, self.b
-        rows = slice(products.top, products.last)
-        b.route(products.feed, (rows, products.left - 1), rx="R", tx="E")
-        for col in range(products.cols):
-            onward = "E" if col < products.cols - 1 else ""
-            b.route(products.feed, (rows, products.left + col), rx="W", tx="R" + onward)
 
     # ---- the end of the last row -----------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ for value and derivative of an element::
 
 Derivatives of samples in flight stay on the rows, which have d c of them each; the last row has those of two
 samples, in the place of outputs. It reuses colors that are idle at that time: those of gradients upward, and those of sums downward. Cycles per
-sample, in addition to those of :mod:`.streamed`::
+sample, in addition to those of :mod:`.products`::
 
     row          forward   n / 2 received + e c + starts + n / 2 forwarded        backward   n / 2 forwarded
     last row     forward   n / 2 sent up + n / 2 received, not the activation     backward   n / 2 received
@@ -19,13 +19,15 @@ sample, in addition to those of :mod:`.streamed`::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass, Issue, Operand
 from wse_sim.kernels.blocks.activation_slopes import STEPS
 from wse_sim.kernels.blocks.rounds import even
 from wse_sim.kernels.contract.equations import ceil_div
+from wse_sim.whole.regions.shared_color import send_all
+from wse_sim.whole.regions.turns import Item, in_pairs, with_next
 from wse_sim.whole.trained.contract import Batch
 from wse_sim.whole.trained.last_row import (
     ADDED,
@@ -36,22 +38,19 @@ from wse_sim.whole.trained.last_row import (
     TAKE,
     WORD_BYTES,
     Leaving,
-    alternate,
-    in_pairs,
 )
-from wse_sim.whole.trained.products import DOWN, WEST
-from wse_sim.whole.trained.streamed_products import StreamedProducts
+from wse_sim.whole.trained.products import DOWN, WEST, Products
 
 ROW_BUFFERS = ("y", "p", "dw", "master", "x", "g", "db", "bias", "value", "slopes", "others")
 """Buffers of a row besides those between value and derivative."""
 
 
-def products_for(items: Sequence[str]) -> type[StreamedProducts]:
+def products_for(items: Sequence[str]) -> type[Products]:
     """Return the class of compute cores for a layer: rows share an activation that takes many cycles."""
-    return SharedProducts if any(item in STEPS for item in items) else StreamedProducts
+    return SharedProducts if any(item in STEPS for item in items) else Products
 
 
-class SharedProducts(StreamedProducts):
+class SharedProducts(Products):
     """A trainable product whose rows share the work on its outputs."""
 
     def part(self, row: int) -> tuple[int, int]:
@@ -97,10 +96,10 @@ class SharedProducts(StreamedProducts):
 
     # ---- rows with inputs ------------------------------------------------------------------------------------------
 
-    def _forth(self, core: CoreClass, row: int, sums: Callable[[int], None], d: int) -> None:
+    def _forth(self, core: CoreClass, row: int, sums: Item, d: int) -> None:
         """Write the forward pass: sums of a sample, then the row's part of the outputs."""
         with core.loop(d):
-            alternate(core, self.tokens, sums)
+            in_pairs(core, self.tokens, sums)
             core.join(DOWN)
             self._share(core, row)
 
@@ -131,16 +130,16 @@ class SharedProducts(StreamedProducts):
                 how = Issue(length=length, dtype="fp16", start="none", thread=thread, priority="high")
                 core.mov(below, source, **how)
 
-    def _back(self, core: CoreClass, row: int, west: Callable[[int], None], d: int) -> None:
+    def _back(self, core: CoreClass, row: int, west: Item, d: int) -> None:
         """Write the backward pass of d samples: the derivatives of the next sample go down during the work on one."""
 
-        def token(turn: int) -> None:
+        def token(turn: int, first: int, step: int) -> None:
             if self.has_dx:
-                west(turn)
+                west(turn, first, step)
             self._weight_gradient(core, row)
 
         def sample() -> None:
-            alternate(core, self.tokens, token)
+            in_pairs(core, self.tokens, token)
             if self.has_dx and self.tokens % 2:
                 core.join(WEST)  # the next sample begins with the same buffer
 
@@ -162,7 +161,7 @@ class SharedProducts(StreamedProducts):
             added = self.added[turn].dsd() if waits else None
             self._arrive(core, self.outs[turn].dsd(), added, TAKE)
 
-        def sample(turn: int, slot: int, step: int, *, more: bool = True) -> None:
+        def sample(turn: int, slot: int, step: int, *, more: bool) -> None:
             """Process a sample; sums of the next one arrive while it leaves, or afterwards if a residual is
             added to them."""
             result = self.outs[turn]
@@ -177,7 +176,7 @@ class SharedProducts(StreamedProducts):
             if more and not waits:
                 self._arrive(core, self.outs[1 - turn].dsd(), None, TAKE)
             with core.loop(self.tokens):
-                leaving.token(out, result, 0, 0)
+                leaving.token(out, result)
             if more and waits:
                 arrive(1 - turn)
             core.join(SEND)
@@ -188,17 +187,16 @@ class SharedProducts(StreamedProducts):
             arrive(0)
         else:
             self._arrive(core, self.outs[0].dsd(), None, TAKE)
-        in_pairs(core, d - 1, sample)
-        sample((d - 1) % 2, d - 1, 0, more=False)
+        with_next(core, d, sample)
 
     def _all_gradients(self, core: CoreClass, leaving: Leaving, d: int) -> None:
         """Write the backward pass of d samples: their derivatives arrive during the work on the sample before."""
         above = fabric_in(self.sums[(len(self.inputs) + 1) % 2])
 
         def expect(turn: int) -> None:
-            core.mov(self.outs[turn].dsd(), above, dtype="fp16", start="none", thread=ADDED, priority="high")
+            send_all(core, self.outs[turn].dsd(), above, ADDED)
 
-        def sample(turn: int, slot: int, step: int, *, more: bool = True) -> None:
+        def sample(turn: int, slot: int, step: int, *, more: bool) -> None:
             core.join(ADDED)
             if more:
                 expect(1 - turn)
@@ -208,6 +206,5 @@ class SharedProducts(StreamedProducts):
 
         groups = self.tokens // self.tokens_at_once
         expect(0)
-        in_pairs(core, d - 1, sample)
-        sample((d - 1) % 2, d - 1, 0, more=False)
+        with_next(core, d, sample)
         core.join(CAST)

@@ -29,7 +29,11 @@ class TrainedWork(WorkPlace, TrainedPointwise):
     def _declare(self, b: Builder, in_flight: int) -> None:
         where, apart = (self.rows, self.columns), self._pitch
         x, y = (
-            Slots(b.buffer(f"{self.name}.{name}", in_flight * apart, "fp16", where, bank=WITH_X), apart)
+            Slots(
+                b.buffer(f"{self.name}.{name}", in_flight * apart, "fp16", where, bank=WITH_X),
+                apart,
+                self.each,
+            )
             for name in ("operand0", "value1")
         )
         self.operands_held, self.values_held = [x], [x, y]
@@ -63,7 +67,7 @@ class TrainedWork(WorkPlace, TrainedPointwise):
         return PointwisePlace.values(self, weights)
 
     def read(self, buffers: Mapping[str, Floats]) -> tuple[dict[str, Floats], dict[str, Floats]]:
-        """Return no gradients and no new weights."""
+        """Return no gradients and no new weights: tables do not train."""
         return {}, {}
 
     def most_in_flight(self) -> int:

@@ -6,7 +6,7 @@ Symbols as in :mod:`wse_sim.whole.trained.products`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,15 +19,15 @@ from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.activation_slopes import Slopes
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.regions.contract import IntArray
-from wse_sim.whole.regions.shared_color import receive_all
+from wse_sim.whole.regions.shared_color import receive_all, send_all
+from wse_sim.whole.regions.turns import with_next
 from wse_sim.whole.trained.contract import Batch
 
+GROUP = 8
+"""Least elements of a group of tokens: with fewer, instruction starts would cost more than the work."""
 # Microthreads: sums or gradients arrive, gradients go up, outputs leave, a residual arrives.
 TAKE, CAST, SEND, ADDED = 1, 2, 3, 4
 MANY = 1 << 20  # samples: more than any batch
-MOST_PARTS = 7  # of a sample
-LEAST_PART = 64  # elements: starts of instructions cost as much
-VECTOR = 4  # fp16 elements
 FP16_BYTES, WORD_BYTES = 2, 4
 BANK_WORDS = 4  # fp32 words over all banks of a core
 
@@ -54,8 +54,6 @@ class LastRow:
         Whether gradients of the inputs are needed.
     beside : Sequence[int]
         Colors, one per bundle, on which the last row sends the gradient of a residual; empty if it does not.
-    inputs_first : bool
-        Whether the backward pass computes the gradient of a sample's inputs before that of the weights.
     bundles : Sequence[int]
         Features of every bundle of the result, each on as few columns as it needs; by default, one has all.
     """
@@ -72,7 +70,6 @@ class LastRow:
     items: tuple[str, ...]
     has_dx: bool
     beside: Sequence[int] = ()
-    inputs_first: bool = False
     bundles: Sequence[int] = ()
 
     @property
@@ -157,8 +154,17 @@ class LastRow:
 
     @property
     def tokens_at_once(self) -> int:
-        """Tokens whose bias gradients are added in one instruction."""
-        return self.tokens
+        """Tokens of a group, a divisor of the tokens of a sample."""
+        return next(
+            p
+            for p in range(1, self.tokens + 1)
+            if self.tokens % p == 0 and (p * self.outputs >= GROUP or p == self.tokens)
+        )
+
+    @property
+    def _group(self) -> int:
+        """Elements of a group."""
+        return self.tokens_at_once * self.outputs
 
     @property
     def tokens_summed(self) -> int:
@@ -256,7 +262,7 @@ class LastRow:
         """Write the forward pass of d samples: a token leaves while the sums of the next one arrive."""
         v, size = self.outputs, self.tokens_at_once * self.outputs
 
-        def group(turn: int, number: int, step: int, *, more: bool = True) -> None:
+        def group(turn: int, number: int, step: int, *, more: bool) -> None:
             core.join(ADDED)
             if more:
                 self._expect(core, 1 - turn)
@@ -265,7 +271,7 @@ class LastRow:
                 if self.has_residual:
                     added = self.added[turn].dsd(0, v, step=v)
                 self._arrive(core, self.outs[turn].dsd(0, v, step=v), added)
-                leaving.token(out, self.outs[turn], 0, 0)
+                leaving.token(out, self.outs[turn])
             if self.slopes is not None:
                 slope = self.last_row["slope"].dsd(number * size, size, step=step * size)
                 period = round(1000 / self.wafer.max_fp16_per_cycle)
@@ -274,8 +280,7 @@ class LastRow:
 
         count = d * self.tokens // self.tokens_at_once
         self._expect(core, 0)
-        in_pairs(core, count - 1, group)
-        group((count - 1) % 2, count - 1, 0, more=False)
+        with_next(core, count, group)
         core.join(SEND)
 
     def _all_samples(self, core: CoreClass, out: int, leaving: Leaving, d: int) -> None:
@@ -300,7 +305,7 @@ class LastRow:
                 else:
                     self._emit_slope(core, value, slot, step, is_done=False)
 
-        def sample(turn: int, slot: int, step: int, *, more: bool = True) -> None:
+        def sample(turn: int, slot: int, step: int, *, more: bool) -> None:
             if more:
                 self._expect(core, 1 - turn)
             core.join(TAKE)
@@ -308,15 +313,14 @@ class LastRow:
                 arrive(1 - turn)
             finish(turn, slot, step)
             with core.loop(self.tokens):
-                leaving.token(out, self.outs[turn], 0, 0)
+                leaving.token(out, self.outs[turn])
             if more and self.has_residual:
                 arrive(1 - turn)
             core.join(SEND)
 
         self._expect(core, 0)
         arrive(0)
-        in_pairs(core, d - 1, sample)
-        sample((d - 1) % 2, d - 1, 0, more=False)
+        with_next(core, d, sample)
 
     def _emit_slope(self, core: CoreClass, value: Operand, slot: int, step: int, *, is_done: bool) -> None:
         if self.slopes is not None:
@@ -325,62 +329,46 @@ class LastRow:
             self.slopes.emit(core, value, slope, (), is_done=is_done)
 
     def _all_gradients(self, core: CoreClass, leaving: Leaving, d: int) -> None:
-        """Write the backward pass of d samples, part by part: while one part goes up, the next arrives."""
-        parts, size = self.parts, self.tokens * self.outputs
-        part = size // parts
-
-        def arrive(turn: int, i: int, slot: int, step: int) -> None:
-            target, first = self.taken[turn].dsd(i * part, part), slot * size + i * part
-            if self.slopes is None:
-                receive_all(core, self.deal, target, TAKE)
-            else:
-                slope = self.last_row["slope"].dsd(first, part, step=step * size)
-                core.mul(
-                    target,
-                    fabric_in(self.deal),
-                    slope,
-                    dtype="fp16",
-                    start="none",
-                    thread=TAKE,
-                    priority="high",
-                )
-
-        def rise(turn: int, first: int, count: int) -> None:
-            source, up = self.taken[turn].dsd(first, count), fabric_out(self.cast)
-            core.mov(up, source, dtype="fp16", start="none", thread=CAST, priority="high")
-
-        def sample(turn: int, slot: int, step: int, *, more: bool = True) -> None:
-            for i in range(parts):
-                core.join(TAKE)
-                if i < parts - 1:
-                    arrive(turn, i + 1, slot, step)
-                elif parts > 1 and more:
-                    arrive(1 - turn, 0, slot + 1, step)
-                if leaving.beside is not None:
-                    with core.loop(self.tokens // parts):
-                        leaving.token(leaving.beside, self.taken[turn], i * part, 0)
-                rise(turn, i * part, part)  # when everything before is complete: its place is free
-                if parts == 1 and more:
-                    arrive(1 - turn, 0, slot + 1, step)
-            if self.has_dx:
-                rise(turn, 0, size)
-            if self.has_bias:
-                total = self.sums_of_tokens.dsd()
-                core.add(total, total, self.taken[turn].dsd(), dtype="mixed")
-            core.join(SEND)
-
-        arrive(0, 0, 0, 0)
-        in_pairs(core, d - 1, sample)
-        sample((d - 1) % 2, d - 1, 0, more=False)
+        """Write the backward pass of d samples."""
+        slope = None if self.slopes is None else self.last_row["slope"]
+        self._groups(core, leaving, slope, d * self.tokens // self.tokens_at_once)
         core.join(CAST)
 
-    @property
-    def parts(self) -> int:
-        """Number of parts of a sample whose gradients are multiplied by their derivative at once."""
-        size = self.tokens * self.outputs
-        # Each part starts at a SIMD vector boundary.
-        found = [n for n in range(1, MOST_PARTS + 1) if self.tokens % n == 0 and size // n % VECTOR == 0]
-        return max((n for n in found if size // n >= LEAST_PART), default=1)
+    def _take(self, core: CoreClass, target: Operand, slope: Operand | None) -> None:
+        """Receive gradients, and multiply them by the derivative as they arrive."""
+        if slope is None:
+            receive_all(core, self.deal, target, TAKE)
+        else:
+            how = Issue(dtype="fp16", start="none", thread=TAKE, priority="high")
+            core.mul(target, fabric_in(self.deal), slope, **how)
+
+    def _groups(self, core: CoreClass, leaving: Leaving, slopes: Buffer | None, count: int) -> None:
+        """Write the work on the gradients of `count` groups: while one goes up, the next arrives and is multiplied by its
+        derivatives."""
+        v, size = self.outputs, self._group
+
+        def arrive(turn: int, number: int, step: int) -> None:
+            slope = None if slopes is None else slopes.dsd(number * size, size, step=step * size)
+            self._take(core, self.taken[turn].dsd(0, size), slope)
+
+        def group(turn: int, number: int, step: int, *, more: bool) -> None:
+            core.join(TAKE)
+            core.join(CAST)  # the previous group is complete: its place is free
+            if more:
+                arrive(1 - turn, number + 1, step)
+            with core.loop(self.tokens_at_once):
+                if leaving.beside is not None:
+                    leaving.token(leaving.beside, self.taken[turn])
+                for _ in range(1 + self.has_dx):
+                    up = self.taken[turn].dsd(0, v, step=v)
+                    send_all(core, fabric_out(self.cast), up, CAST)
+            if self.has_bias:
+                total = self.sums_of_tokens.dsd()
+                core.add(total, total, self.taken[turn].dsd(0, size), dtype="mixed", start="loaded")
+            core.join(SEND)
+
+        arrive(0, 0, 0)
+        with_next(core, count, group)
 
 
 @dataclass(frozen=True)
@@ -393,28 +381,7 @@ class Leaving:
     outputs: int
     beside: int | None
 
-    def token(self, out: int, held: Buffer, first: int, step: int) -> None:
-        """Send the token of the innermost loop, of the sample that the loop around it advances by `step`."""
-        part = held.dsd(first, self.sent, step=self.outputs, outer_step=step)
-        self.core.mov(
-            fabric_out(out, self.advance), part, dtype="fp16", start="none", thread=SEND, priority="high"
-        )
-
-
-def alternate(core: CoreClass, count: int, one: Callable[[int], None]) -> None:
-    """Process `count` items in two alternating buffers."""
-    with core.loop(count // 2):
-        one(0)
-        one(1)
-    if count % 2:
-        one(0)
-
-
-def in_pairs(core: CoreClass, count: int, sample: Callable[[int, int, int], None]) -> None:
-    """Process `count` samples in two alternating buffers: sample(buffer, slot, slots per loop iteration)."""
-    if count > 1:
-        with core.loop(count // 2):
-            sample(0, 0, 2)
-            sample(1, 1, 2)
-    if count % 2:
-        sample(0, count - 1, 0)
+    def token(self, out: int, held: Buffer) -> None:
+        """Send the token of the innermost loop."""
+        part = held.dsd(0, self.sent, step=self.outputs)
+        send_all(self.core, fabric_out(out, self.advance), part, SEND)

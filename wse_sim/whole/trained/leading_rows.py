@@ -16,7 +16,6 @@ import numpy as np
 
 from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass
-from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import Floats
 from wse_sim.whole.regions.leading_rows import RowsPlace, pass_on
 from wse_sim.whole.regions.shared_color import route_senders
@@ -28,24 +27,6 @@ FP16, FP32 = 2, 4  # bytes
 
 class TrainedLeadingRows(RowsPlace, TrainedKind):
     """The rows, the sums of their gradients, and their update."""
-
-    @property
-    def gradient_inlet(self) -> Cell:
-        """The inlet of the first bundle of tokens."""
-        return self.inlets[0].cell
-
-    @property
-    def gradient_inlets(self) -> tuple[Cell, ...]:
-        """The inlets of the tokens."""
-        return tuple(inlet.cell for inlet in self.inlets)
-
-    def gradient_senders(self, tensor: str) -> tuple[Cell, ...]:
-        """Return the core of the first bundle."""
-        return self.senders[:1]
-
-    def bundle_gradient_senders(self, tensor: str, bundle: int) -> tuple[Cell, ...]:
-        """Return the core of a bundle."""
-        return self.senders[bundle : bundle + 1]
 
     def pace(self) -> float:
         """Return the cycles in which the largest bundle passes forward and back."""
@@ -65,7 +46,7 @@ class TrainedLeadingRows(RowsPlace, TrainedKind):
     def build_batch(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
         """Write the inlet and the core of every bundle, with both passes and the update."""
         (tokens,), feed = self.kernel.inputs, ports.own[0]
-        leaving = ports.leaving(tokens)
+        leaving = ports.leaving.get(tokens, ())
         where, size = (self.rows, self.columns), max(1, self.sizes[0] * self.widest)
         master, sums = (
             b.buffer(f"{self.name}.{name}", size, "fp32", where) for name in ("master", "gradient")
@@ -86,13 +67,13 @@ class TrainedLeadingRows(RowsPlace, TrainedKind):
 
         self.write(b, ports.results, feed, passes)
         for bundle, (color, towards) in enumerate(leaving):
-            route_senders(b, color, self.bundle_gradient_senders(tokens, bundle), towards)
+            route_senders(b, color, self.gradient_senders(tokens, bundle), towards)
 
     def _backward(
         self, bundle: int, inlet: CoreClass, core: CoreClass, colors: tuple[int, int, int | None]
     ) -> None:
         """Write the gradient of a sample; the `colors` bring it to the inlet, to the core and away, if it is needed."""
-        (own, coming), each, (inward, feed, outward) = self.sizes, self.elements(bundle), colors
+        (own, coming), each, (inward, feed, outward) = self.sizes, len(self.elements(bundle)), colors
         kept = self.tokens - own
         pass_on(inlet, inward, feed, own * each)
         if own:
@@ -129,9 +110,9 @@ class TrainedLeadingRows(RowsPlace, TrainedKind):
         """Return the parameters from the parts (bundles, 1, elements) of the cores."""
         own, width = self.sizes[0], self.graph.tensors[self.kernel.outputs[0]].shape[-1]
         rows = np.zeros((own, width), np.float32)
-        for bundle in range(self.streams):
-            part = parts[bundle, 0, : own * self.elements(bundle)].reshape(own, -1)
-            rows[:, self.features_of(bundle)] = part
+        for bundle in range(self.result_bundles):
+            part = parts[bundle, 0, : own * len(self.elements(bundle))].reshape(own, -1)
+            rows[:, self.elements(bundle)] = part
         found, first = dict[str, Floats](), 0
         for name in self.kernel.parameters:
             shape = self.graph.tensors[name].shape

@@ -6,10 +6,15 @@ pace of the regions (:func:`core_counts`)::
 
     logits > inlet > token by token, up or down the column >   core: loss and gradient     > in the same order to the last region
 
-Loss and gradient of a token are those of :mod:`wse_sim.whole.trained.loss_row`. A core stores the gradients of d
+With z the n logits of a token, y its one-hot label, m = max z and s = sum of exp(z - m)::
+
+    cross entropy   gradient  exp(z - m) / s - y      loss  log s - sum of (z - m) y
+    squared error   gradient  z - y                   loss  sum of (z - y)^2 / 2
+
+Two totals of the batch stay on a core in fp32, that of log s (or of the squares) and that of (z - m) y; the host adds those of
+all cores. A core stores the gradients of d
 samples and sends them after the forward part of a round, since no region reads them earlier. Only the first
-one leaves at once, during the work, so that it is already on its route when the last region needs it. Totals
-stay on the cores in fp32; the host computes only their sum over the cores. If logits come in several bundles, the inlet
+one leaves at once, during the work, so that it is already on its route when the last region needs it. If logits come in several bundles, the inlet
 receives the parts of a token one after the other, and each core sends the parts of its gradients on as many streams.
 """
 
@@ -17,24 +22,38 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wse_sim.errors import ModelError
-from wse_sim.fabric.format.builder import Builder, Operand, fabric_in, fabric_out
+from wse_sim.fabric.format.builder import Buffer, Builder, Operand, fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.config import FabricConfig
+from wse_sim.fabric.format.program import Fn
 from wse_sim.kernels.blocks.rounds import pitch
+from wse_sim.modes.pipelined.loss import LOSSES
 from wse_sim.whole.paths import Cell
-from wse_sim.whole.regions.contract import PAIR, IntArray, part_of
-from wse_sim.whole.regions.shared_color import advance_of, deal, route_senders, route_takers
+from wse_sim.whole.regions.contract import PAIR, IntArray, elements_of
+from wse_sim.whole.regions.shared_color import advance_of, deal, place_kinds, route_senders, route_takers
 from wse_sim.whole.room import HELD_FRACTION
 from wse_sim.whole.trained.contract import Batch, Floats
-from wse_sim.whole.trained.loss_row import LossBuffers, loss_buffers, one_hot, write_loss
 
 FP16_BYTES = 2
 SEND, THREADS = 1, 6  # first microthread that sends, and how many do
+
+
+class LossBuffers(NamedTuple):
+    """Buffers of a core that computes the loss."""
+
+    gradient: Buffer
+    logits: Buffer
+    exponentials: Buffer
+    statistic: Buffer  # one number: m, then s, then 1 / s
+    total: Buffer  # two numbers
+    wanted: Buffer  # labels of all samples
+    logarithm: Buffer
 
 
 @dataclass(frozen=True)
@@ -85,8 +104,7 @@ class LossPlace:
 
     def parts(self, of: int) -> list[range]:
         """Return the logits of a token in each of `of` bundles."""
-        words = [part_of(self.padded // PAIR, bundle, of) for bundle in range(of)]
-        return [range(PAIR * part.start, PAIR * part.stop) for part in words]
+        return [elements_of(self.padded, bundle, of) for bundle in range(of)]
 
     def write(
         self,
@@ -109,18 +127,57 @@ class LossPlace:
         for color, towards in gradients:
             route_senders(b, color, self.cores, towards)
         held = self._declare(b, batch)
-        for advance in dict.fromkeys(advance_of(i, count) for i in range(count)):
-            core = b.core_class(f"loss {advance or ''}")
+
+        def write(core: CoreClass, advance: str | None) -> None:
             self._core(core, loss, batch, held, feed, [fabric_out(color, advance) for color, _ in gradients])
-            for i, cell in enumerate(self.cores):
-                if advance_of(i, count) == advance:
-                    b.place(core, cell)
+
+        kinds = {cell: advance_of(i, count) for i, cell in enumerate(self.cores)}
+        place_kinds(b, kinds, lambda _, advance: f"loss {advance or ''}", write)
 
     def _declare(self, b: Builder, batch: Batch) -> LossBuffers:
         (first, col), (last, _) = min(self.cores), max(self.cores)
-        where = (slice(first, last + 1), slice(col, col + 1))
-        sizes = self.padded, self.apart
-        return loss_buffers(b, where, sizes, self.each(batch.samples), self.each(batch.in_flight))
+        where, apart = (slice(first, last + 1), slice(col, col + 1)), self.apart
+
+        def buffer(name: str, length: int, dtype: str, bank: int | None = None) -> Buffer:
+            return b.buffer(f"loss.{name}", length, dtype, where, bank=bank)
+
+        return LossBuffers(
+            buffer("gradient", apart * self.each(batch.in_flight), "fp16", 0),
+            buffer("logits", self.padded, "fp16", 0),
+            buffer("exponentials", self.padded, "fp32", 0),
+            buffer("statistic", 1, "fp32"),
+            buffer("total", 2, "fp32"),
+            buffer("wanted", apart * self.each(batch.samples), "fp16", 2),
+            buffer("logarithm", 1, "fp32"),
+        )
+
+    def _row(
+        self, core: CoreClass, loss: str, held: LossBuffers, logits: int, label: Operand, slope: Operand
+    ) -> None:
+        """Write loss and gradient of one row, whose logits arrive on the color `logits`; `label` is its label, `slope` the
+        place for its gradient."""
+        # Padding of the last word is not a logit; its gradient stays 0.
+        real = self.features
+        logit = held.logits.dsd(0, real)
+        core.mov(held.logits.dsd(), fabric_in(logits), dtype="fp16", start="none")
+        if loss == "squared error":
+            core.sub(slope, logit, label)
+            core.mac(held.total.dsd(0, real, stride=0), slope, slope)
+            return
+        statistic, logarithm, total = held.statistic.dsd(), held.logarithm.dsd(), held.total
+        one, value = held.statistic.dsd(0, real, stride=0), held.exponentials.dsd(0, real)
+        core.mov(statistic, scalar(-3e38))
+        core.max(one, one, logit)
+        core.sub(value, logit, one)
+        core.mac(total.dsd(1, real, stride=0), value, label)
+        core.map(Fn.EXP, value, value)
+        core.mov(statistic, scalar(0.0))
+        core.add(one, one, value)
+        core.map(Fn.LOG, logarithm, statistic)
+        core.add(total.dsd(0, 1), total.dsd(0, 1), logarithm)
+        core.map(Fn.RECIPROCAL, statistic, statistic)
+        core.mul(value, value, one)
+        core.sub(slope, value, label)
 
     def _core(
         self,
@@ -137,7 +194,7 @@ class LossPlace:
         parts = list(zip(leaving, self.parts(len(leaving)), strict=True))
         with core.loop(batch.rounds):
             label = held.wanted.dsd(0, n, step=size * turns)
-            write_loss(core, loss, held, n, feed, label, held.gradient.dsd(0, n))
+            self._row(core, loss, held, feed, label, held.gradient.dsd(0, n))
             # A thread each: none waits for another's words to leave, and the next token is received meanwhile.
             for thread, (stream, part) in enumerate(parts[:THREADS], SEND):
                 first = held.gradient.dsd(part.start, len(part))
@@ -145,7 +202,7 @@ class LossPlace:
             if turns > 1:
                 with core.loop(turns - 1):
                     label = held.wanted.dsd(size, n, step=size, outer_step=size * turns)
-                    write_loss(core, loss, held, n, feed, label, held.gradient.dsd(size, n, step=size))
+                    self._row(core, loss, held, feed, label, held.gradient.dsd(size, n, step=size))
             for thread, _ in enumerate(parts[:THREADS], SEND):
                 core.join(thread)
             for stream, part in parts[THREADS:]:
@@ -168,6 +225,18 @@ class LossPlace:
         if count > 1 and self.cores[0] > self.cores[-1]:
             of_core = of_core[::-1]  # buffers begin in the north
         return {"loss.wanted": np.ascontiguousarray(of_core).reshape(count, 1, -1)}
+
+
+def check_loss(loss: str) -> None:
+    """Check that the loss is one of :data:`LOSSES`.
+
+    Raises
+    ------
+    ModelError
+        If it is not.
+    """
+    if loss not in LOSSES:
+        raise ModelError(f"loss '{loss}' is unknown; use one of {', '.join(LOSSES)}")
 
 
 def core_counts(tokens: int, in_flight: int, wanted: int) -> list[int]:
@@ -209,3 +278,16 @@ def place_loss(free: set[Cell], near: Cell, tokens: int, features: int, counts: 
 
 def _distance(a: Cell, b: Cell) -> int:
     return abs(a[0] - b[0]) + abs(a[1] - b[1])
+
+
+def mean_of(loss: str, totals: Floats, rows: int) -> float:
+    """Return the mean loss of `rows` rows from the totals of all cores (cores, 2)."""
+    first, second = (float(total) for total in totals.reshape(-1, 2).sum(axis=0, dtype=np.float64))
+    return (first - second if loss == "cross entropy" else first / 2) / rows
+
+
+def one_hot(labels: NDArray[np.int64], size: int) -> Floats:
+    """Return one-hot labels (rows, size)."""
+    wanted = np.zeros((len(labels), size), np.float32)
+    wanted[np.arange(len(labels)), labels] = 1
+    return wanted

@@ -21,29 +21,25 @@ from wse_sim.compiler.plan import Stream
 from wse_sim.errors import ModelError
 from wse_sim.fabric.format.builder import Builder
 from wse_sim.fabric.format.config import FabricConfig
-from wse_sim.fabric.format.program import Program
 from wse_sim.fabric.result import FabricResult
 from wse_sim.graph import KernelGraph
 from wse_sim.modes.pipelined.loss import LOSS, loss_cores
 from wse_sim.modes.pipelined.plan import PipelinedPlan
-from wse_sim.whole.areas import FabricPlace, StreamLinks
+from wse_sim.whole.areas import FabricPlace
 from wse_sim.whole.network import (
-    host_inputs,
+    LaidNetwork,
     host_outputs,
     host_streams,
-    inlet_cells,
     leaving_of,
-    links_of,
-    off_edge,
+    outlets,
     own_colors,
     route_tree,
     tree_into,
-    tree_links,
     trees_of,
-    words_of,
+    words_in,
 )
 from wse_sim.whole.paths import BACK, SHARED, Cell, Grid, direction
-from wse_sim.whole.regions.contract import PAIR, divisor, part_of, stream_order, token_words
+from wse_sim.whole.regions.contract import PAIR, divisor, stream_order
 from wse_sim.whole.room import fewest_bundles
 from wse_sim.whole.stream_routes import (
     Controls,
@@ -53,20 +49,15 @@ from wse_sim.whole.stream_routes import (
     cells_to,
     legs_cycles,
     link_map,
-    tree_cycles,
     way_links,
 )
 from wse_sim.whole.trained.contract import Batch, Floats, TrainedKind, TrainedPorts
 from wse_sim.whole.trained.coverage import check_trained
-from wse_sim.whole.trained.loss import LossPlace, core_counts, place_loss
-from wse_sim.whole.trained.loss_row import check_loss, mean_of
+from wse_sim.whole.trained.loss import LossPlace, check_loss, core_counts, mean_of, place_loss
 from wse_sim.whole.trained.order import SentGradient, by_tensor, gradients_of
 from wse_sim.whole.trained.rounds import most_of_all, regions_of
 from wse_sim.whole.trained.sums import MOST_STORES, write_store, write_sum
 from wse_sim.whole.trees import Tree, Way, cheapest_way, way_cost
-
-NONE = -1
-"""The color of a gradient that does not arrive."""
 
 
 @dataclass(frozen=True)
@@ -96,14 +87,10 @@ class Back:
 
 
 @dataclass(frozen=True)
-class TrainedNetwork:
+class TrainedNetwork(LaidNetwork):
     """A plan that trains as one program over a batch of samples of `tokens` rows."""
 
-    plan: PipelinedPlan
-    program: Program
-    config: FabricConfig
     regions: tuple[TrainedKind, ...]
-    trees: tuple[Tree, ...]
     backs: tuple[Back, ...]
     from_loss: tuple[Way, ...]  # by bundle
     loss_place: LossPlace
@@ -121,11 +108,6 @@ class TrainedNetwork:
         return (self.batch.in_flight,) * len(self.regions)
 
     @property
-    def areas(self) -> tuple[FabricPlace, ...]:
-        """The regions in the order of the plan's stages."""
-        return tuple(region.area for region in self.regions)
-
-    @property
     def ways(self) -> tuple[Cycles, Cycles]:
         """Travel cycles of a word between regions: forward, and of gradients."""
         wafer, makers = self.plan.wafer, {one.kernel.outputs[0]: one.name for one in self.regions}
@@ -136,7 +118,7 @@ class TrainedNetwork:
                 legs = [cells_to(way, way.sinks[0]) for way in (*part.ways, *onward)]
                 ends = one.tensor, makers[one.tensor], part.sent.reader
                 back[ends] = max(back.get(ends, 0.0), legs_cycles(legs, wafer))
-        return tree_cycles(self.trees, inlet_cells(self.regions), wafer), back
+        return self.tree_cycles, back
 
     @property
     def laid_words(self) -> NDArray[np.float64]:
@@ -147,16 +129,16 @@ class TrainedNetwork:
 
     def _links(self) -> Links:
         graph, controls = self.plan.graph, Controls(self.program, self.batch.samples)
-        yield from tree_links(graph, self.trees, self.regions, controls, self.plan.wafer.cols)
+        yield from self.links_of_trees(controls)
         by_name = {region.name: region for region in self.regions}
         output = leaving_of(self.plan).tensor
         for bundle, way in enumerate(self.from_loss):
-            words = _bundle_words(graph, output, bundle, len(self.from_loss))
+            words = words_in(graph, output, bundle, len(self.from_loss))
             yield from way_links(way, words + controls.of(way.color, self.loss_place.cores))
         for back in self.backs:
             words = _words_in(graph, self.regions, back)
             for part in back.parts:
-                senders = by_name[part.sent.reader].bundle_gradient_senders(back.tensor, back.bundle)
+                senders = by_name[part.sent.reader].gradient_senders(back.tensor, back.bundle)
                 for way in part.ways:
                     yield from way_links(way, words + controls.of(way.color, senders))
             if back.sum:
@@ -173,20 +155,13 @@ class TrainedNetwork:
         (first, col), (last, _) = min(self.loss_place.cores), max(self.loss_place.cores)
         return FabricPlace(LOSS, slice(first, last + 1), slice(col, col + 1))
 
-    @property
-    def stream_links(self) -> tuple[StreamLinks, ...]:
-        """Links and route lengths of the forward streams."""
-        return links_of(self.trees)
-
     def inputs(
         self, weights: Mapping[str, Floats], values: Floats, labels: NDArray[np.int64]
     ) -> dict[str, Floats]:
         """Return the input buffers of a run by name, from parameters by name, rows of all samples (rows, K)
         and labels (rows,)."""
-        out = self.loss_place.values(labels, stream_order(self.plan.graph, leaving_of(self.plan).tensor))
-        for region in self.regions:
-            out |= region.values(weights)
-        return out | host_inputs(self.plan.graph, self.trees, values)
+        order = stream_order(self.plan.graph, leaving_of(self.plan).tensor)
+        return self.loss_place.values(labels, order) | self.values(weights, values)
 
     def outputs(self, result: FabricResult) -> NDArray[np.float16]:
         """Return the outputs (rows, N) of a run."""
@@ -309,7 +284,7 @@ def _laid(plan: PipelinedPlan, regions: Sequence[TrainedKind], counts: Sequence[
     output = leaving_of(plan).tensor
     last = next(region for region in regions if region.kernel.outputs[0] == output)
     middle = (plan.wafer.rows // 2, plan.wafer.cols // 2)
-    for near in (last.gradient_inlet, last.senders[0], last.senders[-1]):
+    for near in (last.gradient_inlets[0], last.senders[0], last.senders[-1]):
         with contextlib.suppress(ModelError):
             return _laid_beside(plan, regions, last, near, counts)
     return _laid_beside(plan, regions, last, middle, counts)
@@ -421,7 +396,7 @@ class _Ways:
         """Return a bundle of the gradient of a tensor from what its readers send, in order of arrival."""
         end = self.makers[tensor].gradient_inlets[bundle]
         if len(sent) == 1:
-            senders = self.regions[sent[0].reader].bundle_gradient_senders(tensor, bundle)
+            senders = self.regions[sent[0].reader].gradient_senders(tensor, bundle)
             way = self.found(tensor, senders, end)
             return Back(tensor, bundle, (Waiting(sent[0], (), (way,)),), None)
         cell = self._taken_near(end)
@@ -439,7 +414,7 @@ class _Ways:
         """Return stores and routes of one gradient, which arrives `earlier` by that many regions."""
         near = (self._taken_near(end) for _ in range(min(earlier, MOST_STORES)))
         stores = [cell for cell in near if cell is not None][::-1]
-        senders = self.regions[sent.reader].bundle_gradient_senders(tensor, bundle)
+        senders = self.regions[sent.reader].gradient_senders(tensor, bundle)
         ways = []
         for store in (*stores, end):
             ways.append(self.found(tensor, senders, store))
@@ -469,28 +444,12 @@ def _write_regions(
             out.setdefault((back.tensor, part.sent.reader), []).append((way.color, way.ports(way.source)))
     for region in regions:
         result = region.kernel.outputs[0]
-        first, *others = (
-            (
-                tree.color,
-                tree.ports(tree.source).replace("R", "") + off_edge(tree, tree.source, plan.wafer.cols),
-            )
-            for tree in trees
-            if (tree.tensor, tree.producer) == (result, region.name)
-        )
-        ways = {tensor: out[tensor, region.name] for tensor in region.gradient_order}
-        arriving = into.get(result, [NONE])  # a frozen layer takes no gradient
         ports = TrainedPorts(
-            inward=[
-                tree_into(trees, region.name, inlet.tensor, inlet.bundle).color for inlet in region.inlets
-            ],
-            outward=first[0],
-            towards=first[1],
-            gradient_in=arriving[0],
-            gradient_out={tensor: found[0] for tensor, found in ways.items()},
-            own=laid.own[region.name],
-            others=others,
-            gradients_in=arriving[1:],
-            gradients_out={tensor: found[1:] for tensor, found in ways.items()},
+            [tree_into(trees, region.name, inlet.tensor, inlet.bundle).color for inlet in region.inlets],
+            laid.own[region.name],
+            outlets(trees, region, plan.wafer.cols),
+            arriving=into.get(result, []),  # a frozen layer takes no gradient
+            leaving={tensor: out[tensor, region.name] for tensor in region.gradient_order},
         )
         region.build_batch(b, ports, batch)
 
@@ -498,16 +457,7 @@ def _write_regions(
 def _words_in(graph: KernelGraph, regions: Sequence[TrainedKind], back: Back) -> int:
     """Return the words per sample of a bundle of a gradient."""
     of = max(region.bundles.get(back.tensor, 1) for region in regions)
-    return _bundle_words(graph, back.tensor, back.bundle, of)
-
-
-def _bundle_words(graph: KernelGraph, tensor: str, bundle: int, of: int) -> int:
-    """Return the words per sample of one of `of` bundles of a tensor."""
-    words = words_of(graph, tensor)
-    if of == 1:
-        return words
-    of_token = token_words(graph, tensor)
-    return words // of_token * len(part_of(of_token, bundle, of))
+    return words_in(graph, back.tensor, back.bundle, of)
 
 
 def _write_back(b: Builder, back: Back, size: int, samples: int) -> None:

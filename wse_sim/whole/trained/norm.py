@@ -24,7 +24,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import inf
-from typing import NamedTuple
 
 import numpy as np
 
@@ -45,7 +44,7 @@ from wse_sim.kernels.families.norm import (
     weight_gradient_work,
 )
 from wse_sim.whole.paths import Cell
-from wse_sim.whole.regions.contract import Floats, Inlet, divisor, refused, rows_in_turn
+from wse_sim.whole.regions.contract import Floats, check_fixed, divisor, rows_in_turn
 from wse_sim.whole.regions.norm import NormPlace, route_lanes
 from wse_sim.whole.regions.shared_color import (
     advance_of,
@@ -54,25 +53,16 @@ from wse_sim.whole.regions.shared_color import (
     receive_all,
     route_senders,
     route_takers,
+    send_all,
 )
+from wse_sim.whole.regions.turns import in_turn
 from wse_sim.whole.room import room_bytes
 from wse_sim.whole.trained.contract import Batch, TrainedKind, TrainedPorts
-from wse_sim.whole.trained.rows import Held, Slots, emit_row, in_turn
+from wse_sim.whole.trained.rows import Held, Slots, emit_row
 
 RECEIVE, SEND = 1, 2  # microthreads
 FP16, FP32 = 2, 4  # bytes
 GRADIENTS = {"scale": "d_scale", "shift": "d_shift"}
-
-
-class LaneStreams(NamedTuple):
-    """A bundle of a norm: colors on which its operand and the gradient of its result arrive, color and ports of its
-    result and of the gradients of its operand."""
-
-    bundle: int
-    inward: int
-    arriving: int
-    result: tuple[int, str]
-    leaving: Sequence[tuple[int, str]]
 
 
 class TrainedNorm(NormPlace, TrainedKind):
@@ -82,22 +72,7 @@ class TrainedNorm(NormPlace, TrainedKind):
     def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
         """Check the kernel as in inference; it must be laid out on one column of cores."""
         super().check(graph, kernel)
-        if not kernel.attrs.get("whole", False):
-            raise refused(
-                kernel,
-                "can have several layouts in its region",
-                "plan the graph of inputs_over_rows(graph)",
-            )
-
-    @property
-    def lane(self) -> int:
-        """Number of bundles, and of cores that share a token."""
-        return self.bundles.get(self.kernel.outputs[0], 1)
-
-    @property
-    def tied(self) -> tuple[str, ...]:
-        """Operand and result have the same number of bundles."""
-        return self.kernel.inputs[0], self.kernel.outputs[0]
+        check_fixed(kernel, kernel.attrs.get("whole", False))
 
     def splits(self, tensor: str) -> Sequence[int]:
         """Return the numbers of bundles with whole words of a token, for which the region has rows and columns."""
@@ -129,34 +104,15 @@ class TrainedNorm(NormPlace, TrainedKind):
         return self.tokens // self.cores
 
     @property
-    def part(self) -> int:
-        """Features of a token on a core."""
-        return self.features // self.lane
-
-    @property
-    def senders(self) -> tuple[Cell, ...]:
-        """All cores, bundle by bundle in token order."""
-        return tuple(cell for bundle in range(self.lane) for cell in self.bundle_senders(bundle))
-
-    def bundle_senders(self, bundle: int) -> tuple[Cell, ...]:
-        """Return the cores of a column, in token order."""
-        first = self.top + self.lane - 1
-        return tuple((first + i, self.left + bundle) for i in range(self.cores))
-
-    @property
-    def inlets(self) -> tuple[Inlet, ...]:
-        """One inlet per bundle, next to the first cell on its way."""
-        first = self.top + self.lane - 1
-        return tuple(
-            Inlet(self.kernel.inputs[0], (first - bundle, self.left - 1), bundle)
-            for bundle in range(self.lane)
-        )
+    def cables(self) -> tuple[tuple[tuple[Cell, ...], frozenset[Cell]], ...]:
+        """The cells that the tokens of each bundle pass, to a column of cores that have them."""
+        rows = self.cores + self.lane - 1
+        return tuple(cable(self.top, self.left, rows, self.lane, bundle, 1) for bundle in range(self.lane))
 
     @property
     def own_colors(self) -> int:
-        """Colors for tokens and gradients from the inlet; for sums up the column (two), and down again; for statistics of
-        a lane: between two cores, between two more, and back."""
-        return self._column_colors + (self.lane > 1) * (1 + min(2, self.lane - 1))
+        """Colors for tokens and gradients from the inlet; for sums up the column (two), and down again; for lanes."""
+        return self._column_colors + self.lane_colors
 
     @property
     def _column_colors(self) -> int:
@@ -166,24 +122,6 @@ class TrainedNorm(NormPlace, TrainedKind):
     def affine(self) -> tuple[str, ...]:
         """Which of "scale" and "shift" the layer has."""
         return affine_of(self.kernel.attrs)
-
-    @property
-    def gradient_inlet(self) -> Cell:
-        """The inlet of the tokens."""
-        return self.inlets[0].cell
-
-    @property
-    def gradient_inlets(self) -> tuple[Cell, ...]:
-        """The inlets of the tokens."""
-        return tuple(inlet.cell for inlet in self.inlets)
-
-    def gradient_senders(self, tensor: str) -> tuple[Cell, ...]:
-        """Return the cores of the first column, in token order."""
-        return self.bundle_senders(0)
-
-    def bundle_gradient_senders(self, tensor: str, bundle: int) -> tuple[Cell, ...]:
-        """Return the cores of a column, in token order."""
-        return self.bundle_senders(bundle)
 
     @property
     def _has_dx(self) -> bool:
@@ -240,31 +178,29 @@ class TrainedNorm(NormPlace, TrainedKind):
         first = self.bundle_senders(0)
         rows = slice(first[0][0], first[-1][0] + 1)
         self.sharing = route_lanes(b, rows, self.left, self.lane, ports.own[self._column_colors :])
-        for bundle, (result, arriving) in enumerate(zip(ports.results, ports.arriving, strict=True)):
-            leaving = [ports.leaving(tensor)[bundle] for tensor in ports.gradient_out]
-            way = LaneStreams(bundle, ports.inward[bundle], arriving, result, leaving)
-            self._column(b, way, ports.own, batch)
+        for bundle in range(self.lane):
+            self._column(b, bundle, ports.of_band(bundle), batch)
 
-    def _column(self, b: Builder, way: LaneStreams, own: Sequence[int], batch: Batch) -> None:
+    def _column(self, b: Builder, bundle: int, ports: TrainedPorts, batch: Batch) -> None:
         """Write the inlet and the cores of a bundle."""
-        feed, inlet = own[0], b.core_class(f"{self.name} inlet {way.bundle}")
+        own, inlet = ports.own, b.core_class(f"{self.name} inlet {bundle}")
+        feed = own[0]
         with inlet.loop(batch.rounds):
-            for color in (way.inward, way.arriving):
+            for color in (*ports.inward, *ports.arriving):
                 with inlet.loop(batch.in_flight * self.each):
                     share = [(fabric_in(color), self.part)]
                     deal(inlet, feed, [share] * self.cores, self.cores)
-        cell, senders = self.inlets[way.bundle].cell, self.bundle_senders(way.bundle)
+        cell, senders = self.inlets[bundle].cell, self.bundle_senders(bundle)
         b.place(inlet, cell)
-        rows = self.cores + self.lane - 1
-        cells, passing = cable(self.top, self.left, rows, self.lane, way.bundle, 1)
+        cells, passing = self.cables[bundle]
         route_takers(b, feed, cell, cells, 0, "E", passing=passing)
-        for color, towards in (way.result, *way.leaving):
+        for color, towards in ports.every_way():
             route_senders(b, color, senders, towards)
         if self.affine and self.cores > 1:
             self._route_sums(b, own, senders)
         for i, place in enumerate(senders):
-            core = b.core_class(f"{self.name} {way.bundle} {i}")
-            self._core(core, way, own, batch, i)
+            core = b.core_class(f"{self.name} {bundle} {i}")
+            self._core(core, bundle, ports, batch, i)
             b.place(core, place)
 
     def _declare(self, b: Builder, tokens: int) -> None:
@@ -278,8 +214,8 @@ class TrainedNorm(NormPlace, TrainedKind):
         features, apart = self.part, pitch(self.part)
         self.taken = [buffer(f"taken{i}", features, "fp16", 2) for i in (0, 1)]
         self.results = [buffer(f"result{i}", features, "fp16", 0) for i in (0, 1)]
-        self.kept = Slots(buffer("kept", tokens * apart, "fp16", 0), apart)
-        self.inverse = Slots(buffer("inverse", tokens, "fp16", 0), 1)
+        self.kept = Slots(buffer("kept", tokens * apart, "fp16", 0), apart, features)
+        self.inverse = Slots(buffer("inverse", tokens, "fp16", 0), 1, 1)
         self.scratch: dict[str, Held] = {}
         layout = RowLayout(1, features, by_row=True)
         for name, shape in (*self.forward.shapes.items(), *self.backward.shapes.items()):
@@ -298,21 +234,22 @@ class TrainedNorm(NormPlace, TrainedKind):
         bank 0 and gradients in bank 2."""
         return (0,) if len(self.affine) > 1 else (2, 0)
 
-    def _core(self, core: CoreClass, way: LaneStreams, own: Sequence[int], batch: Batch, row: int) -> None:
+    def _core(self, core: CoreClass, bundle: int, ports: TrainedPorts, batch: Batch, row: int) -> None:
         tokens, advance = batch.in_flight * self.each, advance_of(row, self.cores)
-        apart, place = self._apart, (self.sharing, way.bundle)
+        apart, place, own = self._apart, (self.sharing, bundle), ports.own
+        ((outward, _),) = ports.results
 
         def receive(turn: int) -> None:
             receive_all(core, own[0], self.taken[turn].dsd(), RECEIVE)
 
         def send(color: int, held: Held) -> None:
-            core.mov(
-                fabric_out(color, advance), held.dsd(0, self.part),
-                dtype="fp16", start="none", thread=SEND, priority="high",
-            )  # fmt: skip
+            send_all(core, fabric_out(color, advance), held.dsd(0, self.part), SEND)
 
         def parameters(which: int) -> dict[str, Held]:
-            return {name: Slots(self.copies[which], apart, i * apart) for i, name in enumerate(self.affine)}
+            return {
+                name: Slots(self.copies[which], apart, self.part, i * apart)
+                for i, name in enumerate(self.affine)
+            }
 
         def forward(now: int, first: int, step: int) -> None:
             kept = self.kept.of_turn(first, step)
@@ -321,7 +258,7 @@ class TrainedNorm(NormPlace, TrainedKind):
             if self.affine:
                 buffers |= parameters(0)
             emit_row(core, self.forward.vectors, self.forward.shapes, buffers, self.part, place)
-            send(way.result[0], self.results[now] if self.affine else kept)
+            send(outward, self.results[now] if self.affine else kept)
 
         def backward(now: int, first: int, step: int) -> None:
             buffers = {**self.scratch, "g": self.taken[now], "result": self.results[now]}
@@ -329,10 +266,11 @@ class TrainedNorm(NormPlace, TrainedKind):
             if self.affine:
                 buffers |= parameters(-1)
                 buffers |= {
-                    GRADIENTS[name]: Slots(self.sums, apart, i * apart) for i, name in enumerate(self.affine)
+                    GRADIENTS[name]: Slots(self.sums, apart, self.part, i * apart)
+                    for i, name in enumerate(self.affine)
                 }
             emit_row(core, self.backward.vectors, self.backward.shapes, buffers, self.part, place)
-            for color, _ in way.leaving:
+            for ((color, _),) in ports.leaving.values():
                 send(color, self.results[now])
 
         with core.loop(batch.rounds):

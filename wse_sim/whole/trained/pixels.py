@@ -1,8 +1,8 @@
 """Compute cores of a trainable convolution: derivatives are stored as outputs leave, and applied to gradients
 as they arrive.
 
-Forward as in :mod:`.streamed`. Backward, all pixels of an image are used for the gradient of the image, then
-for that of the weights (:mod:`.products`), so the last row stores two images of gradients. Symbols as there,
+Forward as in :mod:`.products`. Backward, all pixels of an image are used for the gradient of the image, then
+for that of the weights, so the last row stores two images of gradients. Symbols as there,
 p pixels of a group, l the start of an instruction whose descriptors only advance; cycles per sample on the
 last row::
 
@@ -12,19 +12,22 @@ last row::
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from wse_sim.fabric.format.builder import fabric_out
 from wse_sim.fabric.format.classes import CoreClass
-from wse_sim.whole.trained.last_row import Leaving
-from wse_sim.whole.trained.products import Products
-from wse_sim.whole.trained.streamed_products import StreamedProducts
+from wse_sim.whole.regions.shared_color import send_all
+from wse_sim.whole.regions.turns import Item, in_pairs, with_next
+from wse_sim.whole.trained.last_row import CAST, SEND, TAKE, Leaving
+from wse_sim.whole.trained.products import WEST, Products
 
 GROUP = 16
 """Least elements per instruction for derivatives; meanwhile the sums of fewer elements wait in the queues
 above."""
+MOST_PARTS = 7  # of a sample
+LEAST_PART = 64  # elements: starts of instructions cost as much
+VECTOR = 4  # fp16 elements
 
 
-class PixelProducts(StreamedProducts):
+class PixelProducts(Products):
     """A trainable product over the pixels of an image."""
 
     @property
@@ -38,8 +41,55 @@ class PixelProducts(StreamedProducts):
         """All pixels: the gradients of an image are added at once."""
         return self.tokens
 
-    def _back(self, core: CoreClass, row: int, west: Callable[[int], None], d: int) -> None:
-        Products._back(self, core, row, west, d)
+    def _back(self, core: CoreClass, row: int, west: Item, d: int) -> None:
+        """Write the backward pass of d samples: all pixels for the gradient of the image, then all for that of the weights."""
+        with core.loop(d):
+            if self.has_dx:
+                core.join(WEST)
+                in_pairs(core, self.tokens, west)
+            with core.loop(self.tokens):
+                self._weight_gradient(core, row)
 
     def _all_gradients(self, core: CoreClass, leaving: Leaving, d: int) -> None:
-        Products._all_gradients(self, core, leaving, d)
+        """Write the backward pass of d samples, part by part: while one part goes up, the next arrives."""
+        parts, size = self.parts, self.tokens * self.outputs
+        part = size // parts
+
+        def arrive(turn: int, i: int, slot: int, step: int) -> None:
+            slope = None
+            if self.slopes is not None:
+                slope = self.last_row["slope"].dsd(slot * size + i * part, part, step=step * size)
+            self._take(core, self.taken[turn].dsd(i * part, part), slope)
+
+        def rise(turn: int, first: int, count: int) -> None:
+            source, up = self.taken[turn].dsd(first, count), fabric_out(self.cast)
+            send_all(core, up, source, CAST)
+
+        def sample(turn: int, slot: int, step: int, *, more: bool) -> None:
+            for i in range(parts):
+                core.join(TAKE)
+                if i < parts - 1:
+                    arrive(turn, i + 1, slot, step)
+                elif parts > 1 and more:
+                    arrive(1 - turn, 0, slot + 1, step)
+                rise(turn, i * part, part)  # when everything before is complete: its place is free
+                if parts == 1 and more:
+                    arrive(1 - turn, 0, slot + 1, step)
+            if self.has_dx:
+                rise(turn, 0, size)
+            if self.has_bias:
+                total = self.sums_of_tokens.dsd()
+                core.add(total, total, self.taken[turn].dsd(), dtype="mixed")
+            core.join(SEND)
+
+        arrive(0, 0, 0, 0)
+        with_next(core, d, sample)
+        core.join(CAST)
+
+    @property
+    def parts(self) -> int:
+        """Number of parts of a sample whose gradients are multiplied by their derivative at once."""
+        size = self.tokens * self.outputs
+        # Each part starts at a SIMD vector boundary.
+        found = [n for n in range(1, MOST_PARTS + 1) if self.tokens % n == 0 and size // n % VECTOR == 0]
+        return max((n for n in found if size // n >= LEAST_PART), default=1)

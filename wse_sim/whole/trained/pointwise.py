@@ -20,17 +20,15 @@ the features of one bundle, its own inlets and its own stores.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
 import numpy as np
 
-from wse_sim.compiler.plan import Stage
 from wse_sim.fabric.format.builder import Buffer, Builder, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.graph import Kernel, KernelGraph, Phase
-from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.activation_slopes import (
     ACTIVATIONS,
     BOUNDS,
@@ -43,7 +41,8 @@ from wse_sim.kernels.contract.parameters import Attributes
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Floats, bundle_elements, refused
 from wse_sim.whole.regions.pointwise_place import PointwisePlace, Taken, met_by, numbers_in, operators_of
-from wse_sim.whole.regions.shared_color import advance_of, receive_all, route_senders
+from wse_sim.whole.regions.shared_color import receive_all, route_senders, send_all
+from wse_sim.whole.regions.turns import slot_by_slot
 from wse_sim.whole.room import HELD_FRACTION
 from wse_sim.whole.trained.contract import Batch, TrainedKind, TrainedPorts
 from wse_sim.whole.trained.rows import Slots
@@ -55,12 +54,6 @@ MOST_THREADS = 8
 
 class TrainedPointwise(PointwisePlace, TrainedKind):
     """Elementwise work, its gradients and the update of its parameters."""
-
-    def __init__(
-        self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer, needs: frozenset[str]
-    ) -> None:
-        super().__init__(graph, kernel, stage, wafer, needs)
-        self._make_room()
 
     @classmethod
     def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
@@ -92,32 +85,14 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
                 )
 
     @property
-    def own_colors(self) -> int:
-        """One color per operand, and two between stores."""
-        return len(self.kernel.inputs) + 2 * any(len(cells) > 1 for cells in self.stores.values())
-
-    @property
     def _last(self) -> str:
         """An operand without stores: one of those with the longest path."""
         return next(name for name in self.kernel.inputs if not self.waits(name))
 
     @property
-    def gradient_inlet(self) -> Cell:
-        """The inlet of the operand that arrives last, of the first band."""
-        return self.gradient_inlets[0]
-
-    @property
     def gradient_inlets(self) -> tuple[Cell, ...]:
         """The inlets of the operand that arrives last."""
         return tuple(band.stores[self._last][0] for band in self.bands)
-
-    def gradient_senders(self, tensor: str) -> tuple[Cell, ...]:
-        """Return all cores of the first band."""
-        return self.bundle_senders(0)
-
-    def bundle_gradient_senders(self, tensor: str, bundle: int) -> tuple[Cell, ...]:
-        """Return all cores of a band."""
-        return self.bundle_senders(bundle)
 
     @property
     def moving(self) -> frozenset[Cell]:
@@ -129,11 +104,6 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
     def least_rows(self) -> int:
         """Least rows of a band: one per inlet; further stores are where cores are left."""
         return len(self.kernel.inputs)
-
-    def held_samples(self, tensor: str) -> int | None:
-        """Return the samples that the band with the fewest stores of an early operand holds."""
-        held = [super(TrainedPointwise, band).held_samples(tensor) for band in self.bands]
-        return None if None in held else min(one for one in held if one is not None)
 
     def pace(self) -> float:
         """Return the cycles of a sample, both passes, with the chosen bundles."""
@@ -161,12 +131,8 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
 
     def build_batch(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
         """Write all bands."""
-        count = len(self.kernel.inputs)
-        ways = zip(self.bands, ports.results, ports.arriving, strict=True)
-        for number, (band, (outward, towards), arriving) in enumerate(ways):
-            leaving = {tensor: ports.leaving(tensor)[number] for tensor in ports.gradient_out}
-            inward = ports.inward[number * count :][:count]
-            band.build_band(b, TrainedPorts(inward, outward, towards, arriving, leaving, ports.own), batch)
+        for number, band in enumerate(self.bands):
+            band.build_band(b, ports.of_band(number), batch)
 
     def build_band(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
         """Write inlets and stores, then the cores of the serpentine."""
@@ -177,25 +143,21 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
             if name == self._last:
                 inlet = b.core_class(f"{self.name} inlet of {name}")
                 with inlet.loop(batch.rounds):
-                    for arriving in (color, ports.gradient_in):
+                    for arriving in (color, *ports.arriving):
                         with inlet.loop(batch.in_flight):
                             self.deal(inlet, feed, arriving)
                 b.place(inlet, cells[0])
                 self.route_feed(b, feed, cells[0])
             else:
                 self.take_in(b, name, color, feed, links, batch.samples)
-        route_senders(b, ports.outward, self.snake, ports.towards)
-        for color, towards in ports.gradient_out.values():
+        for color, towards in ports.every_way():
             route_senders(b, color, self.snake, towards)
         self._declare(b, batch.in_flight)
-        count = len(self.snake)
-        kinds = [(advance_of(i, count), self.count_of(i)) for i in range(count)]
-        for advance, elements in dict.fromkeys(kinds):
-            core = b.core_class(f"{self.name} {elements} {advance or ''}")
-            self._core(core, ports, feeds, batch, (advance, elements))
-            for kind, cell in zip(kinds, self.snake, strict=True):
-                if kind == (advance, elements):
-                    b.place(core, cell)
+
+        def write(core: CoreClass, advance: str | None, n: int) -> None:
+            self._core(core, ports, feeds, batch, advance, n)
+
+        self.write_cores(b, write)
 
     def _declare(self, b: Builder, in_flight: int) -> None:
         """Declare the buffers: values in one bank, what they are combined with (derivatives, operands,
@@ -206,7 +168,7 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
             return b.buffer(f"{self.name}.{name}", length, dtype, where, bank=bank)
 
         def slots(name: str, bank: int) -> Slots:
-            return Slots(buffer(name, in_flight * apart, "fp16", bank), apart)
+            return Slots(buffer(name, in_flight * apart, "fp16", bank), apart, self.each)
 
         self.operands_held = [slots(f"operand{i}", 2 if i else 0) for i in range(len(self.kernel.inputs))]
         self.values_held = [self.operands_held[0]]
@@ -230,12 +192,12 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
         ports: TrainedPorts,
         feeds: Sequence[int],
         batch: Batch,
-        kind: tuple[str | None, int],
+        advance: str | None,
+        n: int,
     ) -> None:
-        advance, n = kind
         takers = tuple(range(1, len(feeds) + 1))
         first_sender = len(feeds) + 1
-        senders = range(first_sender, first_sender + max(1, len(ports.gradient_out)))
+        senders = range(first_sender, first_sender + max(1, len(ports.leaving)))
         result = self.values_held[-1]
 
         def receive(at: int, step: int) -> None:
@@ -247,14 +209,11 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
             receive_all(core, feed, result.of_turn(at, step).dsd(0, n), takers[0])
 
         def send(color: int, held: Slots, thread: int) -> None:
-            core.mov(
-                fabric_out(color, advance), held.dsd(0, n),
-                dtype="fp16", start="none", thread=thread, priority="high",
-            )  # fmt: skip
+            send_all(core, fabric_out(color, advance), held.dsd(0, n), thread)
 
         def forward(at: int, step: int) -> None:
             self._forward(core, at, step, n)
-            send(ports.outward, result.of_turn(at, step), first_sender)
+            send(ports.results[0][0], result.of_turn(at, step), first_sender)
 
         def backward(at: int, step: int) -> None:
             found = self._backward(core, at, step, n)
@@ -262,7 +221,7 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
             # later operand.
             for thread in senders:
                 core.join(thread)
-            for thread, (tensor, (color, _)) in zip(senders, ports.gradient_out.items(), strict=False):
+            for thread, (tensor, ((color, _),)) in zip(senders, ports.leaving.items(), strict=False):
                 send(color, found[tensor], thread)
 
         with core.loop(batch.rounds):
@@ -270,15 +229,22 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
                 for thread in senders:
                     core.join(thread)
                 take_in(0, 0)
-                if batch.in_flight > 1:
-                    with core.loop(batch.in_flight - 1):
-                        for thread in threads:
-                            core.join(thread)
-                        take_in(1, 1)
-                        work(0, 1)
-                for thread in threads:
-                    core.join(thread)
-                work(batch.in_flight - 1, 0)
+
+                def one(
+                    first: int,
+                    step: int,
+                    more: bool,
+                    take_in: Callable[[int, int], None] = take_in,
+                    work: Callable[[int, int], None] = work,
+                    threads: Sequence[int] = threads,
+                ) -> None:
+                    for thread in threads:
+                        core.join(thread)
+                    if more:
+                        take_in(first + 1, step)
+                    work(first, step)
+
+                slot_by_slot(core, batch.in_flight, one)
         for master, sums, copy in zip(self.masters, self.sums, self.held, strict=True):
             core.fmac(master.dsd(), master.dsd(), sums.dsd(), scalar(batch.factor))
             core.mov(copy.dsd(), master.dsd())

@@ -36,14 +36,14 @@ from wse_sim.kernels.blocks.pooling_core_training import (
     PoolStep,
     TrainedPoolCore,
 )
-from wse_sim.whole.paths import Cell
+from wse_sim.kernels.families.attention.pairs import slot_elements
 from wse_sim.whole.regions.contract import PAIR, Floats, Inlet
 from wse_sim.whole.regions.pooling import LEAST, PoolingPlace
 from wse_sim.whole.regions.shared_color import advance_of, deal, receive_all, route_senders, route_takers
+from wse_sim.whole.regions.turns import in_turn
 from wse_sim.whole.room import HELD_FRACTION
 from wse_sim.whole.trained.contract import ANY, Batch, TrainedKind, TrainedPorts
-from wse_sim.whole.trained.rows import in_turn
-from wse_sim.whole.trained.slots import Slotted
+from wse_sim.whole.trained.rows import Slots
 
 RECEIVE = 1  # microthread
 FP16, FP32 = 2, 4  # bytes
@@ -62,20 +62,11 @@ class TrainedPooling(PoolingPlace, TrainedKind):
         """One inlet, next to the first core."""
         return (Inlet(self.kernel.inputs[0], (self.top, self.left - 1)),)
 
-    @property
-    def gradient_inlet(self) -> Cell:
-        """The inlet of the image."""
-        return self.inlets[0].cell
-
-    def gradient_senders(self, tensor: str) -> tuple[Cell, ...]:
-        """Return all cores."""
-        return self.senders
-
     def most_in_flight(self) -> int:
         """Return the samples in flight whose maximum masks fit next to one image, its gradient and
         intermediate results."""
         sizes = self.core.sizes
-        kept = FP16 * sum(Slotted.pitch(sizes[name]) for name in KEPT if name in sizes)
+        kept = FP16 * sum(int(slot_elements(sizes[name])) for name in KEPT if name in sizes)
         fixed = sum(self._bytes(name) * size for name, size in sizes.items() if name not in KEPT)
         fixed += self._bytes(TAKEN) * sizes[TAKEN]  # two of them
         spare = self.wafer.sram_bytes - self.wafer.kernel_code_bytes - fixed
@@ -94,13 +85,12 @@ class TrainedPooling(PoolingPlace, TrainedKind):
         elements = [PAIR * self.words_of(i) for i in range(self.height)]
         pixels, results = self.core.pixels, self.core.results
         with inlet.loop(batch.rounds):
-            for color, count in ((ports.inward[0], pixels), (ports.gradient_in, results)):
+            for color, count in ((ports.inward[0], pixels), (ports.arriving[0], results)):
                 with inlet.loop(batch.in_flight * count):
                     deal(inlet, feed, [[(fabric_in(color), share)] for share in elements], self.height)
-        b.place(inlet, self.gradient_inlet)
-        route_takers(b, feed, self.gradient_inlet, self.senders, 0, "E")
-        route_senders(b, ports.outward, self.senders, ports.towards)
-        for color, towards in ports.gradient_out.values():
+        b.place(inlet, self.inlets[0].cell)
+        route_takers(b, feed, self.inlets[0].cell, self.senders, 0, "E")
+        for color, towards in ports.every_way():
             route_senders(b, color, self.senders, towards)
         self._declare(b, batch.in_flight)
         for i, cell in enumerate(self.senders):
@@ -121,9 +111,11 @@ class TrainedPooling(PoolingPlace, TrainedKind):
             name: buffer(name, name, size) for name, size in sizes.items() if name not in (TAKEN, *KEPT)
         }
         self._kept = {
-            name: Slotted(buffer(name, name, in_flight * Slotted.pitch(sizes[name])), sizes[name])
-            for name in KEPT
-            if name in sizes
+            name: Slots(
+                buffer(name, name, in_flight * int(slot_elements(size))), int(slot_elements(size)), size
+            )
+            for name, size in sizes.items()
+            if name in KEPT
         }
 
     def _write_core(self, core: CoreClass, ports: TrainedPorts, batch: Batch, position: int) -> None:
@@ -146,7 +138,7 @@ class TrainedPooling(PoolingPlace, TrainedKind):
                 self._emit(core, step, now, (first, apart))
             with core.loop(lines.results), core.loop(columns.results):
                 pixel = self._held[RESULT].dsd(0, each, step=each, outer_step=pooled.wide * each)
-                send(ports.outward, pixel, not self.is_max)
+                send(ports.results[0][0], pixel, not self.is_max)
 
         def backward(now: int, first: int, apart: int) -> None:
             if not self.needs:
@@ -154,7 +146,7 @@ class TrainedPooling(PoolingPlace, TrainedKind):
             for step in pooled.backward():
                 self._emit(core, step, now, (first, apart))
             at = columns.around * each
-            for color, _ in ports.gradient_out.values():
+            for ((color, _),) in ports.leaving.values():
                 with core.loop(lines.size), core.loop(columns.size):
                     pixel = self._held[IMAGE_BACK].dsd(at, each, step=each, outer_step=pooled.pitch)
                     send(color, pixel, not self.is_max)
@@ -170,10 +162,8 @@ class TrainedPooling(PoolingPlace, TrainedKind):
         def operand(place: Place) -> Operand:
             how = (step.length, place.stride)
             if place.buffer in self._kept:
-                kept = self._kept[place.buffer]
-                pitch = Slotted.pitch(kept.size)
-                at, onward = first * pitch + place.first, apart * pitch
-                return kept.buffer.dsd(at, *how, step=place.apart, outer_step=onward)
+                kept = self._kept[place.buffer].of_turn(first, apart)
+                return kept.dsd(place.first, *how, step=place.apart)
             buffer = self._taken[now] if place.buffer == TAKEN else self._held[place.buffer]
             return buffer.dsd(place.first, *how, step=place.apart)
 
@@ -196,12 +186,3 @@ class TrainedPooling(PoolingPlace, TrainedKind):
             f"{self.name}.{name}": np.full((self.height, self.cols, self.core.sizes[name]), LEAST, np.float32)
             for name in names
         }
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """Empty: pooling has no parameters."""
-        return ()
-
-    def read(self, buffers: Mapping[str, Floats]) -> tuple[dict[str, Floats], dict[str, Floats]]:
-        """Return empty results: pooling has no parameters."""
-        return {}, {}

@@ -2,26 +2,29 @@
 and receives gradients.
 
 Symbols: T tokens of a sample, d samples in flight; x the k inputs of a core for a token, W its (k, v)
-weights, y its part of the outputs; g gradients of the outputs, w products per cycle, o the start of an
-instruction::
+weights, y its part of the outputs; g gradients of the outputs; p tokens of a group, w products per cycle, o the
+start of an instruction, l that of one whose descriptors only advance::
 
     row i        forward   y = x W + y of the row above (b in the first row)          sent down
-                 backward  dW += x g, all tokens of a sample
-                           p = W g + p of the core east, all tokens                   sent west
+                 backward  T times  p = W g + p of the core east, sent west;  dW += x g
                  update    W' -= r / B dW in fp32, W = W' in fp16;  b' -= r / B db in the first row
     last row     forward   act(y) as the sums arrive; the columns send in sequence, token by token
-                 backward  g = g * act', some tokens at a time; then sent up, all tokens twice; db += g
+                 backward  groups of p tokens: g = g * act' as they arrive; each goes up its column twice; db += g
 
 A residual is added to the sums as they arrive, before or instead of ReLU. Further operations (another
-activation, or one after a residual) and their derivatives are computed for all tokens of a sample at once;
-gradients are multiplied by the derivatives as they arrive. While one token (or sample) leaves the last row,
-the sums of the next one arrive. While a sample goes up a second time, the gradients of the next one are
-multiplied. No word waits for one of a later sample. Cycles per sample, with m maxima of sums per cycle::
+activation, or one after a residual) and their derivatives are computed for all tokens of a sample at once.
+While one token (or sample) leaves the last row, the sums of the next one arrive; while a group goes up, the
+gradients of the next one are multiplied. No word waits for one of a later sample.
+
+A link carries the input gradients of a token while the cores work on the next one. If all tokens of a sample
+went through one product first and then through the other (:mod:`.pixels`), this link would be idle half of
+the time and the bottleneck in the other half. The input gradient goes first: it does not need the inputs,
+which arrive when those of the token before have left (a layer 128-32 of 8 tokens on 12 x 8 cores: 560 cycles
+per sample backward, 720 in the other order). Cycles per sample, with m maxima of sums per cycle::
 
     row          T (k ceil(v / w) + v)  +  T (v / 2 + k ceil(v / w) + v ceil(k / w) + k)
-    last row     T (v / m + v / 2) + T v / 2 of a residual
-                 + T v / 2 (1 + times sent up) + derivative of every part + o + T v / 2 for the bias
-                 [+ T v / 2 for the gradient of a residual before an activation]
+    last row     T (v / m + v / 2) + T v / 2 (1 + times sent up) + T v / 2 of a residual [+ T v / 2 of its gradient]
+                 + T / p (l + p v) for the derivative of ReLU + T / p (l + p v / 2) for the bias
 """
 
 from __future__ import annotations
@@ -36,8 +39,9 @@ from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.regions.contract import Floats
 from wse_sim.whole.regions.shared_color import advance_of, route_senders
+from wse_sim.whole.regions.turns import Item, in_pairs
 from wse_sim.whole.trained.contract import Batch, TrainedPorts
-from wse_sim.whole.trained.last_row import BANK_WORDS, LastRow, alternate
+from wse_sim.whole.trained.last_row import BANK_WORDS, LastRow
 
 DOWN, WEST = 1, 2  # microthreads of the rows
 OWN_COLORS = 6
@@ -104,10 +108,10 @@ class Products(LastRow):
     # ---- rows with inputs ------------------------------------------------------------------------------------------
 
     def _row(self, core: CoreClass, row: int, parity: int, batch: Batch, *, is_final: bool) -> None:
-        def sums(turn: int) -> None:
+        def sums(turn: int, _first: int, _step: int) -> None:
             self._sums(core, row, turn)
 
-        def west(turn: int) -> None:
+        def west(turn: int, _first: int, _step: int) -> None:
             self._input_gradient(core, row, parity, turn, is_final=is_final)
 
         with core.loop(batch.rounds):
@@ -121,23 +125,20 @@ class Products(LastRow):
             if not row:
                 core.fmac(self.bias.dsd(), self.bias.dsd(), self.db.dsd(), scalar(batch.factor))
 
-    def _forth(self, core: CoreClass, row: int, sums: Callable[[int], None], d: int) -> None:
+    def _forth(self, core: CoreClass, row: int, sums: Item, d: int) -> None:
         """Write the forward pass of d samples."""
-        alternate(core, d * self.tokens, sums)
+        in_pairs(core, d * self.tokens, sums)
         core.join(DOWN)
 
-    def _back(self, core: CoreClass, row: int, west: Callable[[int], None], d: int) -> None:
-        """Write the backward pass of d samples: all tokens for the weight gradient, then all for the input
-        gradient, or vice versa."""
-        with core.loop(d):
-            if self.has_dx and self.inputs_first:
-                core.join(WEST)
-                alternate(core, self.tokens, west)
-            with core.loop(self.tokens):
-                self._weight_gradient(core, row)
-            if self.has_dx and not self.inputs_first:
-                core.join(WEST)
-                alternate(core, self.tokens, west)
+    def _back(self, core: CoreClass, row: int, west: Item, d: int) -> None:
+        """Write the backward pass of d samples, token by token."""
+
+        def token(turn: int, first: int, step: int) -> None:
+            if self.has_dx:
+                west(turn, first, step)
+            self._weight_gradient(core, row)
+
+        in_pairs(core, d * self.tokens, token)
 
     def _sums(self, core: CoreClass, row: int, turn: int) -> None:
         v, here, above = self.outputs, self.sums[row % 2], self.sums[(row + 1) % 2]

@@ -134,7 +134,7 @@ def shortest_ways(plan: PipelinedPlan, regions: Sequence[TrainedKind]) -> tuple[
         sources = (
             []
             if stream.tensor not in reader.needs
-            else [reader.bundle_gradient_senders(stream.tensor, bundle)[0] for bundle in bundles]
+            else [reader.gradient_senders(stream.tensor, bundle)[0] for bundle in bundles]
         )
         if stream.tensor in reader.needs:
             back[ends] = max(

@@ -1,12 +1,12 @@
 """Work of a core on one token after another: vector instructions of one row, and storage per token.
 
-A core receives `count` tokens into two alternating buffers; what it stores of a token is in a separate slot.
-Inside the loop over pairs of tokens, slots advance by two.
+What a core stores of a token, or of a sample in flight, is in a separate slot. Inside a loop over tokens
+(:mod:`wse_sim.whole.regions.turns`), slots advance.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,20 +28,27 @@ from wse_sim.kernels.blocks.rounds import even
 
 @dataclass(frozen=True)
 class Slots:
-    """Slots of `pitch` elements per token in a buffer; `at` and `step` select the slot of a loop iteration."""
+    """Slots in a buffer, `pitch` elements apart, each with `size` elements of a token or of a sample; `at` and `step` select
+    the slot of a loop iteration."""
 
     buffer: Buffer
     pitch: int
+    size: int
     at: int = 0
     step: int = 0
 
     def of_turn(self, first: int, apart: int) -> Slots:
-        """Return the slot of token `first`, advancing by `apart` tokens per iteration of the enclosing loop."""
+        """Return slot `first`, advancing by `apart` slots per iteration of the enclosing loop."""
         return replace(self, at=first * self.pitch, step=apart * self.pitch)
 
-    def dsd(self, offset: int, length: int, stride: int = 1) -> Operand:
-        """Return elements of the slot."""
-        return self.buffer.dsd(self.at + offset, length, stride, step=self.step)
+    def dsd(
+        self, offset: int = 0, length: int | None = None, stride: int = 1, *, step: int | None = None
+    ) -> Operand:
+        """Return elements of the slot; with a `step`, of an instruction in a separate loop inside the enclosing one."""
+        at, length = self.at + offset, self.size - offset if length is None else length
+        if step is None:
+            return self.buffer.dsd(at, length, stride, step=self.step)
+        return self.buffer.dsd(at, length, stride, step=step, outer_step=self.step)
 
 
 Held = Buffer | Slots
@@ -85,34 +92,3 @@ def emit_row(
             core.map(Fn[vector.op.upper()], *operands, **how)
         else:
             getattr(core, vector.op)(*operands, **how)
-
-
-def in_turn(
-    core: CoreClass,
-    count: int,
-    receive: Callable[[int], None],
-    work: Callable[[int, int, int], None],
-    threads: Sequence[int],
-) -> None:
-    """Process `count` items in two buffers: while one is processed, `threads` receive the next into the
-    other.
-
-    `work` gets the buffer (0 or 1), the first token, and the tokens per loop iteration.
-    """
-
-    def turn(now: int, first: int, apart: int, *, more: bool) -> None:
-        for thread in threads:
-            core.join(thread)
-        if more:
-            receive(1 - now)
-        work(now, first, apart)
-
-    receive(0)
-    pairs, rest = divmod(count - 1, 2)
-    if pairs:
-        with core.loop(pairs):
-            turn(0, 0, 2, more=True)
-            turn(1, 1, 2, more=True)
-    if rest:
-        turn(0, 2 * pairs, 0, more=True)
-    turn(rest, count - 1, 0, more=False)

@@ -17,7 +17,8 @@ from collections.abc import Sequence
 
 from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out
 from wse_sim.whole.paths import Cell
-from wse_sim.whole.regions.shared_color import alternate, receive_all
+from wse_sim.whole.regions.shared_color import receive_all
+from wse_sim.whole.regions.turns import alternate
 
 RECEIVE = 1  # microthread
 MOST_STORES = 6

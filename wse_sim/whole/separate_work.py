@@ -1,0 +1,129 @@
+"""Separate work from the product that it is fused to: a region of elementwise work does it.
+
+``relu(convolution(y) + x)`` is one kernel in the graph. On the fabric the convolution sends its image with
+the bias, and an elementwise region adds x, which it buffers (:mod:`wse_sim.whole.regions.pointwise`). A dense layer adds a
+residual itself, unless it trains and the residual is its input: a region sends one gradient of a tensor.
+
+The last row of a layer has all its outputs, so one row of cores would apply a slow function for all tokens or pixels. A region of
+elementwise work has all its cores for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+from wse_sim.graph import PLAIN, Access, Kernel, KernelGraph, Tensor, TensorKind
+from wse_sim.graph.kernel_graph import frozen
+from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS
+from wse_sim.whole.host_part import with_kernels
+from wse_sim.whole.parallel_links import plain_priced
+from wse_sim.whole.regions.contract import PAIR
+from wse_sim.whole.regions.fused_work import items_of
+
+RESIDUAL = "residual"
+SUM, ACTIVATION = ".sum", ".function"
+"""Name suffixes of the kernels that add a residual and apply a function."""
+OF_CONVOLUTION = ("bias", "relu")
+"""Operations that the program of a convolution does."""
+Two = tuple[Kernel, Kernel]
+
+
+def split_product(
+    kernel: Kernel,
+    tensors: dict[str, Tensor],
+    ends: tuple[str, tuple[str, ...]],
+    name: str,
+    attrs: Mapping[str, object],
+    *,
+    family: str = "generated",
+    access: Access = PLAIN,
+) -> Two:
+    """Return the product with fewer fused operations, and a kernel `name` for the others; `ends` are the suffix of the name of
+    the product's result, which is added to `tensors`, and the operations that stay with it."""
+    (suffix, items), whole = ends, tensors[kernel.outputs[0]]
+    between = f"{kernel.name}.{suffix}"
+    tensors[between] = dataclasses.replace(whole, name=between, kind=TensorKind.ACTIVATION)
+    stay = {key: value for key, value in kernel.attrs.items() if key != "fused"}
+    first = dataclasses.replace(
+        kernel,
+        inputs=kernel.inputs[:1],
+        outputs=(between,),
+        attrs=frozen(stay | ({"fused": ",".join(items)} if items else {})),
+    )
+    dims = {"elements": whole.elements}
+    if family == "generated":
+        cols = int(kernel.dims["n" if kernel.family == "gemm" else "k"])
+        dims |= {"rows": whole.elements // cols, "cols": cols}
+    second = dataclasses.replace(
+        kernel,
+        name=f"{kernel.name}{name}",
+        family=family,
+        dims=frozen(dims),
+        sample_dim="elements",
+        inputs=(between, *kernel.inputs[1:]),
+        parameters=(),
+        attrs=frozen(attrs),
+        flops=0,
+        saved_bytes=0,
+        access=access,
+    )
+    return first, second
+
+
+def summed_apart(graph: KernelGraph, *, twice: bool = False) -> KernelGraph:
+    """Return the forward graph with each residual sum of a convolution as a separate elementwise kernel, and with `twice` that
+    of a dense layer that adds its own input; a note names them. A product with a plain price, or whose sum would have one,
+    stays one kernel."""
+    plain = plain_priced(graph)
+
+    def split(kernel: Kernel, tensors: dict[str, Tensor]) -> Two | None:
+        items = items_of(kernel)
+        is_twice = twice and kernel.family == "gemm" and len(set(kernel.inputs)) == 1
+        is_split = (kernel.family == "conv2d" or is_twice) and RESIDUAL in items and len(kernel.inputs) == 2
+        if not is_split or plain.intersection((kernel.name, f"{kernel.name}{SUM}")):
+            return None
+        place = items.index(RESIDUAL)
+        attrs = {"ops": ",".join(("add", *items[place + 1 :])), "inputs": 2, "stored": True}
+        ends = "image", items[:place]
+        return split_product(kernel, tensors, ends, SUM, attrs, access=kernel.access)
+
+    return _split_where(graph, split, "adds a residual")
+
+
+def finished_apart(graph: KernelGraph) -> KernelGraph:
+    """Return the forward graph with the slow function of a dense layer of several tokens, and every function but ReLU of a
+    convolution, as a separate kernel; a note names them. An odd number of features stays in one region."""
+    plain = plain_priced(graph)
+
+    def split(kernel: Kernel, tensors: dict[str, Tensor]) -> Two | None:
+        *items, function = items_of(kernel) or ("",)
+        if kernel.name in plain or RESIDUAL in items or not _ends_slowly(kernel, function, graph.samples):
+            return None
+        ends, attrs = ("sums", tuple(items)), {"function": function}
+        return split_product(kernel, tensors, ends, ACTIVATION, attrs, family="activation")
+
+    return _split_where(graph, split, "applies '{}'")
+
+
+def _ends_slowly(kernel: Kernel, function: str, samples: int) -> bool:
+    """Return whether a dense layer of several tokens ends with a slow function of whole words, or a convolution with one that its
+    program does not apply."""
+    if kernel.family == "conv2d":
+        return function not in ("", RESIDUAL, *OF_CONVOLUTION) and int(kernel.dims["k"]) % PAIR == 0
+    is_slow = kernel.family == "gemm" and function in SPECIAL_FUNCTIONS
+    return is_slow and int(kernel.dims["m"]) > samples and int(kernel.dims["n"]) % PAIR == 0
+
+
+def _split_where(
+    graph: KernelGraph, split: Callable[[Kernel, dict[str, Tensor]], Two | None], does: str
+) -> KernelGraph:
+    """Return the graph with two kernels for those that `split` splits; a note states for each what it `does`."""
+    tensors, kernels, notes = dict(graph.tensors), list[Kernel](), list[str]()
+    for kernel in graph.kernels:
+        two = split(kernel, tensors)
+        kernels += two or (kernel,)
+        if two:
+            what = does.format(two[1].attrs.get("function"))
+            notes.append(f"'{kernel.name}' {what}; on the fabric a separate region does this")
+    return with_kernels(graph, kernels, tensors, *notes) if notes else graph
