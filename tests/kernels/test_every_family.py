@@ -168,6 +168,8 @@ READ_BY_PLANS = {
     "uneven",
     "unfolded",
     "together",
+    "spare",
+    "unread",
     "apart",
     "collected",
     "trains",
