@@ -26,7 +26,7 @@ from wse_sim.graph import Kernel
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.repricing import reprice
 from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
-from wse_sim.whole.lower import laid_graph, without_program
+from wse_sim.whole.lower import is_laid, laid_graph, without_program
 from wse_sim.whole.regions import KINDS
 from wse_sim.whole.trained.kinds import TRAINED
 
@@ -70,8 +70,8 @@ def priced_parts(plan: Plan) -> tuple[PricedPart, ...]:
     -------
     >>> from wse_sim import api
     >>> plan = api.compile(api.load_model("bert-large"), "wse2", mode="pipelined", batch=64)
-    >>> {part.family for part in priced_parts(plan) if part.is_composed}
-    {'gemm'}
+    >>> sorted({part.family for part in priced_parts(plan) if part.is_composed})
+    ['activation', 'attention', 'gemm', 'norm']
     """
     if isinstance(plan, PipelinedPlan):
         return tuple(_stages(plan))
@@ -82,7 +82,8 @@ def priced_parts(plan: Plan) -> tuple[PricedPart, ...]:
 
 def _stages(plan: PipelinedPlan) -> Iterator[PricedPart]:
     plain = reprice(plan, plan.wafer, plan.cluster)
-    laid = reprice(dataclasses.replace(plan, graph=laid_graph(plan.graph)), plan.wafer, plan.cluster)
+    graph = plan.graph if is_laid(plan.graph) else laid_graph(plan.graph)
+    laid = reprice(dataclasses.replace(plan, graph=graph), plan.wafer, plan.cluster)
     kinds, aside = TRAINED if plan.graph.training else KINDS, without_program(plan.graph)
     for one, other in zip(plain.stages, laid.stages, strict=True):
         ratio = other.cycles_per_sample / one.cycles_per_sample if one.cycles_per_sample else 1.0
