@@ -19,7 +19,7 @@ from wse_sim.whole.parallel_links import plain_priced
 from wse_sim.whole.regions.contract import POINTWISE
 from wse_sim.whole.regions.fused_work import items_of
 from wse_sim.whole.regions.pointwise_place import operators_of
-from wse_sim.whole.separate_work import split_product
+from wse_sim.whole.separate_work import separate_notes, split_product
 
 PRODUCTS = ("gemm", "conv2d")
 OF_ITSELF: dict[str, tuple[str, str | float]] = {"mul": ("square", ""), "add": ("mul", 2.0)}
@@ -29,20 +29,19 @@ OF_PRODUCT = ("bias",)
 
 
 def with_steps(graph: KernelGraph) -> KernelGraph:
-    """Return the forward graph with operators expanded by their `steps`; a note names each product that is
+    """Return the forward graph with operators expanded by their `steps`; notes name the products that are
     split."""
-    tensors, kernels, notes = dict(graph.tensors), list[Kernel](), list[str]()
+    tensors, kernels, names = dict(graph.tensors), list[Kernel](), dict[str, list[str]]()
     for kernel in map(_of_one_tensor, graph.kernels):
         if kernel.access.steps and kernel.family in POINTWISE:
             kernels.append(_spelled(kernel))
         elif kernel.access.steps and kernel.family in PRODUCTS:
             kernels += _two(kernel, tensors)
-            notes.append(
-                f"'{kernel.name}' applies numbers ({','.join(items_of(kernel))}); on the fabric a separate region does this"
-            )
+            names.setdefault(f"applies numbers ({','.join(items_of(kernel))})", []).append(kernel.name)
         else:
             kernels.append(kernel)
-    return graph if kernels == list(graph.kernels) else with_kernels(graph, kernels, tensors, *notes)
+    same = kernels == list(graph.kernels)
+    return graph if same else with_kernels(graph, kernels, tensors, *separate_notes(names))
 
 
 def in_one_family(graph: KernelGraph) -> KernelGraph:

@@ -118,12 +118,24 @@ def _ends_slowly(kernel: Kernel, function: str, samples: int) -> bool:
 def _split_where(
     graph: KernelGraph, split: Callable[[Kernel, dict[str, Tensor]], Two | None], does: str
 ) -> KernelGraph:
-    """Return the graph with two kernels for those that `split` splits; a note states for each what it `does`."""
-    tensors, kernels, notes = dict(graph.tensors), list[Kernel](), list[str]()
+    """Return the graph with two kernels for those that `split` splits; notes state what each `does`."""
+    tensors, kernels, names = dict(graph.tensors), list[Kernel](), dict[str, list[str]]()
     for kernel in graph.kernels:
         two = split(kernel, tensors)
         kernels += two or (kernel,)
         if two:
-            what = does.format(two[1].attrs.get("function"))
-            notes.append(f"'{kernel.name}' {what}; on the fabric a separate region does this")
-    return with_kernels(graph, kernels, tensors, *notes) if notes else graph
+            names.setdefault(does.format(two[1].attrs.get("function")), []).append(kernel.name)
+    return with_kernels(graph, kernels, tensors, *separate_notes(names)) if names else graph
+
+
+def separate_notes(names: Mapping[str, list[str]]) -> list[str]:
+    """Return a note for each kind of work that is separated, from the names of the kernels that did it.
+
+    >>> separate_notes({"adds a residual": ["a", "b", "c"]})
+    ["'a' and 2 more: each adds a residual; on the fabric a separate region does this"]
+    """
+    return [
+        f"'{all_names[0]}' {f'and {len(all_names) - 1} more: each ' if len(all_names) > 1 else ''}{does}; "
+        "on the fabric a separate region does this"
+        for does, all_names in names.items()
+    ]
