@@ -136,3 +136,26 @@ def test_a_chain_that_trains_or_divides_reads_a_tensor_once() -> None:
     training = api.lower(model, (torch.zeros(1, 3, 8, 8),), training=True, optimizer="sgd")
     assert any("add" in name for name in composed_graph(training).plain)
     assert np.isfinite(api.compile(training, "wse2", mode="pipelined", batch=4, replicas=1).pace_cycles)
+
+
+class OfAllSamples(nn.Module):
+    """A layer divided by the norm of all its results, which is one number for all samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, 8) to (batch, 4)."""
+        y = self.first(x)
+        return self.last(y) / (y.norm() + 1)
+
+
+@pytest.mark.parametrize("samples", [1, 2, 3])
+def test_one_number_for_all_samples_has_no_program(samples: int) -> None:
+    """Samples pass the fabric one by one; the plan has plain prices and says so."""
+    graph = api.lower(OfAllSamples(), (torch.zeros(samples, 8),))
+    plan = api.compile(graph, "wse2", mode="pipelined", batch=6, replicas=1)
+    assert isinstance(plan, PipelinedPlan)
+    assert "prices: plain" in plan.notes[-1]
+    assert composed_graph(graph).plain

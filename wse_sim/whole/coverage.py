@@ -200,6 +200,11 @@ def _faults_of_rows(
     for kernel in kernels:
         own = _kinds_of(graph, kernel, kinds)[kernel.family].tokens_of(graph, kernel)
         reads = rows_read(graph, kernel) or own
+        if not own:
+            found[kernel.name] = (
+                f"kernel '{kernel.name}' has one result for all {graph.samples} samples, and samples pass the fabric one by one; leave it out"
+            )
+            continue
         for name in kernel.inputs:
             given, other = rows.setdefault(name, (reads, kernel.name))
             if given != reads:

@@ -155,7 +155,7 @@ def trained_bundles(graph: KernelGraph) -> dict[str, int]:
         is_split = any(name in kernel.inputs or _is_tied(kernel) for kernel in ends)
         is_split = is_split and not is_image(graph, name)
         is_split = is_split and all(_splits_in_training(kernel, name) for kernel in ends)
-        found[name] = int(ceil_div(graph.tensors[name].shape[-1], PAIR)) if is_split else 1
+        found[name] = int(ceil_div((1, *graph.tensors[name].shape)[-1], PAIR)) if is_split else 1
     for kernel in forward:
         if kernel.family == "attention":
             bands, names = bands_of(graph, kernel, _splits_in_training), (*kernel.inputs, *kernel.outputs)
@@ -258,7 +258,7 @@ def _splits(graph: KernelGraph, kernel: Kernel, tensor: str) -> bool:
         return is_once and (not is_residual or is_light(items_of(kernel)))
     if kernel.family in ("norm", "layout", *WITHOUT_PROGRAM):
         return True
-    features = graph.tensors[tensor].shape[1 if has_pixels else -1]
+    features = (1, *graph.tensors[tensor].shape)[2 if has_pixels else -1]
     return (kernel.family in ("softmax", *IMAGES) or is_pointwise(kernel.family)) and features % PAIR == 0
 
 

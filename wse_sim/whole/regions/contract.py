@@ -415,4 +415,4 @@ def token_words(graph: KernelGraph, tensor: str) -> int:
     if is_image(graph, tensor):
         return int(ceil_div(shape[1], PAIR))
     heads = shape[1] if len(shape) == HEAD_AXES else 1
-    return int(ceil_div(heads * shape[-1], PAIR))
+    return int(ceil_div(heads * (1, *shape)[-1], PAIR))
