@@ -9,6 +9,9 @@ from torch import nn
 
 from tests.whole.test_dense_chain import plan_of
 from wse_sim import api
+from wse_sim.hardware import load_wafer
+from wse_sim.kernels import Tiling
+from wse_sim.kernels.families.rotary.family import FAMILY as ROTARY
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole import compare_with_engine, inputs_over_rows
 from wse_sim.whole.prices import composed_graph
@@ -159,3 +162,11 @@ def test_one_number_for_all_samples_has_no_program(samples: int) -> None:
     assert isinstance(plan, PipelinedPlan)
     assert "prices: plain" in plan.notes[-1]
     assert composed_graph(graph).plain
+
+
+def test_a_rotation_of_one_feature_turns_nothing() -> None:
+    """A pair of features turns, so one is passed on; such a kernel has a price in every plan."""
+    work = ROTARY.work({"rows": 4, "cols": 1}, {})
+    assert (work.turned, work.unit) == (0, 1)
+    cost = ROTARY.cost({"elements": 64, "cols": 1}, Tiling(4, 4, "stationary"), load_wafer("wse2"))
+    assert 0 < cost.total < 1000

@@ -52,7 +52,7 @@ class Rotary(OnTables):
         """
         width, stated = int(dims["cols"]), RotaryAttributes.of(attrs)
         turned = stated.turned or width - width % PAIR
-        block = stated.block or turned
+        block = stated.block or turned or PAIR
         if block % PAIR or turned % block or turned > width:
             raise KernelError(
                 f"rotary positions turn {turned} of {width} features in blocks of {block}; give blocks of an even number of "
