@@ -69,7 +69,7 @@ class DepthwiseCore(ApartCore):
 
     @property
     def vector(self) -> tuple[int, int]:
-        """Size of vector instructions per tap and channel, and results of each instruction."""
+        """Number of vector instructions per tap and channel, and results of each instruction."""
         lines, columns = self.windows.lines.results, self.windows.columns.results
         return (1, (lines - 1) * self.wide + columns) if self.is_at_once else (lines, columns)
 

@@ -59,7 +59,7 @@ class Fused:
         return slice(min((j - 1) * size, shape.rounds), min(j * size, shape.rounds))
 
     def count(self, shape: TriggeredShape, j: int) -> int:
-        """Size of these rounds."""
+        """Number of these rounds."""
         rounds = self.share(shape, j)
         return int(rounds.stop - rounds.start)
 

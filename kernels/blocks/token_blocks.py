@@ -70,7 +70,7 @@ class TokenBlocks:
 
     @property
     def parameters(self) -> int:
-        """Size of parameters: scale and shift of every feature."""
+        """Number of parameters: scale and shift of every feature."""
         return sum(self.features for shape in self.work.shapes.values() if shape.kind == FEATURE)
 
     def bytes(self, b: int) -> int:

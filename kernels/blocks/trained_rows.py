@@ -149,7 +149,7 @@ class TrainedRows:
 
     @cached_property
     def cols(self) -> Size:
-        """Size of compute columns."""
+        """Number of compute columns."""
         efficiency = self.wafer.pipeline_efficiency
         if self.items[-1:] != ("residual",):
             return self.tiling.cols
@@ -158,7 +158,7 @@ class TrainedRows:
 
     @cached_property
     def rows(self) -> Size:
-        """Size of rows with inputs, R."""
+        """Number of rows with inputs, R."""
         below = np.greater(self.streams.results, 1)  # a row of cores that deal gradients out
         return np.maximum(1, np.minimum(self.tiling.rows - below, ceil_div(self.inputs, PAIR)))
 

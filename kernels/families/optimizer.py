@@ -48,7 +48,7 @@ from wse_sim.kernels.contract.family import (
 from wse_sim.kernels.contract.parameters import Attributes, attribute, sizes
 from wse_sim.kernels.contract.registry import register
 
-# Size of fma instructions, and whether each element needs a root and a division.
+# Number of fma instructions, and whether each element needs a root and a division.
 ALGORITHMS = {"sgd": (1, False), "momentum": (2, False), "adam": (6, True), "adamw": (7, True)}
 
 

@@ -72,8 +72,9 @@ _SHARED: ContextVar[dict[Hashable, Prices] | None] = ContextVar("shared prices",
 
 @contextmanager
 def shared_prices() -> Iterator[None]:
-    """Plans that are made within this context compute equal prices once, for one after another with the same kernels."""
-    token = _SHARED.set(_SHARED.get() or {})
+    """Share prices among the plans that are made within this context, so that equal stages are priced once."""
+    known = _SHARED.get()
+    token = _SHARED.set({} if known is None else known)
     try:
         yield
     finally:

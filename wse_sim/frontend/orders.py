@@ -237,7 +237,8 @@ def _usual(whole: Elements, base: Node, samples: int) -> list[Elements]:
     # Sample by sample, or token by token.
     if samples > 1 and len(base.shape) > 1 and samples in base.shape[:2]:
         return [numbers, numbers.swapaxes(0, 1)]
-    if samples > 1 and len(base.shape) == 2 and base.shape[0] % samples == 0:  # all tokens in one dimension
+    if base.dynamic and samples > 1 and len(base.shape) == 2 and base.shape[0] % samples == 0:
+        # One dimension has the tokens of all samples.
         return [numbers, numbers.reshape(-1, samples, base.shape[1]).swapaxes(0, 1)]
     return [numbers]
 

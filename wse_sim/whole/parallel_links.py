@@ -24,6 +24,7 @@ from wse_sim.whole.regions.contract import (
     IMAGES,
     PAIR,
     POINTWISE,
+    features_of,
     has_work,
     is_image,
     is_pointwise,
@@ -155,7 +156,7 @@ def trained_bundles(graph: KernelGraph) -> dict[str, int]:
         is_split = any(name in kernel.inputs or _is_tied(kernel) for kernel in ends)
         is_split = is_split and not is_image(graph, name)
         is_split = is_split and all(_splits_in_training(kernel, name) for kernel in ends)
-        found[name] = int(ceil_div((1, *graph.tensors[name].shape)[-1], PAIR)) if is_split else 1
+        found[name] = int(ceil_div(features_of(graph, name), PAIR)) if is_split else 1
     for kernel in forward:
         if kernel.family == "attention":
             bands, names = bands_of(graph, kernel, _splits_in_training), (*kernel.inputs, *kernel.outputs)
@@ -258,7 +259,7 @@ def _splits(graph: KernelGraph, kernel: Kernel, tensor: str) -> bool:
         return is_once and (not is_residual or is_light(items_of(kernel)))
     if kernel.family in ("norm", "layout", *WITHOUT_PROGRAM):
         return True
-    features = (1, *graph.tensors[tensor].shape)[2 if has_pixels else -1]
+    features = graph.tensors[tensor].shape[1] if has_pixels else features_of(graph, tensor)
     return (kernel.family in ("softmax", *IMAGES) or is_pointwise(kernel.family)) and features % PAIR == 0
 
 
@@ -266,7 +267,7 @@ def _words_of(graph: KernelGraph, tensor: str) -> int:
     """Return the words of the last dimension of a tensor, or of a pixel of an image."""
     if is_image(graph, tensor):
         return token_words(graph, tensor)
-    return int(ceil_div((1, *graph.tensors[tensor].shape)[-1], PAIR))
+    return int(ceil_div(features_of(graph, tensor), PAIR))
 
 
 def _is_as_one(kernel: Kernel) -> bool:

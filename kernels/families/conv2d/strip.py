@@ -80,12 +80,12 @@ class Strip:
 
     @property
     def above(self) -> int:
-        """Size of lines that arrive from the row above."""
+        """Number of lines that arrive from the row above."""
         return self._margins(self.r)[0]
 
     @property
     def below(self) -> int:
-        """Size of lines that arrive from the row below."""
+        """Number of lines that arrive from the row below."""
         return self._margins(self.r)[1]
 
     @property
@@ -100,12 +100,12 @@ class Strip:
 
     @property
     def phases(self) -> int:
-        """Size of phases in which pixels are stored."""
+        """Number of phases in which pixels are stored."""
         return 1 if self.transposed else self.stride
 
     @property
     def reach(self) -> int:
-        """Size of positions of a phase that the taps read."""
+        """Number of positions of a phase that the taps read."""
         return self.pixels + (
             sum(self._margins(self.s))
             if self.transposed
@@ -137,12 +137,12 @@ class Strip:
 
     @property
     def results(self) -> int:
-        """Size of sums per core and filter."""
+        """Number of sums per core and filter."""
         return len(self.classes) * self.lines * self.pixels
 
 
 def reach_of(size: Size, dilation: int) -> Size:
-    """Size of lines from the first to the last of `size` taps, both included."""
+    """Number of lines from the first to the last of `size` taps, both included."""
     return (size - 1) * dilation + 1
 
 

@@ -66,7 +66,7 @@ class RecurrentRow:
 
     @property
     def n(self) -> int:
-        """Size of gates of a core."""
+        """Number of gates of a core."""
         return RECURRENT[self.kind][0] * self.u
 
 

@@ -408,6 +408,11 @@ def bundle_elements(graph: KernelGraph, tensor: str, features: int, bundle: int,
     return wide[:, part.start : part.stop].reshape(-1)
 
 
+def features_of(graph: KernelGraph, tensor: str) -> int:
+    """Return the size of the last dimension of a tensor; 1 for a number."""
+    return (1, *graph.tensors[tensor].shape)[-1]
+
+
 def token_words(graph: KernelGraph, tensor: str) -> int:
     """Return the words of a token, or of a pixel of an image; a token of attention, stored as (samples, heads,
     tokens, d), has the features of all heads."""
@@ -415,4 +420,4 @@ def token_words(graph: KernelGraph, tensor: str) -> int:
     if is_image(graph, tensor):
         return int(ceil_div(shape[1], PAIR))
     heads = shape[1] if len(shape) == HEAD_AXES else 1
-    return int(ceil_div(heads * (1, *shape)[-1], PAIR))
+    return int(ceil_div(heads * features_of(graph, tensor), PAIR))
