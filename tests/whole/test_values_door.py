@@ -14,7 +14,10 @@ import torch
 from torch import nn
 
 from tests.whole.alone import EPS
+from tests.whole.test_dense_chain import plan_of
 from wse_sim import api
+from wse_sim.whole import inputs_over_rows
+from wse_sim.whole.random_values import check_random
 
 Made = tuple[nn.Module, tuple[torch.Tensor, ...]]
 PIPELINED = "--mode pipelined --phase inference"
@@ -111,3 +114,13 @@ def test_refused_before_the_model_is_read(
     assert ran.status == 2, ran.err
     assert ran.err.count("\n") == 1
     assert sentence in ran.err
+
+
+def test_the_example_of_a_checked_model_may_have_several_samples() -> None:
+    """A plan states one sample, whatever the example has; values are drawn for all samples of the batch."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 4)).half().float().eval()
+    example = torch.zeros(3, 12)
+    plan = plan_of(inputs_over_rows(api.lower(model, (example,))), 24)
+    assert plan.graph.samples == 1
+    assert check_random("a model", (model, (example,), {}), plan).largest("outputs")[0] < 0.01

@@ -47,6 +47,7 @@ def clean(trace: Trace) -> Trace:
     """Clean a trace in place and return it; the trace's log states the number of changes of each kind."""
     off = cast = 0
     _undo_broadcasts(trace)
+    _expand_repeated(trace)
     _forget_shapes(trace)
     _leave_out_nothing(trace)
     for node in trace:
@@ -82,6 +83,20 @@ def _undo_broadcasts(trace: Trace) -> None:
         source = trace.node(node.args[0]) if node.op == "getitem" else None
         if source is not None and source.op in ("broadcast_tensors", "meshgrid", "atleast_1d"):
             node.op, node.args = "expand", (source.args[0][node.args[1]],)
+            trace.forget_users()
+
+
+def _expand_repeated(trace: Trace) -> None:
+    """Replace repetitions of a tensor that no input changes along dimensions of length one by views, which move nothing.
+
+    A parameter that is repeated for every sample, ``tokens.repeat(len(x), 1, 1)``, is an example.
+    """
+    for node in trace:
+        source = trace.node(node.args[0]) if node.kind == "call" and node.op == "repeat" else None
+        if source is None or source.dynamic or len(source.shape) != len(node.shape):
+            continue
+        if all(old in (new, 1) for old, new in zip(source.shape, node.shape, strict=True)):
+            node.op, node.args = "expand", (node.args[0], node.shape)
             trace.forget_users()
 
 

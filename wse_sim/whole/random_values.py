@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from wse_sim.errors import ModelError
+from wse_sim.graph import KernelGraph, TensorKind
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
 from wse_sim.user_code import guarded
@@ -54,6 +55,13 @@ def check_module(spec: str, made: Made) -> None:
             )
 
 
+def _is_batch_first(graph: KernelGraph) -> bool:
+    """Return whether the first dimension of every input is that of the samples, of which a plan has as many as its graph states; the
+    example may have more."""
+    inputs = [one for one in graph.tensors.values() if one.kind is TensorKind.INPUT]
+    return all(one.shape[:1] == (graph.samples,) for one in inputs)
+
+
 def check_random(
     spec: str, made: Made, plan: PipelinedPlan | WeightStreamingPlan, seed: int = 0
 ) -> CheckedValues:
@@ -71,7 +79,7 @@ def check_random(
     """
     model, (example, *_), _ = made
     shape = tuple(getattr(example, "shape", ()))
-    if not shape or (isinstance(plan, PipelinedPlan) and shape[0] != plan.graph.samples):
+    if not shape or (isinstance(plan, PipelinedPlan) and not _is_batch_first(plan.graph)):
         raise ModelError(
             f"{spec} takes a tensor of shape {shape} for {plan.graph.samples} samples, and --check-values draws samples along "
             "the first dimension; give a model that has them there (batch_first)"

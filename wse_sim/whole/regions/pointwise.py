@@ -44,9 +44,6 @@ from wse_sim.whole.regions.pointwise_place import (
 from wse_sim.whole.regions.shared_color import receive_all, route_senders, send_all
 from wse_sim.whole.regions.turns import RELAY_SLOTS, alternate
 
-AGAIN = 4
-"""Bank of a first operand that a later operator reads too."""
-
 
 class Pointwise(PointwisePlace, RegionKind):
     """Elementwise work in inference."""
@@ -122,16 +119,19 @@ class Pointwise(PointwisePlace, RegionKind):
         self.write_cores(b, write)
 
     def _declare(self, b: Builder) -> None:
-        """Declare the buffers; the running value is two banks away from the other operands, and from the first one if it is
-        read again."""
+        """Declare the buffers; the running value is two banks away from the other operands, and from the first one if a later
+        operator reads it too."""
         where = (self.rows, self.columns)
-        first = AGAIN if self.kernel.inputs[0] in met_by(self.kernel) else 0
+        is_read_again = self.kernel.inputs[0] in met_by(self.kernel)
 
         def buffer(name: str, bank: int) -> Buffer:
             return b.buffer(f"{self.name}.{name}", self.each, "fp16", where, bank=bank)
 
         self.taken = [
-            [buffer(f"operand{i} {turn}", 2 if i else first) for i in range(len(self.kernel.inputs))]
+            [
+                buffer(f"operand{i} {turn}", 2 if i or is_read_again else 0)
+                for i in range(len(self.kernel.inputs))
+            ]
             for turn in (0, 1)
         ]
         self.results = [buffer(f"result{turn}", 0) for turn in (0, 1)]
