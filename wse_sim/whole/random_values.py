@@ -56,8 +56,8 @@ def check_module(spec: str, made: Made) -> None:
 
 
 def _is_batch_first(graph: KernelGraph) -> bool:
-    """Return whether the first dimension of every input is that of the samples, of which a plan has as many as its graph states; the
-    example may have more."""
+    """Return whether the first dimension of every input is that of the samples. A plan has those of its graph; the example may have
+    more."""
     inputs = [one for one in graph.tensors.values() if one.kind is TensorKind.INPUT]
     return all(one.shape[:1] == (graph.samples,) for one in inputs)
 
