@@ -247,7 +247,7 @@ SMALL = {"family": "encoder", "layers": 2, "hidden": 256, "heads": 4, "ffn": 102
 )
 def test_words_of_a_model_at_its_rate_fit_the_links(model: dict[str, object]) -> None:
     """Short samples on WSE-3, in inference: kernels alone would run at 1.2 and 1.5 times the rate of a link."""
-    plan = api.compile(api.load_model(model), "wse3", mode="pipelined", batch=64, replicas=1)
+    plan = api.compile(api.load_model(model), "wse3", mode="pipelined", batch=64, replicas=1, prices="plain")
     assert isinstance(plan, PipelinedPlan)
     assert plan.link_cycles > 1.1 * plan.pace_cycles
     result = simulate(plan, trace=False)
