@@ -27,17 +27,19 @@ pass. Words travel on one link in each direction::
     backward   row             T (v / 2 + k ceil(v / w) [+ v ceil(k / w) + k, if inputs have gradients])
                last row        T v / 2 (2 + [1, if inputs have gradients] + [1 of a residual before an activation])
                                + bias: T / p (l + p v / w), p tokens at a time
-               core of a row   T 2 k                                                    if inputs have gradients
+               core of a row   T 3 k / 2                                                if inputs have gradients
                links           T K / 2                                                  the same
                sums            L T K / 2 of L layers that read the same inputs, next to their regions
                end             T (C v / 2 + 1)
                sum             Q T N / 2 of Q readers of the result
 
-The core next to a row sends the inputs of a token for the weight gradient after the input gradients of an
-earlier token have left; the a elements that fit in the row's queue are q = a / k tokens. So 2 + q tokens are
-in this loop at a time; here c = hop + 2 T_R + 1, and l is the time of a word on a link::
+Sums of input gradients run west through C columns, those of b tokens together, while the row works on the next b: it may
+be ahead of them by the q = a / k tokens whose inputs fit in its queue of a elements. Here c = hop + 2 T_R + 1 is the
+time from one column to the next, and l that of a word on a link::
 
-    loop         T / (2 + q) (v ceil(k / w) + C c + l k + l K / 2 + k / 2 + k ceil(v / w))
+    loop         T / (b + q) (C c + l b k)
+
+b is the least divisor of T with which this loop takes no longer than the row (:func:`tokens_together`).
 
 All rows share a slow activation: the n = T v sums of a column travel up, and values of each row's part c come down;
 its slopes come down in the backward pass::
@@ -72,11 +74,53 @@ FEED_QUEUE = 0
 """Input queue of a row, in which inputs wait."""
 GROUP = 8
 """Least number of elements in a group of tokens on the last row."""
-MOST_STREAMS = 64
+MOST_STREAMS = 256
 """Most parallel streams of a tensor that are tried."""
+MOST_TOGETHER = 128
+"""Most elements of a core whose sums run west together, which it has twice in fp32: 1 KiB."""
 
 
 FP16_BYTES, FP32_BYTES = 2, 4
+
+
+def _tried(counts: range, words: Size) -> list[int]:
+    """Return the numbers of streams that are tried: some at a distance, and those with equally many of the `words` of a
+    token in each, so that rows or columns may have equally many as well."""
+    even = (count for count in counts if np.all(words % count == 0))
+    return sorted({*spaced(counts, dense=4, step=1.4), *even})
+
+
+def backward_row_cycles(k: Size, v: Size, wafer: Wafer, *, passes_on: bool) -> Size:
+    """Return the issue cycles per token of a core of a row in the backward pass."""
+    weights = v / PAIR + k * ceil_div(v, wafer.fma_mixed_per_cycle)
+    return weights + passes_on * (v * ceil_div(k, wafer.fma_mixed_per_cycle) + k)
+
+
+def tokens_together(tokens: Size, k: Size, v: Size, cols: Size, wafer: Wafer) -> Size:
+    """Return the tokens of a sample whose input gradients run west through `cols` columns together: the least divisor of
+    `tokens` with which the way takes no longer than the work of the cores, or the largest for which a core has room.
+
+    >>> from wse_sim.hardware import load_wafer
+    >>> [int(tokens_together(128, 8, 28, cols, load_wafer("wse2"))) for cols in (16, 256, 1024)]
+    [1, 8, 16]
+    """
+    each = backward_row_cycles(k, v, wafer, passes_on=True)
+    found = 0 * np.asarray(k) + 0 * np.asarray(v) + 0 * np.asarray(cols) + 1
+    is_late = _loop_cycles(found, k, cols, wafer) > each
+    for part in range(2, int(np.max(tokens)) + 1):
+        if int(np.max(tokens)) % part or not np.any(is_late):
+            continue
+        grows = is_late & (part * k <= MOST_TOGETHER)
+        found = np.where(grows, part, found)
+        is_late = grows & (_loop_cycles(found, k, cols, wafer) > each)
+    return found
+
+
+def _loop_cycles(together: Size, k: Size, cols: Size, wafer: Wafer) -> Size:
+    """Return the cycles per token of sums that run west, if `together` tokens do so together."""
+    ahead = PAIR * wafer.input_queue_wavelets[FEED_QUEUE] // k  # of several samples, if one has fewer tokens
+    way = cols * relay_cycles(wafer) + together * k * wafer.wavelet_cycles
+    return way / (together + ahead)
 
 
 class Streams(NamedTuple):
@@ -119,7 +163,7 @@ class TrainedRows:
         """Return the layer with the fastest of `streams` of these counts; with `heard`, streams of the inputs count."""
         least = np.inf + 0.0 * self.v
         best = Streams(*(one + 0 * self.v for one in streams(counts.start)))
-        for count in spaced(counts, dense=4, step=1.4):
+        for count in _tried(counts, ceil_div(self.inputs if heard else self.features, PAIR)):
             tried = replace(self, streams=streams(count))
             cycles = np.where(tried.has_room, tried.cycles(heard=heard), np.inf)
             is_less = cycles < least
@@ -149,12 +193,15 @@ class TrainedRows:
 
     @cached_property
     def cols(self) -> Size:
-        """Number of compute columns."""
+        """Number of compute columns: a narrow region gives one to the cores that send gradients."""
+        return np.where(self._is_narrow, np.maximum(1, self.tiling.cols - 1), self.tiling.cols)
+
+    @property
+    def _is_narrow(self) -> Size:
+        """Whether a region has one moving column, but needs two."""
         efficiency = self.wafer.pipeline_efficiency
-        if self.items[-1:] != ("residual",):
-            return self.tiling.cols
-        is_narrow = self.tiling.cols * (1 - efficiency) <= efficiency
-        return np.where(is_narrow, np.maximum(1, self.tiling.cols - 1), self.tiling.cols)
+        needs_two = self.passes_on or self.items[-1:] == ("residual",)
+        return needs_two & (self.tiling.cols * (1 - efficiency) <= efficiency)
 
     @cached_property
     def rows(self) -> Size:
@@ -319,13 +366,12 @@ class TrainedRows:
     def _backward(self, *, heard: bool) -> tuple[Size, Size]:
         t, k, v, size = self.tokens, self.k, self.v, self.tokens * self.v
         down = self._is_shared * size / PAIR  # derivatives
-        row = t * (v / PAIR + k * ceil_div(v, self.wafer.fma_mixed_per_cycle)) + down
+        row = t * backward_row_cycles(k, v, self.wafer, passes_on=self.passes_on) + down
         links, moving = [t * (self._dealt * v / PAIR + 1)], [0.0 * size]
         if self.passes_on:
-            row = row + self.of_inputs
             sent = self._words_in if heard else 0 * k
             links.append(t * sent)
-            moving += [t * 2.0 * k, t * self._loop_backward(sent)]
+            moving += [t * 1.5 * k, t * _loop_cycles(self._together, k, self.cols, self.wafer)]
             moving.append((self.layers > 1) * self.layers * t * sent)
         several = np.greater(self.streams.results, 1)
         beside = ("residual" in self.items) * np.where(several, True, self.items[-1:] != ("residual",))
@@ -338,18 +384,15 @@ class TrainedRows:
         issued = np.maximum(row, last)
         return issued, self._paced(issued, moving, links)
 
-    def _loop_backward(self, words: Size) -> Size:
-        """Return the cycles per token from a token's input-gradient products to those of a later token; `words` of it
-        leave in sequence."""
-        wafer, k = self.wafer, self.k
-        waiting = PAIR * wafer.input_queue_wavelets[FEED_QUEUE]
-        between = 2 + waiting // k  # of several samples, if one has fewer
-        west = self.cols * relay_cycles(wafer) + k * wafer.wavelet_cycles
-        sent = words * wafer.wavelet_cycles
-        own = self.v * ceil_div(k, wafer.fma_mixed_per_cycle) + k * ceil_div(
-            self.v, wafer.fma_mixed_per_cycle
-        )
-        return (own + west + sent + k / PAIR) / between
+    @property
+    def _together(self) -> Size:
+        """Tokens whose input gradients run west together."""
+        return tokens_together(self.tokens, self.k, self.v, self.cols, self.wafer)
+
+    @property
+    def together_bytes(self) -> Size:
+        """Bytes of a core for the input gradients of tokens that run west together, beyond those of one token."""
+        return 2 * FP32_BYTES * (self._together - 1) * self.k
 
     def _paced(self, issued: Size, moving: list[Size], links: list[Size]) -> Size:
         slowest = issued

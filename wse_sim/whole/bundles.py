@@ -138,7 +138,9 @@ def _choose(
     def give(ends: Sequence[tuple[str, PlacedKernel]], count: int) -> float:
         """Set the number of bundles; return the cycles by which the regions at the ends exceed the pace."""
         for tensor, region in ends:
-            region.bundles[tensor] = count
+            # A tied tensor without a stream, the output of the network, has as many.
+            for name in region.tied if tensor in region.tied else (tensor,):
+                region.bundles[name] = count
         return sum(max(0.0, paces.of(region) - wanted[region.name]) for _, region in ends)
 
     # A bottleneck at one end hides the other end. So start from the largest numbers, and choose twice.

@@ -48,6 +48,8 @@ Compiler = Callable[..., Plan | Infeasible]
 ALTERNATING = "1f1b"
 FEW_STAGES = 100
 """Stages up to which a plan for alternating passes competes with one for rounds; for more stages each takes seconds."""
+TRIED_SIZES = 2
+"""Sizes of rounds for which a plan with few stages is made: area bounds tell little of placements where memory binds."""
 AUTO, COMPOSED, PLAIN = "auto", "composed", "plain"
 
 
@@ -208,28 +210,31 @@ def _scheduled(
     `schedule`.
 
     Regions for rounds have room for as many samples as the area bound suggests (:func:`round_sizes`). If such a plan has no
-    program, or has few stages, one for alternating passes in rounds of what its cores can store is made too.
+    program, or has few stages, one for the next number of samples and one for alternating passes in rounds of what its cores
+    can store are made too, and the fastest is returned.
     """
     if not graph.training:
         return settled(graph, compiler)
     if schedule is not None or plain_priced(graph):  # or no program of the complete model, so no rounds of it
         found = compiler(with_chosen_streams(graph, wafer), schedule or ALTERNATING)
         return found if isinstance(found, Infeasible) else with_links_of_regions(expect(found, PipelinedPlan))
-    plan: PipelinedPlan | None = None
+    plans: list[PipelinedPlan] = []
     for size in round_sizes(graph, wafer, samples):
         roomy = with_chosen_streams(with_room(graph, wafer, size), wafer)
         plan, _ = _in_rounds(compiler(roomy, None, "none"))  # no program runs a forward pass again
-        if plan is not None:
+        plans += [plan] if plan is not None else []
+        if plans and (len(plans) == TRIED_SIZES or len(plans[0].stages) > FEW_STAGES):
             break
-    if plan is None or len(plan.stages) <= FEW_STAGES:
+    if not plans or len(plans[0].stages) <= FEW_STAGES:
         found = compiler(with_chosen_streams(with_room(graph, wafer), wafer), ALTERNATING)
         turned, why = _in_rounds(found)
-        if isinstance(found, PipelinedPlan) and plan is turned is None:
-            linked = with_links_of_regions(found)
-            return _noted(linked, f"schedule: forward and backward passes alternate, because {why}")
-        plan = min((one for one in (plan, turned) if one is not None), key=step_cycles, default=None)
-        if plan is None:
+        plans += [turned] if turned is not None else []
+        if isinstance(found, Infeasible) and not plans:
             return found
+        if not plans:
+            linked = with_links_of_regions(expect(found, PipelinedPlan))
+            return _noted(linked, f"schedule: forward and backward passes alternate, because {why}")
+    plan = min(plans, key=step_cycles)
     note = (
         f"schedule: rounds of {plan.round_samples} of {plan.batch} samples, all forward passes before the backward passes, as the programs "
         "of the fabric train; schedule=1f1b would alternate them"

@@ -106,13 +106,13 @@ class Gemm(WeightProduct):
             return lay
         stated = GemmAttributes.of(attrs)
         if stated.trained_rows:
-            # The gradient of a residual needs a separate moving column; a narrow region gives up a compute
+            # Gradients of inputs or of a residual need a separate moving column; a narrow region gives up a compute
             # column for it.
             ends_added = fused_forward(attrs, Phase.FORWARD).split(",")[-1] == "residual"
             return replace(
                 lay,
                 least_rows=2,
-                least_cols=1 + ends_added,
+                least_cols=1 + (ends_added or stated.passes_on),
                 more_colors=3,
                 rows_without_inputs=1,
                 most_links=max(1, stated.most_bundles, stated.most_results),
@@ -156,7 +156,15 @@ class Gemm(WeightProduct):
                 activations_bytes=(2.0 * m * k + m * n) * size,
                 code_bytes=wafer.kernel_code_bytes,
             )
-        return TiledProduct(dims["m"], dims["k"], dims["n"], tiling, wafer, phase, dtype, attrs).footprint()
+        found = TiledProduct(dims["m"], dims["k"], dims["n"], tiling, wafer, phase, dtype, attrs).footprint()
+        if (
+            phase is Phase.INPUT_GRADIENT
+            and GemmAttributes.of(attrs).trained_rows
+            and tiling.mapping == "stationary"
+        ):
+            waits = trained_layer(dims, tiling, wafer, attrs, phase).together_bytes
+            return replace(found, buffers_bytes=found.buffers_bytes + waits)
+        return found
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of the product and of its fused operations."""

@@ -5,7 +5,7 @@ flight::
 
     moving columns              compute columns
     inlets    > x, twice >>>>   rows of k inputs: forward for the products, backward for the weight gradient
-                                sums of dx run west along the rows; the inlets receive them and send them in sequence
+    collectors  < dx <<<<<<<<   sums of dx run west along the rows; collectors receive them and send them in sequence
     residual, then g > > > > >  last row: finishes the T tokens of a sample at once; backward multiplies their
                                 gradients by the slope and sends them up the columns, twice
 
@@ -65,7 +65,7 @@ class TrainedDense(DensePlace, TrainedKind):
     own_colors = OWN_COLORS
 
     def make_room(self) -> None:
-        """Make room for the core that sends the gradient of a residual."""
+        """Make room for the cores that send the gradients of the inputs or of a residual."""
         region = self.region
         if region.rows == 1:
             raise refused(
@@ -73,10 +73,14 @@ class TrainedDense(DensePlace, TrainedKind):
                 "trains in a region of one row, but needs one row in addition to those of its inputs",
                 "use more cores",
             )
-        if not self.residual_is_last or region.cols - self.compute_cols > 1:
+        if not (self.has_dx or self.residual_is_last) or region.cols - self.compute_cols > 1:
             return
         if self.compute_cols == 1:
-            raise refused(self.kernel, "adds a residual in a region of two columns", "use more cores")
+            raise refused(
+                self.kernel,
+                "trains in a region of two columns, but needs two columns in addition to those of its outputs",
+                "use more cores",
+            )
         self._move_columns(1)
         self.region = dataclasses.replace(region, compute_cores=region.compute_cores - region.rows)
 
@@ -195,10 +199,10 @@ class TrainedDense(DensePlace, TrainedKind):
         return tuple(tensor for tensor in reversed(self.operands) if tensor in self.needs)
 
     def gradient_senders(self, tensor: str, bundle: int) -> tuple[Cell, ...]:
-        """Return the inlets (gradient of the inputs), or the cell behind the gradient inlet or the last row
+        """Return the collectors (gradient of the inputs), or the cell behind the gradient inlet or the last row
         (residual; the columns of a bundle)."""
         if tensor == self.kernel.inputs[0]:
-            return tuple((self.top + i, self.left - 1) for i in self.row_groups[bundle])
+            return tuple((self.top + i, self.left - 2) for i in self.row_groups[bundle])
         return ((self.last, self.left - 2),) if self._is_heard else self.bundle_senders(bundle)
 
     # ---- bundles ---------------------------------------------------------------------------------------------------
@@ -253,7 +257,7 @@ class TrainedDense(DensePlace, TrainedKind):
         products, limit = self.products, room_bytes(self.wafer)
         bundle = int(ceil_div(self.inputs, self.streams)) + PAIR
         each, passing = FP16_BYTES * max(products.inputs), FP16_BYTES * bundle
-        held = (limit - passing - 2 * each) // (self.tokens * each)
+        held = (limit - passing) // (self.tokens * each)
         most = max(0, min(held, products.most_in_flight(limit)))
         return most if self._slots or not self.has_residual else 0
 

@@ -1,31 +1,29 @@
-"""Cores next to a trainable dense layer: one per row of inputs, and one that deals words along the last row.
+"""Cores next to a trainable dense layer: two per row of inputs, and one that deals words along the last row.
 
 Symbols: T tokens of K inputs and N outputs; k inputs of a row; d samples in flight::
 
     next to a row    forward   receives all K inputs of a token, stores its k of d samples     > row
                     backward  the same again                                                  > row
-                              sums of the row, token by token                                 > in sequence with the other rows
+    west of it      backward  sums of the row, of some tokens                                 > in sequence with the other rows
     end of the last row   forward  the residual, of which it buffers some samples;  backward  the gradients
     behind it             receives the gradients as well, and forwards them if they are those of a residual
 
-Words per token that such a core issues: K / 2 + k / 2 forward, and k / 2 + k + k / 2 backward.
+Words per token that such a core issues: K / 2 + k / 2 forward and k / 2 backward, or k + k / 2 backward.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass, Operand
 from wse_sim.whole.paths import Cell
-from wse_sim.whole.regions.contract import PAIR
 from wse_sim.whole.regions.shared_color import KEEP, advance_of, deal, route_takers, send_all
 from wse_sim.whole.regions.turns import in_pairs
 from wse_sim.whole.trained.contract import Batch
-from wse_sim.whole.trained.products import FEED_QUEUE, Products
+from wse_sim.whole.trained.products import Products
 
-DEAL, SEND = 1, 2  # microthreads next to a row
+DEAL, SEND = 1, 1  # microthreads of the two cores next to a row
 RECEIVERS = 7  # microthreads that receive samples of the residual, in order
 PRIORITIES = ("high", "medium", "low")  # of microthreads, in order
 
@@ -40,7 +38,7 @@ class Beside:
     slots: int  # samples of a bundle of the residual that fit where it is dealt out
 
     def write_row(self, row: int, group: range, arriving: int, back: int | None) -> None:
-        """Write the core next to a row of inputs, one of a group with the same bundle; `back` is the color on
+        """Write the cores next to a row of inputs, one of a group with the same bundle; `back` is the color on
         which their gradients leave, if they are needed."""
         products, batch = self.products, self.batch
         name, cell = f"{products.name} inlet {row}", (products.top + row, products.left - 1)
@@ -57,55 +55,38 @@ class Beside:
             if part.length:
                 core.mov(part, fabric_in(arriving), dtype="fp16", start="none")
 
-        advance = advance_of(row - group.start, len(group))
-        collect = None if back is None else self._collector(core, row, (back, advance), name, cell)
-
-        tokens = batch.in_flight * products.tokens
-        # Inputs that fit in a row's queue: whole tokens, or a part. More would fill the output queue ahead of
-        # the gradients.
-        waiting = PAIR * products.wafer.input_queue_wavelets[FEED_QUEUE]
-        ahead = min(waiting // own, tokens - 1)
-        part = 0 if waiting >= own else waiting
-
-        def leave(turn: int) -> None:
-            if collect is not None:
-                collect(turn)
-                core.join(SEND)
-
-        def token(turn: int, number: int, step: int) -> None:
-            """Forward the sums of a token, then send the inputs of a later token to the row again."""
-            first, by = (number + 1 + ahead) * own, step * own
-            if part:
-                give(held.dsd(first, part, step=by))
-            leave(turn)
-            give(held.dsd(first + part, own - part, step=by))
-
         with core.loop(batch.rounds):
-            with core.loop(tokens):
+            with core.loop(batch.in_flight * products.tokens):
                 hear(others.dsd(0, before))
                 hear(held.dsd(0, own, step=own))
                 hear(others.dsd(0, after))
                 give(held.dsd(0, own, step=own))
-            give(held.dsd(0, (1 + ahead) * own))
-            in_pairs(core, tokens - 1 - ahead, token)
-            for number in range(tokens - 1 - ahead, tokens):
-                leave(number % 2)
+            give(held.dsd())
             core.join(DEAL)
         self.b.place(core, cell)
+        if back is not None:
+            self._write_collector(row, (back, advance_of(row - group.start, len(group))))
 
-    def _collector(
-        self, core: CoreClass, row: int, back: tuple[int, str | None], name: str, cell: Cell
-    ) -> Callable[[int], None]:
-        products = self.products
-        own = products.inputs[row]
-        sums = [self.b.buffer(f"{name} sum {turn}", own, "fp16", cell) for turn in (0, 1)]
+    def _write_collector(self, row: int, back: tuple[int, str | None]) -> None:
+        """Write the core that sends the gradients of a row's inputs in sequence with those of the other rows. It is not
+        the inlet: a core has one output queue, in which inputs that wait for the row would block the gradients."""
+        products, batch = self.products, self.batch
+        name, cell = f"{products.name} sums {row}", (products.top + row, products.left - 2)
+        own, together = products.inputs[row], products.together
+        core = self.b.core_class(name)
+        sums = [self.b.buffer(f"{name} {turn}", together * own, "fp16", cell) for turn in (0, 1)]
 
-        def collect(turn: int) -> None:
-            """Receive the gradient of a token's inputs; it leaves in sequence with those of the other rows."""
+        def tokens(turn: int, _first: int, _step: int) -> None:
             core.mov(sums[turn].dsd(), fabric_in(products.along[0]), start="none")
-            send_all(core, fabric_out(*back), sums[turn].dsd(), SEND)
+            with core.loop(together):
+                send_all(core, fabric_out(*back), sums[turn].dsd(0, own, step=own), SEND)
 
-        return collect
+        count = batch.in_flight * products.tokens // together
+        with core.loop(batch.rounds):
+            in_pairs(core, count, tokens)
+            if count % 2:
+                core.join(SEND)  # the next round begins with the same buffer
+        self.b.place(core, cell)
 
     # ---- the end of the last row -----------------------------------------------------------------------------------
 

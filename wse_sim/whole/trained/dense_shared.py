@@ -19,7 +19,7 @@ sample, in addition to those of :mod:`.products`::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass, Issue, Operand
@@ -86,7 +86,9 @@ class SharedProducts(Products):
         """Return the samples in flight whose derivatives fit on a row, if the last row fits."""
         v, inputs, (_, most) = self.outputs, max(self.inputs), self.part(0)
         tiles = inputs * v * (FP16_BYTES + 2 * WORD_BYTES)
-        rings = 2 * WORD_BYTES * (v + inputs + 2 * BANK_WORDS) + (FP16_BYTES + 2 * WORD_BYTES) * v
+        rings = (
+            2 * WORD_BYTES * (v + self.together * inputs + 2 * BANK_WORDS) + (FP16_BYTES + 2 * WORD_BYTES) * v
+        )
         banks = 0 if self.slopes is None else len(self.slopes.scratch)
         gaps = (len(ROW_BUFFERS) + banks) * FP16_BYTES * (self.wafer.sram_banks + 1)
         fixed = tiles + rings + most * (FP16_BYTES + banks * WORD_BYTES) + gaps
@@ -130,17 +132,13 @@ class SharedProducts(Products):
                 how = Issue(length=length, dtype="fp16", start="none", thread=thread, priority="high")
                 core.mov(below, source, **how)
 
-    def _back(self, core: CoreClass, row: int, west: Item, d: int) -> None:
+    def _back(self, core: CoreClass, row: int, west: Callable[[int], None], d: int) -> None:
         """Write the backward pass of d samples: the derivatives of the next sample go down during the work on one."""
-
-        def token(turn: int, first: int, step: int) -> None:
-            if self.has_dx:
-                west(turn, first, step)
-            self._weight_gradient(core, row)
+        count = self.tokens // self.together
 
         def sample() -> None:
-            in_pairs(core, self.tokens, token)
-            if self.has_dx and self.tokens % 2:
+            in_pairs(core, count, self._tokens(core, row, west))
+            if self.has_dx and count % 2:
                 core.join(WEST)  # the next sample begins with the same buffer
 
         self._pass_down(core, row, self._slopes_of(row, 0, 0))

@@ -166,9 +166,10 @@ def least_bound(graph: KernelGraph, wafer: Wafer) -> tuple[Sizer, float] | None:
 
 
 def _groups(graph: KernelGraph) -> list[tuple[tuple[str, ...], list[int]]]:
-    """Return the tensors that have the same number of streams as others, with the numbers that are tried."""
+    """Return groups of tensors that have the same number of streams, with the numbers that are tried."""
     seen, ties = as_links_see(graph), nx.Graph()
     most = trained_bundles(seen)
+    ties.add_nodes_from(name for name, count in most.items() if count > 1)
     for names in tied_in_training(seen):
         nx.add_path(ties, [name for name in names if most[name] > 1])
     order = {name: index for index, name in enumerate(graph.tensors)}

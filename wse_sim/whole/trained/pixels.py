@@ -12,10 +12,12 @@ last row::
 
 from __future__ import annotations
 
-from wse_sim.fabric.format.builder import fabric_out
+from collections.abc import Callable
+
+from wse_sim.fabric.format.builder import Builder, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.whole.regions.shared_color import send_all
-from wse_sim.whole.regions.turns import Item, in_pairs, with_next
+from wse_sim.whole.regions.turns import in_pairs, with_next
 from wse_sim.whole.trained.last_row import CAST, SEND, TAKE, Leaving
 from wse_sim.whole.trained.products import WEST, Products
 
@@ -36,19 +38,31 @@ class PixelProducts(Products):
         enough = (p for p in range(1, self.tokens) if self.tokens % p == 0 and p * self.outputs >= GROUP)
         return next(enough, self.tokens)
 
+    together = 1
+    """The input gradients of each pixel run west alone: those of the next one wait for no weight gradient."""
+
     @property
     def tokens_summed(self) -> int:
         """All pixels: the gradients of an image are added at once."""
         return self.tokens
 
-    def _back(self, core: CoreClass, row: int, west: Item, d: int) -> None:
+    def _back(self, core: CoreClass, row: int, west: Callable[[int], None], d: int) -> None:
         """Write the backward pass of d samples: all pixels for the gradient of the image, then all for that of the weights."""
+
+        def pixel(turn: int, _first: int, _step: int) -> None:
+            self._input_gradient(core, row, turn)
+            west(turn)
+
         with core.loop(d):
             if self.has_dx:
                 core.join(WEST)
-                in_pairs(core, self.tokens, west)
+                in_pairs(core, self.tokens, pixel)
             with core.loop(self.tokens):
                 self._weight_gradient(core, row)
+
+    def _route_out(self, b: Builder, row: int) -> None:
+        """Route input gradients to the core next to the row, which adds them to the gradient of the image."""
+        b.route(self.along[0], (row, self.left - 1), rx="E", tx="R")
 
     def _all_gradients(self, core: CoreClass, leaving: Leaving, d: int) -> None:
         """Write the backward pass of d samples, part by part: while one part goes up, the next arrives."""

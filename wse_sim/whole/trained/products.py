@@ -16,7 +16,8 @@ activation, or one after a residual) and their derivatives are computed for all 
 While one token (or sample) leaves the last row, the sums of the next one arrive; while a group goes up, the
 gradients of the next one are multiplied. No word waits for one of a later sample.
 
-A link carries the input gradients of a token while the cores work on the next one. If all tokens of a sample
+A link carries the input gradients of some tokens while the cores work on the next ones: of as many as the sums need to
+pass all columns (:func:`~wse_sim.kernels.blocks.trained_rows.tokens_together`). If all tokens of a sample
 went through one product first and then through the other (:mod:`.pixels`), this link would be idle half of
 the time and the bottleneck in the other half. The input gradient goes first: it does not need the inputs,
 which arrive when those of the token before have left (a layer 128-32 of 8 tokens on 12 x 8 cores: 560 cycles
@@ -31,11 +32,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 
 from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass
+from wse_sim.kernels.blocks.trained_rows import tokens_together
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.regions.contract import Floats
 from wse_sim.whole.regions.shared_color import advance_of, route_senders
@@ -50,6 +53,11 @@ FEED_QUEUE = 0  # input queue of the words that trigger products
 
 class Products(LastRow):
     """The compute cores of one layer."""
+
+    @cached_property
+    def together(self) -> int:
+        """Tokens whose input gradients run west together, a divisor of the tokens of a sample."""
+        return int(tokens_together(self.tokens, max(self.inputs), self.outputs, self.cols, self.wafer))
 
     # ---- program ---------------------------------------------------------------------------------------------------
 
@@ -86,7 +94,9 @@ class Products(LastRow):
 
     def _declare(self, b: Builder, batch: Batch) -> None:
         rows, most, v = (slice(self.top, self.last), self.columns), max(self.inputs), self.outputs
-        self.y_ring, self.p_ring = (BANK_WORDS * ceil_div(each, BANK_WORDS) for each in (v, most))
+        self.y_ring, self.p_ring = (
+            BANK_WORDS * ceil_div(each, BANK_WORDS) for each in (v, self.together * most)
+        )
 
         def over(name: str, length: int, dtype: str, bank: int, where: tuple[slice | int, slice]) -> Buffer:
             return b.buffer(f"{self.name}.{name}", length, dtype, where, bank=bank)
@@ -111,8 +121,8 @@ class Products(LastRow):
         def sums(turn: int, _first: int, _step: int) -> None:
             self._sums(core, row, turn)
 
-        def west(turn: int, _first: int, _step: int) -> None:
-            self._input_gradient(core, row, parity, turn, is_final=is_final)
+        def west(turn: int) -> None:
+            self._send_west(core, row, parity, turn, is_final=is_final)
 
         with core.loop(batch.rounds):
             self._forth(core, row, sums, batch.in_flight)
@@ -130,15 +140,24 @@ class Products(LastRow):
         in_pairs(core, d * self.tokens, sums)
         core.join(DOWN)
 
-    def _back(self, core: CoreClass, row: int, west: Item, d: int) -> None:
+    def _back(self, core: CoreClass, row: int, west: Callable[[int], None], d: int) -> None:
         """Write the backward pass of d samples, token by token."""
+        in_pairs(core, d * self.tokens // self.together, self._tokens(core, row, west))
 
-        def token(turn: int, first: int, step: int) -> None:
+    def _tokens(self, core: CoreClass, row: int, west: Callable[[int], None]) -> Item:
+        """Return the work on the gradients of tokens whose input gradients run west together."""
+
+        def tokens(turn: int, _first: int, _step: int) -> None:
+            with core.loop(self.together - 1):
+                if self.has_dx:
+                    self._input_gradient(core, row, turn, each=self.inputs[row])
+                self._weight_gradient(core, row)
             if self.has_dx:
-                west(turn, first, step)
+                self._input_gradient(core, row, turn, self.together - 1)
+                west(turn)
             self._weight_gradient(core, row)
 
-        in_pairs(core, d * self.tokens, token)
+        return tokens
 
     def _sums(self, core: CoreClass, row: int, turn: int) -> None:
         v, here, above = self.outputs, self.sums[row % 2], self.sums[(row + 1) % 2]
@@ -165,14 +184,18 @@ class Products(LastRow):
             dst_stride=v, length=self.inputs[row], dtype="mixed", wire="fp16x2", start="none", triggered=True,
         )  # fmt: skip
 
-    def _input_gradient(self, core: CoreClass, row: int, parity: int, turn: int, *, is_final: bool) -> None:
-        """Receive the gradients again, which trigger the products; the sums run west."""
+    def _input_gradient(self, core: CoreClass, row: int, turn: int, number: int = 0, each: int = 0) -> None:
+        """Receive the gradients again, which trigger the products, for a token by its `number` among those that run west
+        together; the innermost loop advances `each` elements."""
         v, k = self.outputs, self.inputs[row]
-        own = self.p.dsd(turn * self.p_ring, k)
         core.fmac_vectors(
-            own, fabric_in(self.cast), self.x.dsd(0, k, stride=v), k,
+            self.p.dsd(turn * self.p_ring + number * k, k, step=each), fabric_in(self.cast), self.x.dsd(0, k, stride=v), k,
             b_stride=1, length=v, dtype="mixed", wire="fp16x2", start="none", triggered=True, fresh=True,
         )  # fmt: skip
+
+    def _send_west(self, core: CoreClass, row: int, parity: int, turn: int, *, is_final: bool) -> None:
+        """Add the input gradients of some tokens to those of the core east, and send the sums west."""
+        own = self.p.dsd(turn * self.p_ring, self.together * self.inputs[row])
         here, behind = self.along[parity], self.along[1 - parity]
         core.join(WEST)
         if is_final:
@@ -193,12 +216,17 @@ class Products(LastRow):
             b.route(self.cast, (row, cols), rx="S", tx="R" + ("N" if i else ""))
             if not self.has_dx:
                 continue
-            b.route(self.along[0], (row, self.left - 1), rx="E", tx="R")
+            self._route_out(b, row)
             for col in range(self.cols):
                 b.route(self.along[col % 2], (row, self.left + col), rx="R", tx="W")
                 if col < self.cols - 1:
                     b.route(self.along[(col + 1) % 2], (row, self.left + col), rx="E", tx="R")
         b.route(self.cast, (self.last, cols), rx="R", tx="N")
+
+    def _route_out(self, b: Builder, row: int) -> None:
+        """Route input gradients past the core that has the inputs of a row, to the one that sends them on."""
+        b.route(self.along[0], (row, self.left - 1), rx="E", tx="W")
+        b.route(self.along[0], (row, self.left - 2), rx="E", tx="R")
 
     # ---- values and cycles -----------------------------------------------------------------------------------------
 
