@@ -50,6 +50,8 @@ class Access:
     steps:
         Elementwise operators with their operands where some operand is a number.  The first step is ("", first value); of a
         product, whose steps follow its bias, the first value is its own result: ("", "").
+    axes:
+        Of a sum, mean or extremum, the dimensions along which it is; empty if the kernel takes its operand through a view.
 
     Examples
     --------
@@ -66,6 +68,7 @@ class Access:
     factor: float = 1.0
     steps: tuple[Step, ...] = ()
     heads: tuple[tuple[str, int, int], ...] = ()
+    axes: tuple[int, ...] = ()
 
     def renamed(self, name_of: Callable[[str], str | None]) -> Access:
         """The same access to tensors with other names; `name_of` returns None for a name that stays."""
@@ -86,7 +89,7 @@ class Access:
 
     def without_views(self) -> Access:
         """The same access, with operands in the order in which they are stored."""
-        return dataclasses.replace(self, reordered=(), view="", token=None, parts=(), transposed="")
+        return dataclasses.replace(self, reordered=(), view="", token=None, parts=(), transposed="", axes=())
 
 
 PLAIN = Access()
