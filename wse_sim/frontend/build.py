@@ -15,6 +15,7 @@ from wse_sim.frontend.fusions import DraftGraph
 from wse_sim.frontend.gradient_cuts import Cuts, cuts_of
 from wse_sim.frontend.obstacles import met
 from wse_sim.frontend.orders import (
+    channels_moved,
     is_straight,
     operand_order,
     parts_taken,
@@ -211,6 +212,9 @@ class _Builder:
             steps=self._steps(kernel, nodes),
             heads=self._heads(kernel, nodes[0]),
             axes=self._axes(kernel, nodes[0]),
+            channels=channels_moved(self.trace, nodes, self.tensor_of, self.samples)
+            if names or is_chain
+            else (),
         )
         return dataclasses.replace(kernel, access=access)
 

@@ -9,6 +9,7 @@ from functools import partial, reduce
 from wse_sim.frontend.training import add_training
 from wse_sim.graph import Kernel, KernelGraph, Phase, TensorKind
 from wse_sim.graph.kernel_graph import frozen
+from wse_sim.whole.channels_last import with_images
 from wse_sim.whole.elementwise_steps import in_one_family, with_steps
 from wse_sim.whole.factors import with_affine, with_scales
 from wse_sim.whole.frozen_layers import frozen_layers
@@ -42,13 +43,14 @@ from wse_sim.whole.regions.fused_work import items_of
 from wse_sim.whole.regions.norm import affine_parts
 from wse_sim.whole.regions.pointwise_place import numbers_in, shared_operands
 from wse_sim.whole.rotations import with_rotations
-from wse_sim.whole.separate_work import finished_apart, scaled_apart, summed_apart
+from wse_sim.whole.separate_work import finished_apart, scaled_apart, summed_apart, with_image_stores
 from wse_sim.whole.split_products import transposed, unpacked
 from wse_sim.whole.tokens import with_pooled_tokens, with_small_windows
 
 Pass = Callable[[KernelGraph], KernelGraph]
 REWRITES: tuple[Pass, ...] = (
     with_patches,
+    with_images,
     with_spare_pixels,
     with_whole_words,
     for_every_sample,
@@ -63,9 +65,11 @@ REWRITES: tuple[Pass, ...] = (
     summed_apart,
     finished_apart,
     scaled_apart,
+    with_image_stores,
 )
 """Passes that keep all work on the wafer, in order; a pass that changes nothing returns the same graph."""
 OF_INFERENCE = (
+    with_images,
     with_spare_pixels,
     with_whole_words,
     with_small_windows,
@@ -73,6 +77,7 @@ OF_INFERENCE = (
     summed_apart,
     finished_apart,
     scaled_apart,
+    with_image_stores,
 )
 """Those of an inference graph alone."""
 TRAINING_REWRITES: tuple[Pass, ...] = (

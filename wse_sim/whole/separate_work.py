@@ -21,9 +21,9 @@ from wse_sim.graph.kernel_graph import frozen
 from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS
 from wse_sim.whole.host_part import with_kernels
 from wse_sim.whole.parallel_links import plain_priced
-from wse_sim.whole.regions.contract import PAIR, is_pointwise
+from wse_sim.whole.regions.contract import PAIR, POINTWISE, is_image, is_pointwise
 from wse_sim.whole.regions.fused_work import items_of
-from wse_sim.whole.regions.pointwise_place import operators_of, shared_operands, taken_by
+from wse_sim.whole.regions.pointwise_place import depth_of, operators_of, shared_operands, taken_by
 
 RESIDUAL = "residual"
 SUM, ACTIVATION, SCALED = ".sum", ".function", ".scaled"
@@ -148,6 +148,28 @@ def _scaled(graph: KernelGraph, kernel: Kernel, tensors: dict[str, Tensor]) -> t
     inputs = (name, *taken[2:])
     attrs = {"ops": ",".join(more), "inputs": len(inputs), "stored": len(inputs) > 1}
     return first, dataclasses.replace(like, inputs=inputs, attrs=frozen(attrs), access=PLAIN)
+
+
+def with_image_stores(graph: KernelGraph) -> KernelGraph:
+    """Return the forward graph in which the prices of elementwise work on several images count the stores in which those wait that
+    come over a shorter path."""
+    plain, kernels = plain_priced(graph), list[Kernel]()
+    for kernel in graph.kernels:
+        depths = {depth_of(graph, name) for name in kernel.inputs}
+        is_chain = kernel.family in POINTWISE and kernel.name not in plain and "stored" not in kernel.attrs
+        if is_chain and len(depths) > 1 and is_image(graph, kernel.outputs[0]):
+            count = len(kernel.inputs) + len(kernel.parameters)
+            attrs = {"ops": ",".join(operators_of(kernel)), "inputs": count, "stored": True}
+            kernel = dataclasses.replace(_of_pixels(kernel, graph.tensors), attrs=frozen(attrs))
+        kernels.append(kernel)
+    return graph if kernels == list(graph.kernels) else with_kernels(graph, kernels, dict(graph.tensors))
+
+
+def _of_pixels(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Kernel:
+    """Return elementwise work on an image as a generated kernel, whose rows are pixels."""
+    whole = tensors[kernel.outputs[0]]
+    dims = {"elements": whole.elements, "rows": whole.elements // whole.shape[1], "cols": whole.shape[1]}
+    return dataclasses.replace(kernel, family="generated", dims=frozen(dims), sample_dim="elements")
 
 
 def _ends_slowly(kernel: Kernel, function: str, samples: int) -> bool:
