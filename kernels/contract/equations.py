@@ -8,6 +8,7 @@ over integer arrays.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 from typing import overload
 
 import numpy as np
@@ -229,6 +230,11 @@ def has_room(elements: Size, bundles: Bundles | None, wafer: Wafer) -> Size:
     return kept * 4 * ceil_div(elements, 4) <= wafer.sram_bytes
 
 
+def stored_cycles(elements: Size, wafer: Wafer) -> Size:
+    """Return the cycles in which a core stores fp16 elements of an operand that waits, and sends them word by word."""
+    return elements / wafer.mov_fp16_per_cycle + words(elements, "fp16")
+
+
 def pointwise(
     elements: Size,
     tiling: Tiling,
@@ -251,6 +257,9 @@ def pointwise(
     one bundle of the words of every token each, and the fastest number is counted. Cores of a column send in
     sequence, so a region of the wafer's full height leaves its last row to other streams.
 
+    All pixels of an image may meet the one pixel of `bundles.shared` operands: a core has whole pixels, and works on one
+    after the other.
+
     Per element: `issue` vector issue cycles, `special` special elements, `scalar` cycles of other scalar
     code. `instructions`: vector starts. `inputs`: operands that arrive.
     """
@@ -266,15 +275,24 @@ def pointwise(
         n = ceil_div(size, rows * tiling.cols) if bundles is not None else per_core(elements, tiling)
         if bundles is not None:
             unit = bundles.unit * 4 // bytes_of(dtype)
+            if bundles.shared:
+                unit *= ceil_div(bundles.of_token, count)
             n = ceil_div(n, unit) * unit
+        whole, pixel = (inputs - bundles.shared, unit) if bundles is not None else (inputs, 0)
+        held = (inputs - whole) * words(pixel, dtype)
         compute = n * (issue + scalar)
         odd = n * special * wafer.special_element_cycles
         startup = instructions * wafer.vector_start_cycles + 0.0 * n
-        ramp = (inputs + 1) * words(n, dtype) if bundles is not None else 0.0 * n
+        if whole < inputs:
+            compute = n // unit * ceil(unit * (issue + scalar))
+            startup = n // unit * instructions * ceil(wafer.vector_start_cycles) + 0.0 * n
+        ramp = (whole + 1) * words(n, dtype) + held if bundles is not None else 0.0 * n
         busy = compute + odd + startup + ramp
-        streams = max(inputs, bundles.streams) if bundles is not None else inputs
-        shared = streams * words(size, dtype) * wafer.wavelet_cycles if on_links else 0.0
-        late = np.maximum(0.0, shared - busy)
+        streams = max(whole, bundles.streams) if bundles is not None else inputs
+        linked = (streams * words(size, dtype) + held) * wafer.wavelet_cycles if on_links else 0.0
+        if on_links and whole < inputs:  # the image comes first and waits
+            linked = np.maximum(linked, stored_cycles(size, wafer))
+        late = np.maximum(0.0, linked - busy)
         return Cost(
             ramp=ramp,
             compute=compute,

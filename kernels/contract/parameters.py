@@ -200,7 +200,8 @@ class Bundles(NamedTuple):
     """Parallel streams of a tensor: `least` to `most`, of tokens of `of_token` words; each has a part of every
     token. `unit` words stay together in a stream and on a core. `streams`: tensors that share a link, if there are more of
     them than operands. `stores`: rows of the cores of a stream that store an operand which comes early. `kept`: in training, bytes
-    of SRAM for each element of a core, of samples in flight."""
+    of SRAM for each element of a core, of samples in flight. `shared`: operands with one pixel, which all pixels of an image
+    meet."""
 
     most: int
     of_token: int
@@ -209,6 +210,7 @@ class Bundles(NamedTuple):
     streams: int = 0
     stores: int = 0
     kept: int = 0
+    shared: int = 0
 
 
 def spaced(counts: Sequence[int], dense: int = 16, step: float = 1.125) -> list[int]:
@@ -232,6 +234,7 @@ class WordAttributes(Attributes):
     in_words: bool = attribute(False, "each core receives and sends whole words")
     token_words: int = attribute(0, "words of a token, divided among its parallel streams; 0: not given")
     unit_words: int = attribute(1, "words of a token that stay together on a core")
+    shared_inputs: int = attribute(0, "in words, operands with one pixel, which all pixels of an image meet")
     kept_bytes: int = attribute(
         0, "in training, bytes of SRAM for each element of a core, which samples in flight need; 0: not given"
     )
@@ -242,7 +245,14 @@ class WordAttributes(Attributes):
         if not self.in_words:
             return None
         most = self.most_bundles if self.token_words else 1
-        return Bundles(most, self.token_words, self.least_bundles, self.unit_words, kept=self.kept_bytes)
+        return Bundles(
+            most,
+            self.token_words,
+            self.least_bundles,
+            self.unit_words,
+            kept=self.kept_bytes,
+            shared=self.shared_inputs,
+        )
 
     @property
     def gradient_bundles(self) -> Bundles | None:

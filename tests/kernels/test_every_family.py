@@ -182,6 +182,7 @@ READ_BY_PLANS = {
     "token_words",
     "unit_words",
     "kept_bytes",
+    "shared_inputs",
     "eps",
 }
 

@@ -212,3 +212,28 @@ def test_tokens_may_come_before_the_batch() -> None:
     with torch.no_grad():
         wanted = model(x.transpose(0, 1)).transpose(0, 1).numpy()
     assert np.abs(found - wanted.reshape(found.shape)).max() < 16 * 2**-11 * np.abs(wanted).max()
+
+
+class Counted(nn.Module):
+    """A layer on rows of two tables; positions count the words that are no padding (0)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.places, self.layer = nn.Embedding(WORDS, E), nn.Embedding(T + 1, E), nn.Linear(E, E)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """(batch, tokens, features)."""
+        is_word = ids.ne(0).int()
+        return self.layer(self.words(ids) + self.places((is_word.cumsum(1) * is_word).long()))
+
+
+def test_the_host_counts_positions() -> None:
+    """The sums along the tokens belong to the look-ups, so only the layer is on the fabric."""
+    torch.manual_seed(0)
+    model = Counted()
+    graph = lowered(model)
+    assert [kernel.family for kernel in graph] == ["gemm"]
+    with torch.no_grad():
+        wanted = model(IDS).numpy()
+    found = run_whole(plan_of(graph, 16), weights_of(model), host_rows(graph, model, (IDS,))).outputs
+    assert np.abs(found - wanted.reshape(found.shape)).max() < 4 * 2**-11 * np.abs(wanted).max()

@@ -8,13 +8,14 @@ from typing import Any
 
 from wse_sim.errors import ModelError, UnsupportedOpError
 from wse_sim.frontend.attention_layout import ATTENTION, stated
-from wse_sim.frontend.classify import Draft, classify, opaque
-from wse_sim.frontend.classify_rows import known_operators
+from wse_sim.frontend.classify import Draft, axes, classify, opaque, shape_of
+from wse_sim.frontend.classify_rows import REDUCTIONS, known_operators
 from wse_sim.frontend.cleanup import clean
 from wse_sim.frontend.fusions import DraftGraph
 from wse_sim.frontend.gradient_cuts import Cuts, cuts_of
 from wse_sim.frontend.obstacles import met
 from wse_sim.frontend.orders import (
+    channels_moved,
     is_straight,
     operand_order,
     parts_taken,
@@ -210,8 +211,19 @@ class _Builder:
             factor=self._factor(nodes) if "scale" in fused_items(kernel) else 1.0,
             steps=self._steps(kernel, nodes),
             heads=self._heads(kernel, nodes[0]),
+            axes=self._axes(kernel, nodes[0]),
+            channels=channels_moved(self.trace, nodes, self.tensor_of, self.samples)
+            if names or is_chain
+            else (),
         )
         return dataclasses.replace(kernel, access=access)
+
+    def _axes(self, kernel: Kernel, node: Node) -> tuple[int, ...]:
+        """Return the dimensions along which a reduction is, if it reads its only operand in the shape in which it is stored."""
+        if node.op not in REDUCTIONS.split() or len(kernel.inputs) != 1:
+            return ()
+        stored = self.tensors[kernel.inputs[0]].shape
+        return axes(node, self.trace) if shape_of(self.trace, node.args[0]) == stored else ()
 
     def _heads(self, kernel: Kernel, node: Node) -> tuple[Taken, ...]:
         """Return what a rotation, or attention that reads one or has fewer heads of keys, takes head by head."""

@@ -27,7 +27,7 @@ _LAYOUT = (
     "slice_scatter select_scatter unfold tril triu masked_scatter one_hot im2col col2im index_fill fill reflection_pad2d replication_pad2d "
     "diag_embed unfold_copy as_strided hstack vstack rot90 tile meshgrid"
 )
-_REDUCTIONS = (
+REDUCTIONS = (
     "sum mean amax amin argmax argmin any all linalg_vector_norm norm var std max min prod var_mean std_mean "
     "native_norm count_nonzero histc nansum frobenius_norm aminmax cosine_similarity"
 )
@@ -202,7 +202,7 @@ def _vectors(
     return {"tables": before, **sizes} if before > 1 or (samples and first > 0) else sizes
 
 
-@handles(_REDUCTIONS)
+@handles(REDUCTIONS)
 def _reduce(node: Node, trace: Trace) -> Draft:
     whole = prod(shape_of(trace, node.args[0]))
     rows = max(1, min(node.elements, whole))

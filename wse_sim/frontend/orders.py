@@ -19,11 +19,13 @@ import numpy as np
 
 from wse_sim.frontend.attention_layout import ATTENTION, HEAD_AXES, SAME_ORDER, Elements, elements_of, viewed
 from wse_sim.frontend.trace import VIEWS, Argument, Node, NodeRef, Trace
+from wse_sim.graph.access import IMAGE, PIXELS
 
 MOST_ELEMENTS = 2**18
 """Most elements of a tensor whose views are compared element by element; those of a larger one by their strides."""
 SOFTMAXES = ("softmax", "_softmax", "log_softmax", "_log_softmax", "_safe_softmax")
 COMMUTATIVE = ("add", "mul", "maximum", "minimum")
+IMAGE_SHAPE = ("samples", "channels", "lines", "columns")
 ROWS = ".rows"
 """Suffix of a kernel's name: the rows that the kernel reads through a view."""
 WEIGHT_OF = {"mm": 1, "matmul": 1, "addmm": 2, "bmm": 1, "baddbmm": 2}
@@ -145,6 +147,55 @@ def _view_of_large(trace: Trace, ref: Argument, base: Node) -> tuple[str, int | 
         is_token = first % features == 0 and _has_strides(seen, whole, *token)
         return "rows", first // features if is_token else None
     return "rows", None
+
+
+def channels_moved(
+    trace: Trace, nodes: Sequence[Node], tensor_of: Mapping[str, str], samples: int
+) -> tuple[tuple[str, str], ...]:
+    """Return the tensors that these operators read with the channels in another place, and as what: :attr:`Access.channels`.
+
+    A tensor that is also read in another way is left out. If a view between two operators makes an image of pixels, what the first
+    ones read counts as read through it, parameters too.
+    """
+    made, found = {node.name for node in nodes}, dict[str, set[str]]()
+    for node in nodes:
+        bases = [(ref, base) for ref in node.refs() if (base := trace.base(ref)) is not None]
+        for ref, base in bases:
+            if base.name in made and not is_straight(trace, ref, samples):
+                if _moved(trace, ref, base) != IMAGE:
+                    return ()
+                found = {name: {_TURNED.get(way, "") for way in ways} for name, ways in found.items()}
+        for ref, base in bases:
+            if base.name not in made and base.name in tensor_of:
+                is_moved = _keeps_order(node) and node.op not in ATTENTION and base.kind != "parameter"
+                is_moved = is_moved and not is_straight(trace, ref, samples)
+                way = _moved(trace, ref, base) if is_moved else ""
+                found.setdefault(tensor_of[base.name], set()).add(way)
+    ways = ((name, next(iter(ways))) for name, ways in found.items() if len(ways) == 1)
+    return tuple((name, way) for name, way in ways if way)
+
+
+_TURNED = {"": IMAGE, PIXELS: ""}
+"""How a tensor is read if what an operator makes of it is read as an image of pixels."""
+
+
+def _moved(trace: Trace, ref: Argument, base: Node) -> str:
+    """Return PIXELS or IMAGE if a view moves only the channels of a tensor, else "", by its strides."""
+    whole: Elements = np.empty(base.elements, np.int8)
+    seen = viewed(trace, ref, whole)
+    if seen is None or seen.size != whole.size or not seen.size or not np.may_share_memory(seen, whole):
+        return ""
+    if len(base.shape) == len(IMAGE_SHAPE):
+        samples, channels, lines, columns = base.shape
+        size = lines * columns
+        if _has_strides(seen, whole, (samples, size, channels), (channels * size, 1, size)):
+            return PIXELS
+    if seen.ndim == len(IMAGE_SHAPE):
+        samples, channels, lines, columns = seen.shape
+        strides = (channels * lines * columns, 1, columns * channels, channels)
+        if _has_strides(seen, whole, seen.shape, strides):
+            return IMAGE
+    return ""
 
 
 def _has_strides(seen: Elements, whole: Elements, shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:

@@ -13,6 +13,8 @@ from wse_sim.serialize import saved
 
 Step = tuple[str, str | float]
 """An elementwise operator, and its operand: a tensor by name, a number, START, or "" for a function of one argument."""
+PIXELS, IMAGE = "pixels", "image"
+"""How a kernel takes a tensor whose channels are stored in another place."""
 START = "(start)"
 """The value with which steps start, as the operand of a later one: x of ``x * clamp(x + 3, 0, 6) / 6``."""
 
@@ -50,6 +52,12 @@ class Access:
     steps:
         Elementwise operators with their operands where some operand is a number.  The first step is ("", first value); of a
         product, whose steps follow its bias, the first value is its own result: ("", "").
+    axes:
+        Of a sum, mean or extremum, the dimensions along which it is; empty if the kernel takes its operand through a view.
+    channels:
+        Tensors that the kernel takes with the channels in another place, each with what it takes: PIXELS (samples, lines, columns,
+        channels) of an image, the last two of the first three perhaps as one, or an IMAGE (samples, channels, lines, columns) of
+        pixels.
 
     Examples
     --------
@@ -66,6 +74,8 @@ class Access:
     factor: float = 1.0
     steps: tuple[Step, ...] = ()
     heads: tuple[tuple[str, int, int], ...] = ()
+    axes: tuple[int, ...] = ()
+    channels: tuple[tuple[str, str], ...] = ()
 
     def renamed(self, name_of: Callable[[str], str | None]) -> Access:
         """The same access to tensors with other names; `name_of` returns None for a name that stays."""
@@ -79,6 +89,7 @@ class Access:
             order=tuple(map(new, self.order)),
             transposed=new(self.transposed),
             heads=tuple((new(name), first, end) for name, first, end in self.heads),
+            channels=tuple((new(name), taken_as) for name, taken_as in self.channels),
             steps=tuple(
                 (op, new(operand) if isinstance(operand, str) else operand) for op, operand in self.steps
             ),
@@ -86,7 +97,9 @@ class Access:
 
     def without_views(self) -> Access:
         """The same access, with operands in the order in which they are stored."""
-        return dataclasses.replace(self, reordered=(), view="", token=None, parts=(), transposed="")
+        return dataclasses.replace(
+            self, reordered=(), view="", token=None, parts=(), transposed="", axes=(), channels=()
+        )
 
 
 PLAIN = Access()

@@ -306,8 +306,14 @@ def _unmet(
             fixed = [region, *(one for one in others if not _can_grow(one, name))]
             whole = token_words(plan.graph, name) if any(isinstance(one, NormRegion) for one in others) else 0
             count = _needed(fixed, name, pace, paces, whole=whole)
-            if count is not None and any(_needed([one], name, pace, paces, count) is None for one in others):
+            if count is None:
+                continue
+            enough = [_needed([one], name, pace, paces, count) for one in others]
+            if None in enough:
                 more[name] = max(count, more.get(name, 0))
+            elif _can_grow(region, name) and _needed([region, *others], name, pace, paces) is None:
+                # Each keeps the pace with a number, but all with none: this region can have that of the others.
+                more[name] = max(count, more.get(name, 0), *(number or 0 for number in enough))
         fewer |= region.bundles
     return ({}, more) if more else (fewer, more)
 

@@ -17,6 +17,7 @@ from itertools import pairwise
 
 from wse_sim.errors import ModelError
 from wse_sim.graph import Kernel, KernelGraph, Phase, TensorKind
+from wse_sim.graph.access import PIXELS
 from wse_sim.hardware import Wafer
 from wse_sim.modes.pipelined.loss import LOSS
 from wse_sim.modes.pipelined.plan import PipelinedPlan
@@ -205,14 +206,16 @@ def _faults_of_rows(
                 f"kernel '{kernel.name}' has one result for all {graph.samples} samples, and samples pass the fabric one by one; leave it out"
             )
             continue
+        images = {name for name, taken_as in kernel.access.channels if taken_as == PIXELS}  # one row each
         for name in kernel.inputs:
-            given, other = rows.setdefault(name, (reads, kernel.name))
-            if given != reads:
+            count = 1 if name in images else reads
+            given, other = rows.setdefault(name, (count, kernel.name))
+            if given != count:
                 found[kernel.name] = (
-                    f"kernel '{kernel.name}' has {reads} rows per sample and '{other}' {given}; keep as many rows in all layers, "
+                    f"kernel '{kernel.name}' has {count} rows per sample and '{other}' {given}; keep as many rows in all layers, "
                     "but for the mean of all tokens or the first one"
                 )
-        rows |= dict.fromkeys(kernel.outputs, (own, kernel.name))
+        rows |= {name: (1 if name in images else own, kernel.name) for name in kernel.outputs}
     for name, (count, _) in rows.items():
         features = graph.tensors[name].elements // count // graph.samples
         ends = [kernel for kernel in kernels if name in (*kernel.inputs, *kernel.outputs)]

@@ -24,7 +24,7 @@ from wse_sim.whole.regions.contract import POINTWISE, is_pointwise
 LOGARITHM = "logarithm of the loss"
 CROSS_ENTROPY, SQUARED = "cross entropy", "squared error"
 LOOKED_UP = "embedding"
-OF_HOST = (LOOKED_UP, "indexed", "layout", *POINTWISE)
+OF_HOST = (LOOKED_UP, "indexed", "layout", "scan", *POINTWISE)
 """Families that the host computes when their inputs come from look-ups."""
 
 

@@ -9,6 +9,7 @@ from functools import partial, reduce
 from wse_sim.frontend.training import add_training
 from wse_sim.graph import Kernel, KernelGraph, Phase, TensorKind
 from wse_sim.graph.kernel_graph import frozen
+from wse_sim.whole.channels_last import with_images
 from wse_sim.whole.elementwise_steps import in_one_family, with_steps
 from wse_sim.whole.factors import with_affine, with_scales
 from wse_sim.whole.frozen_layers import frozen_layers
@@ -40,19 +41,21 @@ from wse_sim.whole.regions.depthwise import Depthwise
 from wse_sim.whole.regions.element_work import work_of
 from wse_sim.whole.regions.fused_work import items_of
 from wse_sim.whole.regions.norm import affine_parts
-from wse_sim.whole.regions.pointwise_place import numbers_in
+from wse_sim.whole.regions.pointwise_place import numbers_in, shared_operands
 from wse_sim.whole.rotations import with_rotations
-from wse_sim.whole.separate_work import finished_apart, summed_apart
+from wse_sim.whole.separate_work import finished_apart, scaled_apart, summed_apart, with_image_stores
 from wse_sim.whole.split_products import transposed, unpacked
-from wse_sim.whole.tokens import with_pooled_tokens
+from wse_sim.whole.tokens import with_pooled_tokens, with_small_windows
 
 Pass = Callable[[KernelGraph], KernelGraph]
 REWRITES: tuple[Pass, ...] = (
     with_patches,
+    with_images,
     with_spare_pixels,
     with_whole_words,
     for_every_sample,
     with_pooled_tokens,
+    with_small_windows,
     with_affine,
     with_scales,
     with_steps,
@@ -61,9 +64,21 @@ REWRITES: tuple[Pass, ...] = (
     with_rotations,
     summed_apart,
     finished_apart,
+    scaled_apart,
+    with_image_stores,
 )
 """Passes that keep all work on the wafer, in order; a pass that changes nothing returns the same graph."""
-OF_INFERENCE = (with_spare_pixels, with_whole_words, with_affine, summed_apart, finished_apart)
+OF_INFERENCE = (
+    with_images,
+    with_spare_pixels,
+    with_whole_words,
+    with_small_windows,
+    with_affine,
+    summed_apart,
+    finished_apart,
+    scaled_apart,
+    with_image_stores,
+)
 """Those of an inference graph alone."""
 TRAINING_REWRITES: tuple[Pass, ...] = (
     *(one for one in REWRITES if one not in OF_INFERENCE),
@@ -200,6 +215,8 @@ def laid_graph(graph: KernelGraph, *, streamed: bool = False) -> KernelGraph:
         lays = lays | (affine_parts(passed) if passed.family == kernel.family else {})
         if in_regions and "inputs" in kernel.attrs and is_pointwise(kernel.family):
             lays = lays | {"inputs": max(1, len(kernel.inputs))}  # parameters rest on the cores
+        if in_regions and is_pointwise(kernel.family) and (shared := len(shared_operands(graph, kernel))):
+            lays = lays | {"shared_inputs": shared}
         if is_network and has_work(kernel.family):
             lays = lays | {"unit_words": work_of(kernel).unit // PAIR, "trains": trains}
         if trains and (numbers := numbers_in(passed)) and kernel.family == passed.family == "generated":

@@ -194,6 +194,8 @@ class Reference:
         self, kernel: Kernel, operands: Sequence[torch.Tensor], weights: Mapping[str, torch.Tensor]
     ) -> torch.Tensor:
         said, x = NormAttributes.of(kernel.attrs), operands[0]
+        images = dict(kernel.access.channels)
+        x = x.movedim(1, -1) if kernel.inputs[0] in images else x
         x = x.reshape(len(x), -1, int(kernel.dims["cols"]))
         if said.kind == "rms":
             normal = x * self._copy(torch.rsqrt((x * x).mean(-1, keepdim=True) + said.eps))
@@ -204,7 +206,11 @@ class Reference:
         value = self._words(normal)
         affine = zip(affine_of(kernel.attrs), kernel.parameters, strict=True)
         held = {name: self._copy(weights[parameter].reshape(-1)) for name, parameter in affine}
-        return value * held.get("scale", torch.ones(())) + held.get("shift", torch.zeros(()))
+        value = value * held.get("scale", torch.ones(())) + held.get("shift", torch.zeros(()))
+        if (out := kernel.outputs[0]) not in images:
+            return value
+        _, _, lines, columns = self.graph.tensors[out].shape
+        return value.unflatten(1, (lines, columns)).movedim(-1, 1)
 
     def _softmax(
         self, kernel: Kernel, operands: Sequence[torch.Tensor], _weights: Mapping[str, torch.Tensor]

@@ -6,6 +6,9 @@ residual itself, unless it trains and the residual is its input: a region sends 
 
 The last row of a layer has all its outputs, so one row of cores would apply a slow function for all tokens or pixels. A region of
 elementwise work has all its cores for it.
+
+A product of an image with one number per channel (squeeze and excitation) is a region without other operands, because the image
+waits until a complete one has given the numbers.
 """
 
 from __future__ import annotations
@@ -18,12 +21,13 @@ from wse_sim.graph.kernel_graph import frozen
 from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS
 from wse_sim.whole.host_part import with_kernels
 from wse_sim.whole.parallel_links import plain_priced
-from wse_sim.whole.regions.contract import PAIR
+from wse_sim.whole.regions.contract import PAIR, POINTWISE, is_image, is_pointwise
 from wse_sim.whole.regions.fused_work import items_of
+from wse_sim.whole.regions.pointwise_place import depth_of, operators_of, shared_operands, taken_by
 
 RESIDUAL = "residual"
-SUM, ACTIVATION = ".sum", ".function"
-"""Name suffixes of the kernels that add a residual and apply a function."""
+SUM, ACTIVATION, SCALED = ".sum", ".function", ".scaled"
+"""Name suffixes of the kernels that add a residual, apply a function, and multiply by one number per channel."""
 OF_CONVOLUTION = ("bias", "relu")
 """Operations that the program of a convolution does."""
 Two = tuple[Kernel, Kernel]
@@ -104,6 +108,68 @@ def finished_apart(graph: KernelGraph) -> KernelGraph:
         return split_product(kernel, tensors, ends, ACTIVATION, attrs, family="activation")
 
     return _split_where(graph, split, "applies '{}'")
+
+
+def scaled_apart(graph: KernelGraph) -> KernelGraph:
+    """Return the forward graph with each product of an image and one number per channel as a kernel whose image waits in stores,
+    without the operators and operands that follow; a note names those that were one kernel."""
+    plain, tensors, kernels, names = plain_priced(graph), dict(graph.tensors), list[Kernel](), list[str]()
+    for kernel in graph.kernels:
+        if kernel.name in plain or not is_pointwise(kernel.family) or not shared_operands(graph, kernel):
+            kernels.append(kernel)
+            continue
+        kernels += _scaled(graph, kernel, tensors)
+        names += [kernel.name] * (kernels[-1].name == kernel.name and kernels[-1].inputs != kernel.inputs)
+    if kernels == list(graph.kernels):
+        return graph
+    notes = separate_notes({"multiplies by one number per channel": names}) if names else []
+    return with_kernels(graph, kernels, tensors, *notes)
+
+
+def _scaled(graph: KernelGraph, kernel: Kernel, tensors: dict[str, Tensor]) -> tuple[Kernel, ...]:
+    """Return a kernel with a shared operand, and one for the rest if it begins with their product."""
+    (op, *more), whole = operators_of(kernel), tensors[kernel.outputs[0]]
+    taken, shared = taken_by(kernel), shared_operands(graph, kernel)
+    dims = frozen(
+        {"elements": whole.elements, "rows": whole.elements // whole.shape[1], "cols": whole.shape[1]}
+    )
+    like = dataclasses.replace(kernel, family="generated", dims=dims, sample_dim="elements")
+    is_first = op == "mul" and more and not kernel.access.steps and shared in (taken[:1], taken[1:2])
+    if not is_first or kernel.parameters:
+        count = len(kernel.inputs) + len(kernel.parameters)
+        attrs = {"ops": ",".join((op, *more)), "inputs": count, "stored": True}
+        return (dataclasses.replace(like, attrs=frozen(attrs)),)
+    name = f"{kernel.name}{SCALED}"
+    tensors[name] = dataclasses.replace(whole, name=name, kind=TensorKind.ACTIVATION)
+    attrs = {"ops": "mul", "inputs": 2, "stored": True}
+    first = dataclasses.replace(
+        like, name=name, inputs=taken[:2], outputs=(name,), attrs=frozen(attrs), access=PLAIN
+    )
+    inputs = (name, *taken[2:])
+    attrs = {"ops": ",".join(more), "inputs": len(inputs), "stored": len(inputs) > 1}
+    return first, dataclasses.replace(like, inputs=inputs, attrs=frozen(attrs), access=PLAIN)
+
+
+def with_image_stores(graph: KernelGraph) -> KernelGraph:
+    """Return the forward graph in which the prices of elementwise work on several images count the stores in which those wait that
+    come over a shorter path."""
+    plain, kernels = plain_priced(graph), list[Kernel]()
+    for kernel in graph.kernels:
+        depths = {depth_of(graph, name) for name in kernel.inputs}
+        is_chain = kernel.family in POINTWISE and kernel.name not in plain and "stored" not in kernel.attrs
+        if is_chain and len(depths) > 1 and is_image(graph, kernel.outputs[0]):
+            count = len(kernel.inputs) + len(kernel.parameters)
+            attrs = {"ops": ",".join(operators_of(kernel)), "inputs": count, "stored": True}
+            kernel = dataclasses.replace(_of_pixels(kernel, graph.tensors), attrs=frozen(attrs))
+        kernels.append(kernel)
+    return graph if kernels == list(graph.kernels) else with_kernels(graph, kernels, dict(graph.tensors))
+
+
+def _of_pixels(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Kernel:
+    """Return elementwise work on an image as a generated kernel, whose rows are pixels."""
+    whole = tensors[kernel.outputs[0]]
+    dims = {"elements": whole.elements, "rows": whole.elements // whole.shape[1], "cols": whole.shape[1]}
+    return dataclasses.replace(kernel, family="generated", dims=frozen(dims), sample_dim="elements")
 
 
 def _ends_slowly(kernel: Kernel, function: str, samples: int) -> bool:

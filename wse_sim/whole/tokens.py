@@ -5,20 +5,27 @@ pixel::
 
     mean          a window of T lines of one pixel
     first token   windows of one pixel, T pixels apart in one line
+
+The mean of a large image is taken in two steps, because a core of a pooling stores some channels of the image for every window:
+first of small windows, in bands of lines on many cores, then of their means.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from math import gcd, isqrt
 
 from wse_sim.graph import PLAIN, Kernel, KernelGraph, Phase, Tensor, TensorKind
 from wse_sim.graph.kernel_graph import frozen
+from wse_sim.kernels.families.pool2d import Pool2dAttributes
 from wse_sim.whole.host_part import with_kernels
-from wse_sim.whole.regions.contract import IMAGE_AXES
+from wse_sim.whole.regions.contract import IMAGE_AXES, divisor
 from wse_sim.whole.regions.leading_rows import FIRST, rows_of
 
 TOKEN_AXES = 3  # samples, tokens, features
 POOLED = "first token"
+LARGE_PIXELS = 64 * 64
+"""Pixels above which a core has hardly room for two channels of two images."""
 
 
 def with_pooled_tokens(graph: KernelGraph) -> KernelGraph:
@@ -66,6 +73,51 @@ def with_pooled_tokens(graph: KernelGraph) -> KernelGraph:
         access = kernel.access.without_views().renamed({whole: pooled[whole]}.get)
         kernels.append(dataclasses.replace(kernel, inputs=inputs, access=access))
     return with_kernels(graph, kernels, tensors, *notes) if notes else graph
+
+
+def with_small_windows(graph: KernelGraph) -> KernelGraph:
+    """Return the forward graph in which the mean of an image of more than :data:`LARGE_PIXELS` pixels is one of means of equal
+    windows, if a number of lines and columns divides both sides; a note names each."""
+    tensors, kernels, notes = dict(graph.tensors), list[Kernel](), list[str]()
+    for kernel in graph.kernels:
+        side = _small_side(kernel)
+        if side == 1:
+            kernels.append(kernel)
+            continue
+        image = tensors[kernel.inputs[0]]
+        lines, columns = (int(kernel.dims[name]) // side for name in ("h", "w"))
+        name = f"{kernel.name}.windows"
+        shape = (*image.shape[:2], lines, columns)
+        tensors[name] = dataclasses.replace(image, name=name, shape=shape, kind=TensorKind.ACTIVATION)
+        sizes = {"r": side, "s": side, "stride": side, "out_h": lines, "out_w": columns}
+        first = dataclasses.replace(
+            kernel, name=name, outputs=(name,), dims=frozen({**kernel.dims, **sizes}), access=PLAIN
+        )
+        rest = {"h": lines, "w": columns, "r": lines, "s": columns, "stride": 1}
+        kernels += [
+            first,
+            dataclasses.replace(kernel, inputs=(name,), dims=frozen({**kernel.dims, **rest})),
+        ]
+        notes.append(f"'{kernel.name}' is the mean of means of {side} x {side} pixels")
+    return with_kernels(graph, kernels, tensors, *notes) if notes else graph
+
+
+def _small_side(kernel: Kernel) -> int:
+    """Return the lines and columns of the windows in which a large image is pooled first; 1 for any other kernel."""
+    if kernel.family != "pool2d":
+        return 1
+    said, dims = Pool2dAttributes.of(kernel.attrs), {name: int(size) for name, size in kernel.dims.items()}
+    is_whole = (dims["r"], dims["s"], dims["out_h"], dims["out_w"]) == (dims["h"], dims["w"], 1, 1)
+    if (
+        said.kind != "avg"
+        or said.around
+        or said.uneven
+        or not is_whole
+        or dims["h"] * dims["w"] <= LARGE_PIXELS
+    ):
+        return 1
+    both = gcd(dims["h"], dims["w"])
+    return divisor(both, isqrt(both))
 
 
 def tokens_pooled(graph: KernelGraph, kernel: Kernel) -> int:
@@ -120,8 +172,10 @@ def _is_mean(graph: KernelGraph, kernel: Kernel) -> bool:
     given, made = graph.tensors[kernel.inputs[0]], graph.tensors[kernel.outputs[0]]
     if not _of_tokens(graph, given):
         return False
+    if kernel.access.axes:
+        return kernel.access.axes == (1,)
     samples, tokens, features = given.shape
-    # A mean over features leaves as many elements if there are as many tokens as features, so that case is
+    # Through a view, a mean over features leaves as many elements if there are as many tokens as features, so that case is
     # left out.
     return made.elements == samples * features and tokens != features and kernel.dims["cols"] == tokens
 
@@ -134,8 +188,10 @@ def _is_mean_of_image(graph: KernelGraph, kernel: Kernel) -> bool:
     if len(given.shape) != IMAGE_AXES or made.kind is not TensorKind.ACTIVATION:
         return False
     samples, channels, *sides = given.shape
-    # A mean over other dimensions may have these numbers if two of the dimensions are equal.
-    is_last = kernel.dims["rows"] == samples * channels and channels not in sides
+    if kernel.access.axes:
+        is_last = kernel.access.axes == (2, 3)
+    else:  # through a view, a mean over other dimensions may have these numbers if two of the dimensions are equal
+        is_last = kernel.dims["rows"] == samples * channels and channels not in sides
     return is_last and samples == graph.samples and made.elements == samples * channels
 
 

@@ -15,6 +15,9 @@ An operand that arrives earlier than another, over a shorter path of the model, 
 inlet: cores that buffer two samples each. Operands and result may travel in S parallel bundles. The region
 then consists of S bands of R / S rows, each with a serpentine, inlets and stores for the features of its
 bundle.
+
+An operand may have one pixel, which all pixels of an image meet (the factors of squeeze and excitation). It goes to all
+cores, which have whole pixels and work pixel by pixel.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from math import ceil
 
 from wse_sim.fabric.format.builder import Buffer, Builder, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass, Operand
+from wse_sim.kernels.contract.equations import stored_cycles
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import (
     PAIR,
@@ -50,8 +54,20 @@ class Pointwise(PointwisePlace, RegionKind):
 
     def pace(self) -> float:
         """Return the cycles per sample; operands of a band share the links of its serpentine."""
-        words = max(band.elements for band in self.bands) / PAIR
-        return max(self.issued_cycles(), len(self.kernel.inputs) * words * self.wafer.wavelet_cycles)
+        words = max(band.dealt_words for band in self.bands)
+        stored = max(band.stored_cycles for band in self.bands)
+        return max(self.issued_cycles(), words * self.wafer.wavelet_cycles, stored)
+
+    @property
+    def stored_cycles(self) -> float:
+        """Issue cycles per sample of the core that deals out an operand that waits, while the next one arrives."""
+        waiting = (self.count_in(name, self.elements) for name in self.kernel.inputs if self.waits(name))
+        return float(stored_cycles(max(waiting, default=0), self.wafer))
+
+    @property
+    def dealt_words(self) -> float:
+        """Words of a sample of all operands, or of a bundle of them."""
+        return sum(self.count_in(name, self.elements) for name in self.kernel.inputs) / PAIR
 
     def most_stores(self, tensor: str) -> int:
         """Return one store for every two kernels on the longer path plus the one that deals; more stores
@@ -87,14 +103,12 @@ class Pointwise(PointwisePlace, RegionKind):
         """Words per sample of operands to and along the serpentine, and of results on their way back."""
         if self.result_bundles > 1:
             return {link: words for band in self.bands for link, words in band.link_words.items()}
-        words, count = self.elements / PAIR, len(self.snake)
-        along = {
-            link: len(self.stores) * words * (count - i) / count
-            for i, link in enumerate(pairwise(self.snake), 1)
-        }
-        for cells in self.stores.values():
+        count, held = len(self.snake), len(self.shared) * self.pixel / PAIR
+        words = (len(self.stores) - len(self.shared)) * self.elements / PAIR
+        along = {link: held + words * (count - i) / count for i, link in enumerate(pairwise(self.snake), 1)}
+        for name, cells in self.stores.items():
             for link in self._dealing(cells):
-                along[link] = along.get(link, 0.0) + words
+                along[link] = along.get(link, 0.0) + self.count_in(name, self.elements) / PAIR
         return {**super().link_words, **along}
 
     # ---- program -----------------------------------------------------------------------------------------------------
@@ -120,17 +134,21 @@ class Pointwise(PointwisePlace, RegionKind):
 
     def _declare(self, b: Builder) -> None:
         """Declare the buffers; the running value is two banks away from the other operands, and from the first one if a later
-        operator reads it too."""
+        operator reads it too. Pixels begin in even banks, so one that meets all of them begins in an odd one."""
         where = (self.rows, self.columns)
         is_read_again = self.kernel.inputs[0] in met_by(self.kernel)
 
-        def buffer(name: str, bank: int) -> Buffer:
-            return b.buffer(f"{self.name}.{name}", self.each, "fp16", where, bank=bank)
+        def buffer(name: str, bank: int, size: int = self.each) -> Buffer:
+            return b.buffer(f"{self.name}.{name}", size, "fp16", where, bank=bank)
 
         self.taken = [
             [
-                buffer(f"operand{i} {turn}", 2 if i or is_read_again else 0)
-                for i in range(len(self.kernel.inputs))
+                buffer(
+                    f"operand{i} {turn}",
+                    1 if name in self.shared else 2 if i or is_read_again else 0,
+                    self.count_in(name, self.each),
+                )
+                for i, name in enumerate(self.kernel.inputs)
             ]
             for turn in (0, 1)
         ]
@@ -146,21 +164,29 @@ class Pointwise(PointwisePlace, RegionKind):
         advance: str | None,
         count: int,
     ) -> None:
-        threads = tuple(range(1, len(feeds) + 1))
+        threads, names = tuple(range(1, len(feeds) + 1)), self.kernel.inputs
+        at_once = self.pixel if self.shared else count
 
         def receive(turn: int) -> None:
-            for thread, feed, target in zip(threads, feeds, self.taken[turn], strict=True):
-                receive_all(core, feed, target.dsd(0, count), thread)
+            for thread, feed, target, name in zip(threads, feeds, self.taken[turn], names, strict=True):
+                receive_all(core, feed, target.dsd(0, self.count_in(name, count)), thread)
 
         def work(turn: int) -> None:
             held = {"operand": self.taken[turn], "parameter": self.held}
-            value = self.taken[turn][0].dsd(0, count)
+
+            def part(buffer: Buffer) -> Operand:
+                is_shared = (
+                    buffer in self.taken[turn] and names[self.taken[turn].index(buffer)] in self.shared
+                )
+                return buffer.dsd(0, at_once, step=0 if is_shared or at_once == count else at_once)
+
             others = [
-                scalar(taken) if kind == "number" else held[kind][int(taken)].dsd(0, count)
+                scalar(taken) if kind == "number" else part(held[kind][int(taken)])
                 for kind, taken in self.others
             ]
+            with core.loop(count // at_once):
+                self.emit(core, part(self.results[turn]), part(self.taken[turn][0]), others, at_once)
             result = self.results[turn].dsd(0, count)
-            self.emit(core, result, value, others, count)
             send_all(core, fabric_out(outward, advance), result, len(feeds) + 1)
 
         alternate(core, samples, receive, work, threads)
@@ -172,8 +198,9 @@ class Pointwise(PointwisePlace, RegionKind):
         emit_operators(core, self.operators, result, value, others, self.wafer)
 
     def work_cycles(self, count: int) -> float:
-        """Return the issue cycles of the work on `count` elements."""
-        return work_cycles(self.operators, count, self.wafer)
+        """Return the issue cycles of the work on `count` elements, pixel by pixel if all meet one."""
+        at_once = self.pixel if self.shared else count
+        return count // at_once * work_cycles(self.operators, at_once, self.wafer)
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
         """Return every core's part of the parameters."""
@@ -183,6 +210,8 @@ class Pointwise(PointwisePlace, RegionKind):
 
     def issued_cycles(self) -> float:
         """Return the issue cycles per sample, by the formulas of the module."""
-        each = max(band.each for band in self.bands)
-        words = each / PAIR * (len(self.kernel.inputs) + 1)
-        return words + self.work_cycles(each)
+        return max(
+            (band.each + sum(band.count_in(name, band.each) for name in self.kernel.inputs)) / PAIR
+            + band.work_cycles(band.each)
+            for band in self.bands
+        )

@@ -22,6 +22,7 @@ from wse_sim.kernels.blocks.chains import BINARY, FUNCTIONS, MAPPED, ops_of
 from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS, ceil_div
 from wse_sim.whole.paths import BACK, Cell, direction
 from wse_sim.whole.regions.contract import (
+    IMAGE_AXES,
     PAIR,
     Floats,
     Inlet,
@@ -33,7 +34,7 @@ from wse_sim.whole.regions.contract import (
     rows_in_turn,
     token_words,
 )
-from wse_sim.whole.regions.shared_color import advance_of, place_kinds, route_takers, winding
+from wse_sim.whole.regions.shared_color import advance_of, place_kinds, route_all, route_takers, winding
 from wse_sim.whole.regions.turns import RELAY_SLOTS, alternate, relay
 
 STORES = 3  # cores in which an early operand waits at most
@@ -116,7 +117,8 @@ class PointwisePlace(PlacedKernel):
             )
         for name in kernel.inputs:
             same_order = is_image(graph, name) == is_image(graph, result.name)
-            if graph.tensors[name].shape != result.shape or not same_order:
+            is_whole = graph.tensors[name].shape == result.shape
+            if not (is_whole or (has_one_pixel(graph, kernel, name) and "div" not in ops)) or not same_order:
                 raise refused(
                     kernel,
                     f"reads '{name}' of shape {graph.tensors[name].shape} for a result of shape {result.shape}",
@@ -170,8 +172,22 @@ class PointwisePlace(PlacedKernel):
 
     @property
     def unit(self) -> int:
-        """Elements that stay together on a core."""
-        return PAIR
+        """Elements that stay together on a core: a word, or a pixel where all pixels meet one of an operand."""
+        return self.pixel if self.shared else PAIR
+
+    @property
+    def pixel(self) -> int:
+        """Elements of a pixel, or of a bundle of it."""
+        return PAIR * len(part_of(self.token_words, self.band, self.share))
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """Operands with one pixel, which every core holds."""
+        return shared_operands(self.graph, self.kernel)
+
+    def count_in(self, tensor: str, count: int) -> int:
+        """Return the elements of an operand that a core with `count` elements of the result receives."""
+        return self.pixel if tensor in self.shared else count
 
     @property
     def rest(self) -> int:
@@ -248,7 +264,7 @@ class PointwisePlace(PlacedKernel):
 
     def ahead_cycles(self) -> float:
         """Return the cycles to receive all operands but the last."""
-        return (len(self.kernel.inputs) - 1) * self.each / PAIR
+        return sum(self.count_in(name, self.each) for name in self.kernel.inputs[:-1]) / PAIR
 
     band = 0
     share = 1
@@ -338,15 +354,27 @@ class PointwisePlace(PlacedKernel):
     ) -> None:
         """Write the cores that receive an operand on `color` and deal it out on `feed`; stores pass samples
         on by `links`."""
-        cells = self.stores[name]
+        cells, size = self.stores[name], self.count_in(name, self.elements)
+
+        def deal(core: CoreClass, source: int | Buffer) -> None:
+            if name in self.shared:
+                part = fabric_in(source) if isinstance(source, int) else source.dsd()
+                core.mov(fabric_out(feed), part, length=size, dtype="fp16", start="none")
+            else:
+                self.deal(core, feed, source)
+
         if self.waits(name):
-            self._store(b, cells, [*(links[i % 2] for i in range(len(cells) - 1)), color], feed, samples)
+            colors = [*(links[i % 2] for i in range(len(cells) - 1)), color]
+            self._store(b, cells, colors, size, deal, samples)
         else:
             inlet = b.core_class(f"{self.name} inlet of {name}")
             with inlet.loop(samples):
-                self.deal(inlet, feed, color)
+                deal(inlet, color)
             b.place(inlet, cells[0])
-        self.route_feed(b, feed, cells[0])
+        if name in self.shared:
+            route_all(b, feed, cells[0], self.snake)
+        else:
+            self.route_feed(b, feed, cells[0])
 
     def route_feed(self, b: Builder, feed: int, cell: Cell) -> None:
         """Route the elements from the core that deals them out to the serpentine."""
@@ -371,9 +399,17 @@ class PointwisePlace(PlacedKernel):
         if last:
             core.control(feed, Command.RESET, start="none")
 
-    def _store(self, b: Builder, cells: tuple[Cell, ...], colors: list[int], feed: int, samples: int) -> None:
-        """Write the stores; each passes earlier samples on while it receives one, the first store to the
-        serpentine.
+    def _store(
+        self,
+        b: Builder,
+        cells: tuple[Cell, ...],
+        colors: list[int],
+        size: int,
+        deal: Callable[[CoreClass, int | Buffer], None],
+        samples: int,
+    ) -> None:
+        """Write the stores of `size` elements; each passes earlier samples on while it receives one, the first store to the
+        serpentine, by `deal`.
 
         `colors` bring a sample to each of them. A store receives while it deals: otherwise a link brings the next
         sample only after the one before is dealt.
@@ -382,7 +418,7 @@ class PointwisePlace(PlacedKernel):
         for i, cell in enumerate(cells):
             store = b.core_class(f"{self.name} store {cell}")
             slots = [
-                b.buffer(f"{self.name}.slot{cell} {turn}", self.elements, "fp16", cell)
+                b.buffer(f"{self.name}.slot{cell} {turn}", size, "fp16", cell)
                 for turn in range(self.relay_slots if i else LAST_SLOTS)
             ]
 
@@ -409,7 +445,7 @@ class PointwisePlace(PlacedKernel):
                         fabric_out(colors[i - 1]), slot.dsd(), dtype="fp16", wire="fp16x4", start="none"
                     )
                 else:
-                    self.deal(store, feed, slot)
+                    deal(store, slot)
 
             if i and is_relay:
                 relay(store, samples, receive, hand_out, (STORE, HAND_ON))
@@ -446,6 +482,18 @@ class PointwisePlace(PlacedKernel):
             part = whole[i * self.each :][: self.count_of(i)]
             found[row - self.top, col - self.left, : len(part)] = part
         return found
+
+
+def has_one_pixel(graph: KernelGraph, kernel: Kernel, tensor: str) -> bool:
+    """Return whether an operand has one pixel, which all pixels of an image meet; only in inference."""
+    result, shape = graph.tensors[kernel.outputs[0]].shape, graph.tensors[tensor].shape
+    is_one = len(result) == IMAGE_AXES and shape == (*result[:2], 1, 1) and shape != result
+    return is_one and not graph.training
+
+
+def shared_operands(graph: KernelGraph, kernel: Kernel) -> tuple[str, ...]:
+    """Return the operands of elementwise work that have one pixel, of an image of several."""
+    return tuple(name for name in kernel.inputs if has_one_pixel(graph, kernel, name))
 
 
 def operators_of(kernel: Kernel) -> tuple[str, ...]:

@@ -41,15 +41,7 @@ def route_takers(
     Each also passes words to its single neighbour in direction `beside`. Those in `passing` take nothing. The
     route to the first taker goes vertically first, then along its row.
     """
-    (row, col), first = inlet, takers[0]
-    down, along = np.sign(first[0] - row), np.sign(first[1] - col)
-    way = [inlet, *((r, col) for r in range(row + down, first[0] + down, down or 1) if r != row)]
-    way += [(first[0], c) for c in range(col + along, first[1] + along, along or 1) if c != col]
-    came = "R"
-    for here, there in pairwise(way):
-        onward = direction(here, there)
-        b.route(color, here, rx=came, tx=onward, switch=KEEP)
-        came = BACK[onward]
+    came = _route_to(b, color, inlet, takers[0])
     more = spread if across else ""
     down, right = {"N": (-1, 0), "E": (0, 1), "S": (1, 0)}[spread]
     for i, (r, c) in enumerate(takers):
@@ -66,6 +58,28 @@ def route_takers(
         for j in range(1, across + 1):
             onward = spread if j < across else ""
             b.route(color, (r + j * down, c + j * right), rx=BACK[spread], tx="R" + onward, switch=KEEP)
+
+
+def _route_to(b: Builder, color: int, inlet: Cell, first: Cell) -> str:
+    """Route from `inlet` to the first taker, vertically first, then along its row; return the port at which words come in there."""
+    (row, col), came = inlet, "R"
+    down, along = np.sign(first[0] - row), np.sign(first[1] - col)
+    way = [inlet, *((r, col) for r in range(row + down, first[0] + down, down or 1) if r != row)]
+    way += [(first[0], c) for c in range(col + along, first[1] + along, along or 1) if c != col]
+    for here, there in pairwise(way):
+        onward = direction(here, there)
+        b.route(color, here, rx=came, tx=onward, switch=KEEP)
+        came = BACK[onward]
+    return came
+
+
+def route_all(b: Builder, color: int, inlet: Cell, takers: Sequence[Cell]) -> None:
+    """Route all words from `inlet` to all of `takers`, which are neighbours."""
+    came = _route_to(b, color, inlet, takers[0])
+    for i, cell in enumerate(takers):
+        step = direction(cell, takers[i + 1]) if i < len(takers) - 1 else ""
+        b.route(color, cell, rx=came, tx="R" + step)
+        came = BACK.get(step, "")
 
 
 def route_rows(b: Builder, color: int, rows: range, left: int, cols: int) -> None:
