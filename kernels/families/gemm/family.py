@@ -106,13 +106,9 @@ class Gemm(WeightProduct):
             return lay
         stated = GemmAttributes.of(attrs)
         if stated.trained_rows:
-            # The gradient of a residual needs a separate moving column; a narrow region gives up a compute
-            # column for it.
-            ends_added = fused_forward(attrs, Phase.FORWARD).split(",")[-1] == "residual"
             return replace(
                 lay,
                 least_rows=2,
-                least_cols=1 + ends_added,
                 more_colors=3,
                 rows_without_inputs=1,
                 most_links=max(1, stated.most_bundles, stated.most_results),
