@@ -144,5 +144,7 @@ def test_stores_of_a_large_model_fit_beside_rows() -> None:
     whole = 2 * 1024 * 768 * 2
     assert held(193, 6) == pytest.approx(whole / (2 * 193))
     assert held(193, 5) == pytest.approx(whole / 193)  # two columns move: inlets, and one of stores
-    assert held(193, 2) == whole  # one column moves: no store but one
+    assert held(193, 2) == pytest.approx(
+        whole / 193
+    )  # one column moves, and one of those that compute becomes another
     assert gemm.store_bytes(dims, Tiling(193, 6, "stationary"), wafer, {**LIES, "fused": "bias"}) == 0

@@ -114,7 +114,7 @@ class Gemm(WeightProduct):
                 most_links=max(1, stated.most_bundles, stated.most_results),
             )
         if "residual" in fused_forward(attrs, Phase.FORWARD):
-            return replace(lay, least_rows=2, more_colors=2)
+            return replace(lay, least_rows=2, least_cols=1 + stated.word_rows, more_colors=2)
         return replace(lay, more_colors=3 if np.max(dims["m"]) > 1 else 0)
 
     def store_bytes(self, dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs = NONE) -> Size:

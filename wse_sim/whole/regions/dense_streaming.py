@@ -40,8 +40,8 @@ class Flowing(Dense):
 
     @property
     def is_possible(self) -> bool:
-        """Whether there is a row above the last, and a residual has separate moving cores."""
-        return self.height > 1 and not self.is_narrow
+        """Whether there is a row above the last."""
+        return self.height > 1
 
     @property
     def most_residual(self) -> int:
