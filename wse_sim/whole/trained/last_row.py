@@ -82,11 +82,6 @@ class LastRow:
         return "residual" in self.items
 
     @property
-    def arriving(self) -> str | None:
-        """The operation that is applied to sums as they arrive, if any: ReLU or a residual."""
-        return next(iter(self.items[self.has_bias :]), None)
-
-    @property
     def has_relu(self) -> bool:
         """Whether ReLU is applied, whose derivative is stored for all samples in flight."""
         return "relu" in self.items

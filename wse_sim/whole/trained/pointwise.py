@@ -270,7 +270,7 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
                 slope = self.slopes[i].of_turn(at, step).dsd(0, n)
                 made = Slopes(op, self.wafer)
                 scratch = [one.dsd() for one in self._scratch_of(made, n)]
-                made.emit(core, y.dsd(0, n), slope, scratch, is_done=False)
+                made.emit(core, y.dsd(0, n), slope, scratch)
             elif op in BOUNDS:
                 vectors = y.dsd(0, n), x.dsd(0, n), self.slopes[i].of_turn(at, step).dsd(0, n)
                 emit_bound(core, op, vectors, float(taken[1]), self.wafer)
