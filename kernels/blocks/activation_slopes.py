@@ -118,17 +118,15 @@ class Slopes:
         slope: Operand,
         scratch: Sequence[Operand],
         *,
-        is_done: bool,
         period: int = 0,
     ) -> None:
-        """Convert `value` from z to y, unless `is_done`, and write the derivative.
+        """Convert `value` from z to y, and write the derivative.
 
         `period` is the time per element of the first function in thousandths of a cycle, overriding the
         wafer's rate.
         """
         if self.activation == "relu":
-            if not is_done:
-                core.max(value, value, scalar(0.0), dtype="fp16")
+            core.max(value, value, scalar(0.0), dtype="fp16")
             period = round(1000 / self.wafer.max_fp16_per_cycle)
             core.map(Fn.STEP, slope, value, dtype="fp16", period=period)
             return
@@ -141,11 +139,11 @@ class Slopes:
             else:
                 getattr(core, op)(*operands)
 
-    def cycles(self, size: Size, *, is_done: bool) -> Size:
+    def cycles(self, size: Size) -> Size:
         """Return the issue cycles of :meth:`emit` for `size` elements."""
         o = ceil(self.wafer.vector_start_cycles)
         if self.activation == "relu":
-            return (o + np.ceil(size / self.wafer.max_fp16_per_cycle)) * (2 - is_done)
+            return 2 * (o + np.ceil(size / self.wafer.max_fp16_per_cycle))
         config = FabricConfig.from_wafer(self.wafer)
         return sum(o + np.ceil(size * _milli(step, config) / 1000) for step in self.steps)
 
@@ -188,7 +186,7 @@ def cycles_of_kept(
             total = total + (bound if phase is Phase.FORWARD else product)
         elif op in ACTIVATIONS:
             is_forward = phase is Phase.FORWARD
-            total = total + (Slopes(op, wafer).cycles(size, is_done=False) if is_forward else product)
+            total = total + (Slopes(op, wafer).cycles(size) if is_forward else product)
         elif op == "mul":
             total = total + (product if phase is Phase.FORWARD else 2 * product)
         elif phase is Phase.FORWARD:

@@ -13,8 +13,7 @@ and of columns have one stream each, so whole rows and columns round once per st
     k = 2 ceil(ceil(K / 2 G) / floor(R / G))        v = 2 ceil(ceil(N / 2 H) / floor(C / H))
 
 Below, K and N are the features of one stream and C the columns of one, where they count links, moving cores and dealt
-words. With H > 1 gradients arrive below the last row, R is one less, and the last row also sends the gradient of a
-residual without an activation after it.
+words. With H > 1 gradients arrive below the last row, and R is one less.
 
 The busiest core or the busiest link sets the pace of a region, separately for the forward and the backward
 pass. Words travel on one link in each direction::
@@ -25,7 +24,7 @@ pass. Words travel on one link in each direction::
                links           T K / 2,  T N / 2
                end             T (N / 2 + C v / 2 + 1) of a residual
     backward   row             T (v / 2 + k ceil(v / w) [+ v ceil(k / w) + k, if inputs have gradients])
-               last row        T v / 2 (2 + [1, if inputs have gradients] + [1 of a residual before an activation])
+               last row        T v / 2 (2 + [1, if inputs have gradients] + [1 of a residual])
                                + bias: T / p (l + p v / w), p tokens at a time
                core of a row   T 3 k / 2                                                if inputs have gradients
                links           T K / 2                                                  the same
@@ -41,16 +40,7 @@ time from one column to the next, and l that of a word on a link::
 
 b is the least divisor of T with which this loop takes no longer than the row (:func:`tokens_together`).
 
-All rows share a slow activation: the n = T v sums of a column travel up, and values of each row's part c come down;
-its slopes come down in the backward pass::
-
-    row          + n / 2 + slope(c) + n / 2 at most            backward + n / 2 at most
-    last row     + n / 2 + n / 2                               backward + n / 2
-    loop         n / 2 + R (hop + c) + slope(c) + n / 2 + the longer of l T C v / 2 and the products
-
-This loop limits the last row: the outputs of a sample leave before the sums of the next one travel up. A
-layer that ends with a residual needs a second moving column; a narrow region gives up a compute column for
-it.
+Functions but ReLU are separate kernels, and so is ReLU of a sum with a residual.
 """
 
 from __future__ import annotations
@@ -63,7 +53,6 @@ from typing import NamedTuple
 import numpy as np
 
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.activation_slopes import STEPS, Slopes
 from wse_sim.kernels.blocks.products import chain_latency
 from wse_sim.kernels.blocks.word_rows import PAIR
 from wse_sim.kernels.contract.equations import ceil_div, fill_cycles, relay_cycles
@@ -191,17 +180,16 @@ class TrainedRows:
         """Work on the outputs, in order."""
         return tuple(part.strip() for part in self.fused.split(",") if part.strip())
 
-    @cached_property
+    @property
     def cols(self) -> Size:
-        """Number of compute columns: a narrow region gives one to the cores that send gradients."""
+        """Number of compute columns: a narrow region gives one to the cores that send input gradients."""
         return np.where(self._is_narrow, np.maximum(1, self.tiling.cols - 1), self.tiling.cols)
 
     @property
     def _is_narrow(self) -> Size:
         """Whether a region has one moving column, but needs two."""
         efficiency = self.wafer.pipeline_efficiency
-        needs_two = self.passes_on or self.items[-1:] == ("residual",)
-        return needs_two & (self.tiling.cols * (1 - efficiency) <= efficiency)
+        return self.passes_on & (self.tiling.cols * (1 - efficiency) <= efficiency)
 
     @cached_property
     def rows(self) -> Size:
@@ -235,23 +223,12 @@ class TrainedRows:
         return np.maximum(1, self.cols // self.streams.results)
 
     @property
-    def _arriving(self) -> str:
-        """The operation that is applied to sums as they arrive, if any."""
-        rest = [item for item in self.items if item != "bias"]
-        return rest[0] if rest and rest[0] in ("relu", "residual") else ""
+    def _has_relu(self) -> bool:
+        return "relu" in self.items
 
     @property
-    def _finishing(self) -> tuple[str, ...]:
-        return tuple(item for item in self.items if item not in ("bias", self._arriving))
-
-    @property
-    def _slopes(self) -> Slopes | None:
-        found = next((item for item in self.items if item == "relu" or item in STEPS), None)
-        return None if found is None else Slopes(found, self.wafer)
-
-    @property
-    def _is_shared(self) -> bool:
-        return self._slopes is not None and self._slopes.activation in STEPS
+    def _has_residual(self) -> bool:
+        return "residual" in self.items
 
     @cached_property
     def _groups(self) -> tuple[Size, Size]:
@@ -264,15 +241,15 @@ class TrainedRows:
         return tokens // at_once, at_once * self.v
 
     def held_bytes(self, samples: int) -> Size:
-        """Return the bytes of a core of the last row, or next to a row, with `samples` in flight: outputs and residuals wait
-        in two buffers, groups of gradients in two more with their fp32 sums; derivatives of a fast function, and inputs, stay
-        for all samples."""
+        """Return the bytes of a core of the last row, or next to a row, with `samples` in flight: groups of outputs and of
+        residuals wait in two buffers each, groups of gradients in two more with their fp32 sums; derivatives of ReLU, and
+        inputs, stay for all samples."""
         size, (_, group) = self.tokens * self.v, self._groups
-        waits = size if self._finishing else group
-        each = 2 * FP16_BYTES * (1 + ("residual" in self.items)) * waits
-        if self._slopes is not None and not self._is_shared:
-            each = each + samples * FP16_BYTES * size
-        last = each + 2 * FP16_BYTES * group + ("bias" in self.items) * FP32_BYTES * (group + self.v)
+        waiting = 2 * FP16_BYTES * (1 + self._has_residual) * group
+        kept = samples * FP16_BYTES * size * self._has_relu
+        last = (
+            waiting + kept + 2 * FP16_BYTES * group + ("bias" in self.items) * FP32_BYTES * (group + self.v)
+        )
         beside = FP16_BYTES * (samples * self.tokens * self.k + 2 * self.k + PAIR * self._words_in)
         return np.maximum(last, beside)
 
@@ -290,63 +267,20 @@ class TrainedRows:
         if heard:
             links.append(t * self._words_in)
             moving.append(t * (self._words_in + k / PAIR))
-        if "residual" in self.items:
+        if self._has_residual:
             moving.append(t * (self._words_out + self._dealt * v / PAIR + 1))
-        issued = np.maximum(self._row_forward(), self._last_forward())
-        if self._is_shared:
-            moving.append(self._loop_forward())
+        issued = np.maximum(self._sums(self.k), self._last_forward())
         return issued, self._paced(issued, moving, links)
-
-    def _loop_forward(self) -> Size:
-        """Return the cycles from the sums of one sample on the last row to those of the next: outputs leave
-        before they go up."""
-        if self._slopes is None:
-            return 0.0 * self.v
-        size, wafer = self.tokens * self.v, self.wafer
-        each = PAIR * ceil_div(ceil_div(size, self.rows), PAIR)
-        there = size / PAIR + self.rows * (wafer.hop_cycles + relay_cycles(wafer)) + wafer.handover_cycles
-        leaving = wafer.wavelet_cycles * self.tokens * self._dealt * self.v / PAIR
-        return (
-            there
-            + self._slopes.cycles(each, is_done=False)
-            + size / PAIR
-            + np.maximum(leaving, self._sums(self.k))
-        )
-
-    def _row_forward(self) -> Size:
-        if not self._is_shared or self._slopes is None:
-            return self._sums(self.k)
-        size, rows = self.tokens * self.v, self.rows
-        each = PAIR * ceil_div(ceil_div(size, rows), PAIR)
-        words = ceil_div(self.inputs, PAIR)
-        full, rest = words // rows, words % rows
-        most = ceil_div(size, each) - 1  # the last row that has a part
-        last_of_most = np.minimum(np.where(rest > 0, rest, rows) - 1, most)
-        # With several streams any row of a group may have a word more.
-        is_last = np.logical_and(np.equal(self.streams.inputs, 1), most >= rest)
-        fewer = np.where(is_last, PAIR * full, self.k)
-        share = size / PAIR + self._slopes.cycles(each, is_done=False)
-
-        def row(inputs: Size, number: Size) -> Size:
-            return self._sums(inputs) + share + np.minimum((number + 1) * each, size) / PAIR
-
-        return np.maximum(row(self.k, last_of_most), row(fewer, most))
 
     def _sums(self, inputs: Size) -> Size:
         return self.tokens * (inputs * ceil_div(self.v, self.wafer.fma_mixed_per_cycle) + self.v)
 
     def _last_forward(self) -> Size:
         wafer, size = self.wafer, self.tokens * self.v
-        maxima = min(1.0, wafer.max_fp32_per_cycle) if self._arriving == "relu" else 1.0
-        cycles = size / maxima + size / PAIR * (1 + ("residual" in self.items))
-        if "residual" in self._finishing:
-            cycles = cycles + np.ceil(wafer.vector_start_cycles) + np.ceil(size / wafer.add_fp16_per_cycle)
-        if self._is_shared:
-            return cycles + size
-        if self._slopes is None:
+        maxima = min(1.0, wafer.max_fp32_per_cycle) if self._has_relu else 1.0
+        cycles = size / maxima + size / PAIR * (1 + self._has_residual)
+        if not self._has_relu:
             return cycles
-        if self._finishing:
-            return cycles + self._slopes.cycles(size, is_done=self._arriving == "relu")
         groups, elements = self._groups
         start = np.ceil(wafer.vector_start_loaded_cycles)
         return cycles + groups * (start + np.ceil(elements / wafer.max_fp16_per_cycle))
@@ -365,18 +299,15 @@ class TrainedRows:
 
     def _backward(self, *, heard: bool) -> tuple[Size, Size]:
         t, k, v, size = self.tokens, self.k, self.v, self.tokens * self.v
-        down = self._is_shared * size / PAIR  # derivatives
-        row = t * backward_row_cycles(k, v, self.wafer, passes_on=self.passes_on) + down
+        row = t * backward_row_cycles(k, v, self.wafer, passes_on=self.passes_on)
         links, moving = [t * (self._dealt * v / PAIR + 1)], [0.0 * size]
         if self.passes_on:
             sent = self._words_in if heard else 0 * k
             links.append(t * sent)
             moving += [t * 1.5 * k, t * _loop_cycles(self._together, k, self.cols, self.wafer)]
             moving.append((self.layers > 1) * self.layers * t * sent)
-        several = np.greater(self.streams.results, 1)
-        beside = ("residual" in self.items) * np.where(several, True, self.items[-1:] != ("residual",))
         moving.append((self.readers > 1) * self.readers * t * self._words_out)
-        last = size / PAIR * (2 + self.passes_on + beside) + down
+        last = size / PAIR * (2 + self.passes_on + self._has_residual)
         if "bias" in self.items:
             groups, elements = self._groups
             start = np.ceil(self.wafer.vector_start_loaded_cycles)

@@ -22,7 +22,7 @@ rows than the last one share the links of sums down a column; l is the time of a
     store        T (2 n + 1)         link    T l (v + n),  n = ceil(N / 2 k) words of a bundle
 
 If the last row has no inputs, stores hold parts of samples, and share two samples in all moving cores except
-the inlets (C / efficiency - C columns, less one). Otherwise k = 1, and one store holds two samples.
+the inlets (C / efficiency - C columns, less one; a narrow region gives up a column for one). Otherwise k = 1, and one store holds two samples.
 """
 
 from __future__ import annotations
@@ -117,7 +117,16 @@ class WordRows:
     @cached_property
     def v(self) -> Size:
         """Outputs of a column."""
-        return PAIR * ceil_div(ceil_div(self.outputs, self.tiling.cols), PAIR)
+        return PAIR * ceil_div(ceil_div(self.outputs, self._cols), PAIR)
+
+    @cached_property
+    def _cols(self) -> Size:
+        """Columns that compute: a narrow region gives one up to the stores of a residual."""
+        cols = self.tiling.cols
+        if "residual" not in self.items:
+            return cols
+        is_narrow = moving_columns(cols, self.wafer) < LEAST_MOVING
+        return np.where(is_narrow, np.maximum(1, cols - 1), cols)
 
     @property
     def _per_word(self) -> Size:
@@ -143,11 +152,10 @@ class WordRows:
         found = _Way(issued, stalled * self.waits, stored, one, rows, fullest, one < 1)
         if not is_light(self.items):
             return found
-        moving = moving_columns(self.tiling.cols, self.wafer)
-        has_room = ~np.asarray(has_residual) | (moving >= LEAST_MOVING)
+        moving = np.maximum(LEAST_MOVING, moving_columns(self.tiling.cols, self.wafer))
         rows_above = self._rows_above
         other = _Way(
-            np.where(has_room, self._flowing(), np.inf),
+            self._flowing() + 0.0 * one,
             0.0 * one,
             self._handed() + 0.0 * one,
             np.maximum(1, self.tiling.rows * (moving - 1)) * one,

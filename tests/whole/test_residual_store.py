@@ -53,19 +53,6 @@ def stepped(case: Case) -> tuple[Dense, Compared]:
     return next(region for region in dense if "residual" in region.items), found
 
 
-@pytest.mark.slow
-def test_one_store_deals_a_residual_to_a_row_that_finishes_whole_samples() -> None:
-    """A token of N features: N / 2 words in, as many out, one to turn the columns back; and PyTorch's values.
-
-    GELU follows the sum, so the last row finishes a whole sample, and the residual comes over one link.
-    """
-    layer, found = stepped(Case(lambda: Skip(24, 24, nn.GELU()), (17, 24), 18, 3))
-    assert not isinstance(layer, Flowing)
-    each = 24 + 1
-    assert found.fabric.busy[layer.stores[0]] == pytest.approx(12 * 17 * each, rel=0.01)
-    assert found.engine_period >= found.fabric_period >= 17 * each
-
-
 @pytest.mark.parametrize(
     ("features", "wide", "tokens", "side", "bundles", "off"),
     [
@@ -157,5 +144,7 @@ def test_stores_of_a_large_model_fit_beside_rows() -> None:
     whole = 2 * 1024 * 768 * 2
     assert held(193, 6) == pytest.approx(whole / (2 * 193))
     assert held(193, 5) == pytest.approx(whole / 193)  # two columns move: inlets, and one of stores
-    assert held(193, 2) == whole  # one column moves: no store but one
+    assert held(193, 2) == pytest.approx(
+        whole / 193
+    )  # one column moves, and one of those that compute becomes another
     assert gemm.store_bytes(dims, Tiling(193, 6, "stationary"), wafer, {**LIES, "fused": "bias"}) == 0

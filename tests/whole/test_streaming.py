@@ -178,6 +178,7 @@ def test_a_function_that_trains_takes_as_long_as_the_engine_says() -> None:
     model = nn.Sequential(nn.Linear(64, 32), nn.GELU(), nn.Linear(32, 32))
     found = compare_streaming(plan_of(model, wafer(8, 8, 2), 32, training=True, lanes=1))
     assert abs(found.difference) < 0.1
+    model[1] = nn.ReLU()  # whose derivative a region prices with its product
     of_regions = inputs_over_rows(graph_of(model, 64, training=True, optimizer="sgd"))
     plan = api.compile(of_regions, mode="weight-streaming", wafer=wafer(8, 8), batch=32)
     assert isinstance(plan, WeightStreamingPlan)

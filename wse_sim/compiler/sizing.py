@@ -108,8 +108,9 @@ class Group:
     @property
     def only_passes_gradients_on(self) -> bool:
         """Whether this is a trained sum or difference in 32-bit words, through which gradients only pass."""
-        is_whole = bool(self.forward.attrs.get("in_words"))
-        return is_whole and self.is_trained and all(kernel.attrs.get("between") for kernel in self.backward)
+        attrs = self.forward.attrs
+        is_sum = bool(attrs.get("in_words")) and {*str(attrs.get("ops", "")).split(",")} <= {"add", "sub"}
+        return is_sum and self.is_trained and all(kernel.attrs.get("between") for kernel in self.backward)
 
     @property
     def has_input_gradient(self) -> bool:

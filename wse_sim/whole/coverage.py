@@ -19,13 +19,15 @@ from wse_sim.errors import ModelError
 from wse_sim.graph import Kernel, KernelGraph, Phase, TensorKind
 from wse_sim.graph.access import PIXELS
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.activation_slopes import KEPT
 from wse_sim.modes.pipelined.loss import LOSS
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
 from wse_sim.whole.frozen_layers import frozen_layers
 from wse_sim.whole.regions import KINDS
-from wse_sim.whole.regions.contract import PAIR, PlacedKernel
+from wse_sim.whole.regions.contract import PAIR, POINTWISE, PlacedKernel
 from wse_sim.whole.regions.fused_work import FUNCTIONS, items_of
+from wse_sim.whole.regions.pointwise_place import operators_of
 from wse_sim.whole.tokens import rows_read
 
 MAX_CORES = 200 * 200
@@ -194,7 +196,7 @@ def _faults_of_rows(
     """Return the kernels that have other rows per sample than their operands without pooling them, or an odd number of
     features, and the fault of each.
 
-    Rows between dense layers that have an odd number of features are padded.
+    Rows between dense layers that have an odd number of features are padded, also by work on their elements.
     """
     found: dict[str, str] = {}
     rows: dict[str, tuple[int, str]] = {}  # of a tensor, and a kernel that has that many
@@ -219,10 +221,15 @@ def _faults_of_rows(
     for name, (count, _) in rows.items():
         features = graph.tensors[name].elements // count // graph.samples
         ends = [kernel for kernel in kernels if name in (*kernel.inputs, *kernel.outputs)]
-        if features % PAIR and any(kernel.family != "gemm" for kernel in ends):
+        if features % PAIR and not all(map(_pads, ends)):
             fault = f"tensor '{name}' has {features} features, but each word contains {PAIR}; use an even number of features"
             found = dict.fromkeys((kernel.name for kernel in ends), fault) | found
     return found
+
+
+def _pads(kernel: Kernel) -> bool:
+    """Return whether a kernel works on rows that are padded to whole words: what it makes of the zeros must be finite."""
+    return kernel.family == "gemm" or (kernel.family in POINTWISE and {*operators_of(kernel)} <= {*KEPT})
 
 
 def _leaves(graph: KernelGraph, name: str, read: set[str]) -> bool:

@@ -43,7 +43,7 @@ from wse_sim.whole.regions.fused_work import items_of
 from wse_sim.whole.regions.norm import affine_parts
 from wse_sim.whole.regions.pointwise_place import numbers_in, shared_operands
 from wse_sim.whole.rotations import with_rotations
-from wse_sim.whole.separate_work import finished_apart, scaled_apart, summed_apart, with_image_stores
+from wse_sim.whole.separate_work import scaled_apart, with_image_stores, worked_apart
 from wse_sim.whole.split_products import transposed, unpacked
 from wse_sim.whole.tokens import with_pooled_tokens, with_small_windows
 
@@ -62,8 +62,7 @@ REWRITES: tuple[Pass, ...] = (
     transposed,
     unpacked,
     with_rotations,
-    summed_apart,
-    finished_apart,
+    worked_apart,
     scaled_apart,
     with_image_stores,
 )
@@ -74,8 +73,7 @@ OF_INFERENCE = (
     with_whole_words,
     with_small_windows,
     with_affine,
-    summed_apart,
-    finished_apart,
+    worked_apart,
     scaled_apart,
     with_image_stores,
 )
@@ -83,7 +81,7 @@ OF_INFERENCE = (
 TRAINING_REWRITES: tuple[Pass, ...] = (
     *(one for one in REWRITES if one not in OF_INFERENCE),
     partial(with_whole_words, trains=True),
-    partial(summed_apart, twice=True),
+    partial(worked_apart, trains=True),
     in_one_family,
 )
 """The same for the forward part of a training graph."""
@@ -135,13 +133,13 @@ def inputs_over_rows(graph: KernelGraph, *, streamed: bool = False) -> KernelGra
     gradient reads the same weights, so it has the gradients of the outputs over the columns. Attention has
     queries over the rows and keys over the columns; in training, a norm has its rows on one column of cores;
     in inference, convolutions work on whole words and finish on their last row. A product that makes queries,
-    keys and values in one becomes three (:mod:`wse_sim.whole.split_products`), and a convolution with a residual sum
-    becomes two kernels (:mod:`wse_sim.whole.separate_work`). With `streamed` weights a kernel has the whole wafer
+    keys and values in one becomes three (:mod:`wse_sim.whole.split_products`), and a convolution with a residual sum or
+    a product with a function becomes two kernels (:mod:`wse_sim.whole.separate_work`). With `streamed` weights a kernel has the whole wafer
     and no region, so region costs are left out, and functions stay in their layers.
     """
     passes = TRAINING_PASSES if graph.training else PASSES
     if streamed:
-        passes = tuple(one for one in passes if one is not finished_apart)
+        passes = tuple(one for one in passes if getattr(one, "func", one) is not worked_apart)
     return laid_graph(_prepared(graph, passes), streamed=streamed)
 
 

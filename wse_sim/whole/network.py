@@ -29,6 +29,7 @@ from wse_sim.whole.paths import BACK, Cell, Grid, direction
 from wse_sim.whole.regions import Ports, RegionKind, region_of
 from wse_sim.whole.regions.contract import (
     PAIR,
+    POINTWISE,
     Inlet,
     Out,
     PlacedKernel,
@@ -36,6 +37,8 @@ from wse_sim.whole.regions.contract import (
     part_of,
     token_words,
 )
+from wse_sim.whole.regions.dense_shape import DensePlace
+from wse_sim.whole.regions.pointwise_place import PointwisePlace
 from wse_sim.whole.regions.shared_color import KEEP
 from wse_sim.whole.skips import as_laid, make_room
 from wse_sim.whole.stream_routes import Controls, Cycles, Links, link_map, tree_cycles, way_links
@@ -199,15 +202,13 @@ def host_outputs(
 
 
 def filled(graph: KernelGraph, tensor: str) -> int:
-    """Return the padding elements per sample: one per row if the tensor of a dense layer has an odd number of
-    features, else 0."""
+    """Return the padding elements per sample: one per row if the tensor of a dense layer, or of work on its elements, has an
+    odd number of features, else 0."""
     for kernel in graph.kernels:
-        if (
-            kernel.family == "gemm"
-            and kernel.phase is Phase.FORWARD
-            and tensor in (*kernel.inputs, *kernel.outputs)
-        ):
-            rows = int(kernel.dims["m"]) // graph.samples
+        is_end = kernel.phase is Phase.FORWARD and tensor in (*kernel.inputs, *kernel.outputs)
+        if is_end and (kernel.family == "gemm" or kernel.family in POINTWISE):
+            kind = DensePlace if kernel.family == "gemm" else PointwisePlace
+            rows = kind.tokens_of(graph, kernel)
             return rows * (graph.tensors[tensor].elements // graph.samples // rows % PAIR)
     return 0
 

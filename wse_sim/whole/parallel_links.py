@@ -16,7 +16,6 @@ from functools import partial
 from types import MappingProxyType
 
 from wse_sim.graph import Kernel, KernelGraph, Phase
-from wse_sim.kernels.blocks.word_rows import is_light
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.frozen_layers import frozen_layers
 from wse_sim.whole.host_part import looked_up
@@ -207,18 +206,12 @@ def _adds(kernel: Kernel) -> bool:
 
 
 def _splits_in_training(kernel: Kernel, tensor: str) -> bool:
-    """Return whether a kernel takes or gives a tensor in bundles in training.
-
-    The last row of a layer that adds a residual after its activation has no gradient of the residual to send.
-    """
+    """Return whether a kernel takes or gives a tensor in bundles in training."""
     if kernel.family == "attention":
         return len(set(kernel.inputs)) == PACKED
-    if kernel.family != "gemm":
-        return kernel.family in (*TRAINED_AS_ONE, *WITHOUT_PROGRAM)
-    if not _adds(kernel) or tensor == kernel.inputs[0]:
+    if kernel.family == "gemm":
         return kernel.inputs.count(tensor) < 2
-    items = [item for item in items_of(kernel) if item != "bias"]
-    return kernel.inputs.count(tensor) < 2 and items[0] == "residual"
+    return kernel.family in (*TRAINED_AS_ONE, *WITHOUT_PROGRAM)
 
 
 def _tied_least(graph: KernelGraph, least: Mapping[str, int]) -> dict[str, int]:
@@ -254,9 +247,7 @@ def _splits(graph: KernelGraph, kernel: Kernel, tensor: str) -> bool:
     """Return whether a kernel takes or gives a tensor in bundles; a dense layer that reads it twice, or an image, does not."""
     has_pixels = is_image(graph, tensor)
     if kernel.family == "gemm":
-        is_residual = tensor in kernel.inputs[1:]
-        is_once = kernel.inputs.count(tensor) < 2 and not (has_pixels and tensor in kernel.inputs)
-        return is_once and (not is_residual or is_light(items_of(kernel)))
+        return kernel.inputs.count(tensor) < 2 and not (has_pixels and tensor in kernel.inputs)
     if kernel.family in ("norm", "layout", *WITHOUT_PROGRAM):
         return True
     features = graph.tensors[tensor].shape[1] if has_pixels else features_of(graph, tensor)

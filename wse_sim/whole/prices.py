@@ -216,17 +216,17 @@ def _scheduled(
     if not graph.training:
         return settled(graph, compiler)
     if schedule is not None or plain_priced(graph):  # or no program of the complete model, so no rounds of it
-        found = compiler(with_chosen_streams(graph, wafer), schedule or ALTERNATING)
+        found = _with_streams(graph, wafer, compiler, schedule or ALTERNATING)
         return found if isinstance(found, Infeasible) else with_links_of_regions(expect(found, PipelinedPlan))
     plans: list[PipelinedPlan] = []
     for size in round_sizes(graph, wafer, samples):
-        roomy = with_chosen_streams(with_room(graph, wafer, size), wafer)
-        plan, _ = _in_rounds(compiler(roomy, None, "none"))  # no program runs a forward pass again
+        found = _with_streams(with_room(graph, wafer, size), wafer, compiler, None, "none")
+        plan, _ = _in_rounds(found)  # no program runs a forward pass again
         plans += [plan] if plan is not None else []
         if plans and (len(plans) == TRIED_SIZES or len(plans[0].stages) > FEW_STAGES):
             break
     if not plans or len(plans[0].stages) <= FEW_STAGES:
-        found = compiler(with_chosen_streams(with_room(graph, wafer), wafer), ALTERNATING)
+        found = _with_streams(with_room(graph, wafer), wafer, compiler, ALTERNATING)
         turned, why = _in_rounds(found)
         plans += [turned] if turned is not None else []
         if isinstance(found, Infeasible) and not plans:
@@ -240,6 +240,16 @@ def _scheduled(
         "of the fabric train; schedule=1f1b would alternate them"
     )
     return _noted(plan, note)
+
+
+def _with_streams(
+    graph: KernelGraph, wafer: Wafer, compiler: Compiler, *how: str | None
+) -> Plan | Infeasible:
+    """Plan a laid training graph with the numbers of streams that are chosen before its regions have shapes; if regions for
+    these find no places, with numbers that each region chooses."""
+    chosen = with_chosen_streams(graph, wafer)
+    found = compiler(chosen, *how)
+    return compiler(graph, *how) if isinstance(found, Infeasible) and chosen != graph else found
 
 
 def _in_rounds(found: Plan | Infeasible) -> tuple[PipelinedPlan | None, str]:

@@ -14,20 +14,21 @@ waits until a complete one has given the numbers.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 
 from wse_sim.graph import PLAIN, Access, Kernel, KernelGraph, Tensor, TensorKind
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS
 from wse_sim.whole.host_part import with_kernels
 from wse_sim.whole.parallel_links import plain_priced
-from wse_sim.whole.regions.contract import PAIR, POINTWISE, is_image, is_pointwise
+from wse_sim.whole.regions.contract import POINTWISE, is_image, is_pointwise
 from wse_sim.whole.regions.fused_work import items_of
 from wse_sim.whole.regions.pointwise_place import depth_of, operators_of, shared_operands, taken_by
 
 RESIDUAL = "residual"
 SUM, ACTIVATION, SCALED = ".sum", ".function", ".scaled"
 """Name suffixes of the kernels that add a residual, apply a function, and multiply by one number per channel."""
+PRODUCTS = ("gemm", "conv2d")
 OF_CONVOLUTION = ("bias", "relu")
 """Operations that the program of a convolution does."""
 Two = tuple[Kernel, Kernel]
@@ -48,10 +49,11 @@ def split_product(
     (suffix, items), whole = ends, tensors[kernel.outputs[0]]
     between = f"{kernel.name}.{suffix}"
     tensors[between] = dataclasses.replace(whole, name=between, kind=TensorKind.ACTIVATION)
+    held = 1 + (RESIDUAL in items)
     stay = {key: value for key, value in kernel.attrs.items() if key != "fused"}
     first = dataclasses.replace(
         kernel,
-        inputs=kernel.inputs[:1],
+        inputs=kernel.inputs[:held],
         outputs=(between,),
         attrs=frozen(stay | ({"fused": ",".join(items)} if items else {})),
     )
@@ -65,7 +67,7 @@ def split_product(
         family=family,
         dims=frozen(dims),
         sample_dim="elements",
-        inputs=(between, *kernel.inputs[1:]),
+        inputs=(between, *kernel.inputs[held:]),
         parameters=(),
         attrs=frozen(attrs),
         flops=0,
@@ -75,39 +77,35 @@ def split_product(
     return first, second
 
 
-def summed_apart(graph: KernelGraph, *, twice: bool = False) -> KernelGraph:
-    """Return the forward graph with each residual sum of a convolution as a separate elementwise kernel, and with `twice` that
-    of a dense layer that adds its own input; a note names them. A product with a plain price, or whose sum would have one,
-    stays one kernel."""
+def worked_apart(graph: KernelGraph, *, trains: bool = False) -> KernelGraph:
+    """Return the forward graph with fused operations that the program of a product does not do in a separate elementwise
+    kernel; notes name the products. A product with a plain price, or whose other kernel would have one, stays one kernel."""
     plain = plain_priced(graph)
 
     def split(kernel: Kernel, tensors: dict[str, Tensor]) -> Two | None:
-        items = items_of(kernel)
-        is_twice = twice and kernel.family == "gemm" and len(set(kernel.inputs)) == 1
-        is_split = (kernel.family == "conv2d" or is_twice) and RESIDUAL in items and len(kernel.inputs) == 2
-        if not is_split or plain.intersection((kernel.name, f"{kernel.name}{SUM}")):
+        items = items_of(kernel) if kernel.family in PRODUCTS else ()
+        place = next((i for i in range(len(items)) if _leaves(kernel, items, i, trains=trains)), len(items))
+        stay, rest = items[:place], items[place:]
+        adds = RESIDUAL in rest
+        if not rest or plain.intersection((kernel.name, f"{kernel.name}{SUM if adds else ACTIVATION}")):
             return None
-        place = items.index(RESIDUAL)
-        attrs = {"ops": ",".join(("add", *items[place + 1 :])), "inputs": 2, "stored": True}
-        ends = "image", items[:place]
-        return split_product(kernel, tensors, ends, SUM, attrs, access=kernel.access)
+        if len(rest) == 1 and not adds:
+            how: dict[str, object] = {"function": rest[0]}
+            return split_product(kernel, tensors, ("sums", stay), ACTIVATION, how, family="activation")
+        ops = ",".join("add" if item == RESIDUAL else item for item in rest)
+        attrs: dict[str, object] = {"ops": ops, "inputs": 1 + adds} | ({"stored": True} if adds else {})
+        ends, access = ("image", stay), kernel.access if adds else PLAIN
+        return split_product(kernel, tensors, ends, SUM if adds else ACTIVATION, attrs, access=access)
 
-    return _split_where(graph, split, "adds a residual")
-
-
-def finished_apart(graph: KernelGraph) -> KernelGraph:
-    """Return the forward graph with the slow function of a dense layer of several tokens, and every function but ReLU of a
-    convolution, as a separate kernel; a note names them. An odd number of features stays in one region."""
-    plain = plain_priced(graph)
-
-    def split(kernel: Kernel, tensors: dict[str, Tensor]) -> Two | None:
-        *items, function = items_of(kernel) or ("",)
-        if kernel.name in plain or RESIDUAL in items or not _ends_slowly(kernel, function, graph.samples):
-            return None
-        ends, attrs = ("sums", tuple(items)), {"function": function}
-        return split_product(kernel, tensors, ends, ACTIVATION, attrs, family="activation")
-
-    return _split_where(graph, split, "applies '{}'")
+    tensors, kernels, names = dict(graph.tensors), list[Kernel](), dict[str, list[str]]()
+    for kernel in graph.kernels:
+        two = split(kernel, tensors)
+        kernels += two or (kernel,)
+        if two:
+            function = two[1].attrs.get("function")
+            does = f"applies '{function}'" if function else "adds a residual"
+            names.setdefault(does, []).append(kernel.name)
+    return with_kernels(graph, kernels, tensors, *separate_notes(names)) if names else graph
 
 
 def scaled_apart(graph: KernelGraph) -> KernelGraph:
@@ -172,26 +170,14 @@ def _of_pixels(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Kernel:
     return dataclasses.replace(kernel, family="generated", dims=frozen(dims), sample_dim="elements")
 
 
-def _ends_slowly(kernel: Kernel, function: str, samples: int) -> bool:
-    """Return whether a dense layer of several tokens ends with a slow function of whole words, or a convolution with one that its
-    program does not apply."""
+def _leaves(kernel: Kernel, items: Sequence[str], place: int, *, trains: bool) -> bool:
+    """Return whether the program of a product leaves a fused operation and those behind it to elementwise work."""
+    item, before = items[place], {*items[:place]}
     if kernel.family == "conv2d":
-        return function not in ("", RESIDUAL, *OF_CONVOLUTION) and int(kernel.dims["k"]) % PAIR == 0
-    is_slow = kernel.family == "gemm" and function in SPECIAL_FUNCTIONS
-    return is_slow and int(kernel.dims["m"]) > samples and int(kernel.dims["n"]) % PAIR == 0
-
-
-def _split_where(
-    graph: KernelGraph, split: Callable[[Kernel, dict[str, Tensor]], Two | None], does: str
-) -> KernelGraph:
-    """Return the graph with two kernels for those that `split` splits; notes state what each `does`."""
-    tensors, kernels, names = dict(graph.tensors), list[Kernel](), dict[str, list[str]]()
-    for kernel in graph.kernels:
-        two = split(kernel, tensors)
-        kernels += two or (kernel,)
-        if two:
-            names.setdefault(does.format(two[1].attrs.get("function")), []).append(kernel.name)
-    return with_kernels(graph, kernels, tensors, *separate_notes(names)) if names else graph
+        return item not in OF_CONVOLUTION and (item != RESIDUAL or len(kernel.inputs) == 2)
+    if item == RESIDUAL:  # behind ReLU, or of a region that would send two gradients of one tensor
+        return "relu" in before or (trains and len({*kernel.inputs}) == 1)
+    return item in SPECIAL_FUNCTIONS or (trains and RESIDUAL in before)
 
 
 def separate_notes(names: Mapping[str, list[str]]) -> list[str]:

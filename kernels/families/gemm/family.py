@@ -106,19 +106,17 @@ class Gemm(WeightProduct):
             return lay
         stated = GemmAttributes.of(attrs)
         if stated.trained_rows:
-            # Gradients of inputs or of a residual need a separate moving column; a narrow region gives up a compute
-            # column for it.
-            ends_added = fused_forward(attrs, Phase.FORWARD).split(",")[-1] == "residual"
+            # Gradients of inputs need a separate moving column; a narrow region gives up a compute column for it.
             return replace(
                 lay,
                 least_rows=2,
-                least_cols=1 + (ends_added or stated.passes_on),
+                least_cols=1 + stated.passes_on,
                 more_colors=3,
                 rows_without_inputs=1,
                 most_links=max(1, stated.most_bundles, stated.most_results),
             )
         if "residual" in fused_forward(attrs, Phase.FORWARD):
-            return replace(lay, least_rows=2, more_colors=2)
+            return replace(lay, least_rows=2, least_cols=1 + stated.word_rows, more_colors=2)
         return replace(lay, more_colors=3 if np.max(dims["m"]) > 1 else 0)
 
     def store_bytes(self, dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs = NONE) -> Size:

@@ -28,7 +28,6 @@ import numpy as np
 
 from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass
-from wse_sim.fabric.format.program import Fn
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Floats, Ports, stream_order
 from wse_sim.whole.regions.dense_neighbours import DenseBeside
@@ -190,11 +189,8 @@ class Dense(DenseBeside):
             elif item == "residual":
                 core.join(thread)
                 core.add(out, value, self.residual.dsd(), dtype="fp16")
-            elif item == "relu":
-                core.max(out, value, scalar(0.0), dtype="fp16")
             else:
-                period = round(1000 * self.wafer.special_element_cycles)
-                core.map(Fn[item.upper()], out, value, dtype="fp16", period=period)
+                core.max(out, value, scalar(0.0), dtype="fp16")
             value = out
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:

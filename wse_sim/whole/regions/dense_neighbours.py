@@ -11,7 +11,7 @@ from typing import NamedTuple
 from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.whole.paths import BACK, Cell, direction
-from wse_sim.whole.regions.contract import PAIR, Ports, elements_of
+from wse_sim.whole.regions.contract import Ports, elements_of
 from wse_sim.whole.regions.dense_shape import LAST_SLOTS, DenseShape
 from wse_sim.whole.regions.shared_color import deal, receive_all, route_rows, route_takers, send_all
 from wse_sim.whole.regions.turns import RELAY_SLOTS, alternate, relay
@@ -37,9 +37,6 @@ class DenseBeside(DenseShape):
     def _inlet(self, b: Builder, colors: Sequence[int], feed: int, samples: int) -> None:
         """Write the inlets: each receives all words of some tokens, and deals out those of its row while the
         next arrive."""
-        if self.is_narrow:
-            self._only_inlet(b, colors[0], feed, samples)
-            return
         bundles = self.heard
         if self.is_relayed:
             colors = self._relay(b, colors, samples)
@@ -102,15 +99,6 @@ class DenseBeside(DenseShape):
             route_takers(b, onward, inlet.cell, cells, 0, "E")
             b.input_queue(color, 1)
         return [self.relayed[g % 2] for heard in rows for g in heard]
-
-    def _only_inlet(self, b: Builder, color: int, feed: int, samples: int) -> None:
-        inlet, cell = b.core_class(f"{self.name} inlet"), self.inlets[0].cell
-        with inlet.loop(samples * self.tokens):
-            for count, words in self._deals():
-                deal(inlet, feed, [[(fabric_in(color), PAIR * words)]] * count, self.fed)
-        b.place(inlet, cell)
-        takers = [(self.top + i, self.left) for i in range(self.fed)]
-        route_takers(b, feed, cell, takers, self.cols - 1, "E")
 
     def _store(self, b: Builder, colors: Sequence[int], ports: Ports, samples: int) -> None:
         """Write the stores of every bundle of a residual, starting with the one that deals it out: each

@@ -39,7 +39,6 @@ from wse_sim.whole.regions.contract import (
 from wse_sim.whole.regions.fused_work import ITEMS, items_of, work_cycles
 from wse_sim.whole.regions.turns import RELAY_SLOTS
 
-DEALT = 3  # words that a row takes at a time; its queue holds twice as many
 STORES = 3  # most cores that store a residual, if the region has room
 STORED_FRACTION = 0.8  # of a core's memory that three samples in a store may take; beyond it a store has two
 LAST_SLOTS = 2  # samples in the store that deals them out
@@ -117,14 +116,11 @@ class DenseShape(DensePlace, RegionKind):
     """Whether the column with the last features receives as many elements of a residual as the others."""
 
     def make_room(self) -> None:
-        """Make room for the store of a residual next to a single row."""
-        is_beside = self.left - 2 < self.region.col
-        if "residual" not in self.items or not is_beside or DenseShape.extent(self)[0] > 1:
+        """Make room for the stores of a residual next to the inlets."""
+        if "residual" not in self.items or self.left - 2 >= self.region.col:
             return
         if self.compute_cols == 1:
-            raise refused(
-                self.kernel, "adds a residual in a region of one row and two columns", "use more cores"
-            )
+            raise refused(self.kernel, "adds a residual in a region of two columns", "use more cores")
         self._move_columns(1)
 
     @classmethod
@@ -216,22 +212,16 @@ class DenseShape(DensePlace, RegionKind):
         return min(self.region.rows, self.inputs // PAIR), int(ceil_div(self.features, self.outputs))
 
     @property
-    def is_narrow(self) -> bool:
-        """Whether there is one moving column only, so that a residual leaves room for one inlet."""
-        return "residual" in self.items and self.height > 1 and self.left - 2 < self.region.col
-
-    @property
     def inlets(self) -> tuple[Inlet, ...]:
-        """Inlets next to every row that takes inputs, or next to the first row only; the residual arrives at
-        the last store."""
-        name, rows = self.kernel.inputs[0], [[0]] if self.is_narrow else self.heard
+        """Inlets next to every row that takes inputs; the residual arrives at the last store."""
+        name = self.kernel.inputs[0]
         if self.is_relayed:
             return tuple(
                 Inlet(name, (self.top + i, self.left - 2), g) for g, i in enumerate(self._first_rows)
             )
         here = tuple(
             Inlet(name, (self.top + i, self.left - 1), bundle)
-            for i, bundles in enumerate(rows)
+            for i, bundles in enumerate(self.heard)
             for bundle in bundles
         )
         return (
@@ -298,10 +288,10 @@ class DenseShape(DensePlace, RegionKind):
         """Return the cells that buffer a bundle of a residual; the first one deals it out, the others are
         upstream of it.
 
-        They are behind the inlets, or below the only inlet. Every bundle has as many rows of moving cores,
-        the bundle of the first columns the lowest.
+        They are behind the inlets. Every bundle has as many rows of moving cores, the bundle of the first columns the
+        lowest.
         """
-        first, rows = self.left - 1 - (not self.is_narrow), self._rows_of_stores
+        first, rows = self.left - 2, self._rows_of_stores
         columns = first - self.region.col + 1
         count = min(max(min(STORES, rows), self.wanted_stores), self.store_room)
         bottom = self._row_of(bundle)
@@ -315,12 +305,12 @@ class DenseShape(DensePlace, RegionKind):
 
     @property
     def _rows_of_stores(self) -> int:
-        return (self.height - self.is_narrow) // max(1, self.residuals)
+        return self.height // max(1, self.residuals)
 
     @property
     def store_room(self) -> int:
         """Number of cores that may be stores of a bundle."""
-        return (self.left - (not self.is_narrow) - self.region.col) * self._rows_of_stores
+        return (self.left - 1 - self.region.col) * self._rows_of_stores
 
     @property
     def slots(self) -> int:
@@ -366,7 +356,7 @@ class DenseShape(DensePlace, RegionKind):
     @property
     def takes_whole(self) -> bool:
         """Whether every inlet receives whole samples first."""
-        return self.tokens > 1 and not self.is_narrow
+        return self.tokens > 1
 
     @property
     def late_fraction(self) -> float:
@@ -426,7 +416,7 @@ class DenseShape(DensePlace, RegionKind):
             return (1,)
         if tensor != self.kernel.inputs[0]:
             return range(1, max(1, min(self.most_residual, self.most_of_columns)) + 1)
-        if self.is_narrow or is_image(self.graph, tensor):
+        if is_image(self.graph, tensor):
             return (1,)
         words, fed = self.inputs // PAIR, self.fed
         most = ceil_div(words, max(1, fed - (not self.has_even_rows)))  # words of the fullest row
@@ -445,22 +435,7 @@ class DenseShape(DensePlace, RegionKind):
 
     def _dealt(self) -> list[IntArray]:
         """Return the word indices that every row takes of a token, in stream order."""
-        if not self.is_narrow:
-            ends = np.cumsum([0, *self.words])
-            return [np.arange(first, end) for first, end in pairwise(ends)]
-        rows = np.concatenate([np.repeat(np.arange(count), words) for count, words in self._deals()])
-        return [np.flatnonzero(rows == i) for i in range(self.height)]
-
-    def _deals(self) -> list[tuple[int, int]]:
-        """Return how a token is dealt out, as (rows, words per row); no deal exceeds a row's queue."""
-        out, done = [], 0
-        for level in sorted(set(self.words)):
-            takers = sum(count >= level for count in self.words)
-            while done < level:
-                words = min(level - done, DEALT)
-                out.append((takers, words))
-                done += words
-        return out
+        return [np.arange(first, end) for first, end in pairwise(np.cumsum([0, *self.words]))]
 
     def _part(self, row: int, bundle: int) -> tuple[int, int]:
         """Return the first element of a row in a bundle of a token, and their number."""
@@ -526,5 +501,4 @@ class DenseShape(DensePlace, RegionKind):
     def _hearing_cycles(self) -> float:
         """Return the cycles per sample of an inlet that receives its bundles and deals out its words."""
         shares = self.words[: self.fed]
-        words = self.inputs // PAIR if self.is_narrow else self._most_heard(shares)
-        return self.tokens * float(hearing_cycles(words, max(shares), self.wafer))
+        return self.tokens * float(hearing_cycles(self._most_heard(shares), max(shares), self.wafer))

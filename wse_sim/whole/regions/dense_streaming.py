@@ -23,7 +23,7 @@ from collections.abc import Sequence
 
 from wse_sim.fabric.format.builder import Builder, fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass
-from wse_sim.kernels.blocks.word_rows import flowing_cycles, is_light
+from wse_sim.kernels.blocks.word_rows import flowing_cycles
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Floats, Ports
@@ -40,9 +40,8 @@ class Flowing(Dense):
 
     @property
     def is_possible(self) -> bool:
-        """Whether there is a row above the last, only a bias, a residual and ReLU are fused, in this order,
-        and a residual has separate moving cores."""
-        return self.height > 1 and is_light(self.items) and not self.is_narrow
+        """Whether there is a row above the last."""
+        return self.height > 1
 
     @property
     def most_residual(self) -> int:

@@ -11,7 +11,9 @@ from wse_sim.kernels.blocks.elements import op_rate
 from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS
 
 FUNCTIONS = ("gelu", "gelu_tanh", "silu", "tanh", "sigmoid")
-ITEMS = ("bias", "residual", "relu", *FUNCTIONS)
+"""Functions that the program of a layer with streamed weights does."""
+ITEMS = ("bias", "residual", "relu")
+"""Operations that the program of a dense layer in a region does, in this order."""
 
 
 def work_cycles(operators: Sequence[str], size: int, wafer: Wafer) -> float:

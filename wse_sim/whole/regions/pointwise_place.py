@@ -150,11 +150,18 @@ class PointwisePlace(PlacedKernel):
 
     @property
     def elements(self) -> int:
-        """Elements of a sample, or of a bundle of it."""
+        """Elements of a sample, or of a bundle of it, in whole words."""
         whole = self.graph.tensors[self.kernel.outputs[0]].elements // self.graph.samples
+        whole += self.tokens * self.filling
         if self.share == 1:
             return whole
         return whole // self.token_words * len(part_of(self.token_words, self.band, self.share))
+
+    @property
+    def filling(self) -> int:
+        """Zeros that pad a token to whole words: 1 if a dense layer has an odd number of features."""
+        shape = self.graph.tensors[self.kernel.outputs[0]].shape
+        return shape[-1] % PAIR if len(shape) < IMAGE_AXES else 0
 
     def extent(self) -> tuple[int, int]:
         """Return the rows and full columns of the serpentine."""
@@ -279,7 +286,7 @@ class PointwisePlace(PlacedKernel):
 
     def splits(self, tensor: str) -> Sequence[int]:
         """Return the numbers of bundles for which every band has a word of a token or pixel, and enough rows for
-        inlets and stores; an odd number of features is not split."""
+        inlets and stores; a number that shares words with the next token is not split."""
         most = rows_in_turn(self.region, self.wafer) // self.least_rows
         if self.elements % (PAIR * self.token_words):
             return (1,)
@@ -474,7 +481,7 @@ class PointwisePlace(PlacedKernel):
         """Return a parameter as (rows, columns, e) of the cores, in stream order."""
         shape = self.graph.tensors[self.kernel.outputs[0]].shape[1:]
         whole = np.broadcast_to(np.asarray(parameter, np.float32), (1, *shape)).reshape(-1)
-        rows = whole.reshape(self.tokens, -1)
+        rows = np.pad(whole.reshape(self.tokens, -1), ((0, 0), (0, self.filling)))
         own = bundle_elements(self.graph, self.kernel.outputs[0], rows.shape[1], self.band, self.share)
         whole = rows[:, own].reshape(-1)
         found = np.zeros((self.height, self.cols, self.each), np.float32)

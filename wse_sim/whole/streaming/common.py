@@ -121,9 +121,7 @@ class Cores:
         every instruction has a start.
         """
         lay, whole = self.layout, layer.outputs * self.layout.apart
-        one, every = (
-            Slopes(str(layer.function), self.wafer).cycles(n, is_done=False) for n in (lay.held, whole)
-        )
+        one, every = (Slopes(str(layer.function), self.wafer).cycles(n) for n in (lay.held, whole))
         if lay.is_training and whole <= MOST_AT_ONCE and every < layer.outputs * one:
             return whole, 0, 1
         return lay.held, lay.apart, layer.outputs

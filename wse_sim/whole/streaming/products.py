@@ -200,7 +200,7 @@ def _bend(cores: Cores, core: CoreClass, one: Pass, result: Buffer) -> None:
             if lay.is_training:
                 slopes = cores.slopes[one.layer.number].dsd(0, size, step=apart)
                 made = Slopes(function, cores.wafer)
-                made.emit(core, tokens, slopes, cores.scratch_of(made, size), is_done=False, period=period)
+                made.emit(core, tokens, slopes, cores.scratch_of(made, size), period=period)
             else:
                 core.map(Fn[function.upper()], tokens, tokens, dtype="fp16", period=period)
 

@@ -3,7 +3,6 @@
 contract.py      the interface of a trainable kind of region
 kinds.py         the kinds by kernel family; frozen layers have those of inference
 products.py      compute cores of products
-dense_shared.py        compute cores whose rows share an activation
 dense.py         dense layers; dense_inlets.py has the cores next to their products
 convolution.py   convolutions; pixels.py has their compute cores, image_gradient.py the sums of their image gradients
 rows.py          work of a core on one token after another, and its slots for tokens and samples

@@ -6,13 +6,12 @@ flight::
     moving columns              compute columns
     inlets    > x, twice >>>>   rows of k inputs: forward for the products, backward for the weight gradient
     collectors  < dx <<<<<<<<   sums of dx run west along the rows; collectors receive them and send them in sequence
-    residual, then g > > > > >  last row: finishes the T tokens of a sample at once; backward multiplies their
+    residual, then g > > > > >  last row: finishes tokens as their sums arrive; backward multiplies their
                                 gradients by the slope and sends them up the columns, twice
 
-Compute cores are those of :mod:`.products`, the others those of :mod:`.dense_moving`. Every row has an inlet,
+Compute cores are those of :mod:`.products`, the others those of :mod:`.dense_inlets`. Every row has an inlet,
 and all inlets receive all inputs, so a token needs K / 2 cycles for any number of rows. The gradient of a
-residual equals that of the outputs: a core behind the end of the last row receives a copy and forwards it. If
-an activation follows the residual, the last row sends this gradient.
+residual equals that of the outputs, and the last row sends it.
 
 Inputs may come in several bundles: each goes to a group of rows, which sends the bundle of their gradients. Results may
 leave in several bundles: each from a group of columns, and the bundle of their gradients arrives below the first of
@@ -31,7 +30,6 @@ import numpy as np
 
 from wse_sim.fabric.format.builder import Builder
 from wse_sim.graph import Kernel, KernelGraph
-from wse_sim.kernels.blocks.activation_slopes import ACTIVATIONS
 from wse_sim.kernels.blocks.trained_rows import Streams, TrainedRows
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.kernels.contract.family import Tiling
@@ -53,7 +51,6 @@ from wse_sim.whole.regions.shared_color import route_rows, route_senders
 from wse_sim.whole.room import room_bytes
 from wse_sim.whole.trained.contract import Batch, Floats, TrainedKind, TrainedPorts, beyond
 from wse_sim.whole.trained.dense_inlets import RECEIVERS, Beside
-from wse_sim.whole.trained.dense_shared import products_for
 from wse_sim.whole.trained.products import OWN_COLORS, Products
 
 FP16_BYTES = 2
@@ -65,7 +62,7 @@ class TrainedDense(DensePlace, TrainedKind):
     own_colors = OWN_COLORS
 
     def make_room(self) -> None:
-        """Make room for the cores that send the gradients of the inputs or of a residual."""
+        """Make room for a row in addition to those of the inputs, and for the cores that send the gradients of the inputs."""
         region = self.region
         if region.rows == 1:
             raise refused(
@@ -73,7 +70,7 @@ class TrainedDense(DensePlace, TrainedKind):
                 "trains in a region of one row, but needs one row in addition to those of its inputs",
                 "use more cores",
             )
-        if not (self.has_dx or self.residual_is_last) or region.cols - self.compute_cols > 1:
+        if not self.has_dx or region.cols - self.compute_cols > 1:
             return
         if self.compute_cols == 1:
             raise refused(
@@ -86,15 +83,12 @@ class TrainedDense(DensePlace, TrainedKind):
 
     @classmethod
     def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
-        """Check the kernel as in inference; all fused operations must have a derivative."""
+        """Check the kernel as in inference; ReLU and a residual are not fused to the same product."""
         Dense.check(graph, kernel)
-        for item in items_of(kernel):
-            if item not in ("bias", "residual", *ACTIVATIONS):
-                raise refused(
-                    kernel,
-                    f"fuses '{item}' to its product",
-                    f"training on the whole fabric does {', '.join(ACTIVATIONS)}",
-                )
+        if {"residual", "relu"} <= {*items_of(kernel)}:
+            raise refused(
+                kernel, "applies ReLU and adds a residual", "plan the graph of inputs_over_rows(graph)"
+            )
 
     def extent(self) -> tuple[int, int]:
         """Return the rows with at least one word plus the last row, and the columns with at least one output."""
@@ -136,7 +130,7 @@ class TrainedDense(DensePlace, TrainedKind):
     @property
     def kind_of_products(self) -> type[Products]:
         """The class of the compute cores."""
-        return products_for(self.items)
+        return Products
 
     @cached_property
     def products(self) -> Products:
@@ -199,11 +193,10 @@ class TrainedDense(DensePlace, TrainedKind):
         return tuple(tensor for tensor in reversed(self.operands) if tensor in self.needs)
 
     def gradient_senders(self, tensor: str, bundle: int) -> tuple[Cell, ...]:
-        """Return the collectors (gradient of the inputs), or the cell behind the gradient inlet or the last row
-        (residual; the columns of a bundle)."""
+        """Return the collectors (gradient of the inputs), or the columns of a bundle (residual)."""
         if tensor == self.kernel.inputs[0]:
             return tuple((self.top + i, self.left - 2) for i in self.row_groups[bundle])
-        return ((self.last, self.left - 2),) if self._is_heard else self.bundle_senders(bundle)
+        return self.bundle_senders(bundle)
 
     # ---- bundles ---------------------------------------------------------------------------------------------------
 
@@ -237,17 +230,6 @@ class TrainedDense(DensePlace, TrainedKind):
             self.tokens, self.inputs, self.features, ",".join(self.items), tiling, self.wafer, self.has_dx,
             readers=GemmAttributes.of(self.kernel.attrs).readers, streams=Streams(self.streams, self.result_bundles),
         )  # fmt: skip
-
-    @property
-    def residual_is_last(self) -> bool:
-        """Whether no activation follows the residual, so that its gradient equals that of the result."""
-        return self.has_residual and self.items[-1] == "residual"
-
-    @property
-    def _is_heard(self) -> bool:
-        """Whether a core behind the end of the last row sends the gradient of the residual; with several bundles the
-        last row does."""
-        return self.residual_is_last and self.result_bundles == 1
 
     # ---- program ---------------------------------------------------------------------------------------------------
 
@@ -290,8 +272,7 @@ class TrainedDense(DensePlace, TrainedKind):
         for tensor, streams in ports.leaving.items():
             for bundle, (color, towards) in enumerate(streams):
                 route_senders(b, color, self.gradient_senders(tensor, bundle), towards)
-        added = leaving.get(self.kernel.inputs[1], []) if self.has_residual else []
-        self.products.beside = () if self._is_heard else added
+        self.products.beside = leaving.get(self.kernel.inputs[1], []) if self.has_residual else ()
         self.products.build(b, ports, batch)
         beside = Beside(b, self.products, batch, self._slots)
         back = leaving.get(self.kernel.inputs[0], [])
@@ -303,8 +284,6 @@ class TrainedDense(DensePlace, TrainedKind):
         for bundle, (columns, cell, color) in enumerate(ends):
             residual = ports.inward[self.height - 1 + bundle] if self.has_residual else None
             beside.write_bundle(columns, cell, color, residual)
-        if added and self._is_heard:
-            beside.write_listener((self.last, self.left - 2), added[0])
 
     # ---- values and cycles -----------------------------------------------------------------------------------------
 

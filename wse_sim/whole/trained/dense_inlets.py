@@ -6,7 +6,6 @@ Symbols: T tokens of K inputs and N outputs; k inputs of a row; d samples in fli
                     backward  the same again                                                  > row
     west of it      backward  sums of the row, of some tokens                                 > in sequence with the other rows
     end of the last row   forward  the residual, of which it buffers some samples;  backward  the gradients
-    behind it             receives the gradients as well, and forwards them if they are those of a residual
 
 Words per token that such a core issues: K / 2 + k / 2 forward and k / 2 backward, or k + k / 2 backward.
 """
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass, Operand
 from wse_sim.whole.paths import Cell
-from wse_sim.whole.regions.shared_color import KEEP, advance_of, deal, route_takers, send_all
+from wse_sim.whole.regions.shared_color import advance_of, deal, route_takers, send_all
 from wse_sim.whole.regions.turns import in_pairs
 from wse_sim.whole.trained.contract import Batch
 from wse_sim.whole.trained.products import Products
@@ -89,16 +88,6 @@ class Beside:
         self.b.place(core, cell)
 
     # ---- the end of the last row -----------------------------------------------------------------------------------
-
-    @property
-    def end(self) -> Cell:
-        """The core that deals words along the last row."""
-        return self.products.last, self.products.left - 1
-
-    @property
-    def filling(self) -> int:
-        """Zeros that pad the N features of a token to equal parts per column."""
-        return self.products.cols * self.products.outputs - self.products.features
 
     def write_bundle(self, columns: range, cell: Cell, gradients: int, residual: int | None) -> None:
         """Write the core that deals out one bundle of the residual, if there is one, then of the gradients."""
@@ -173,21 +162,3 @@ class Beside:
             with core.loop(d // most):
                 samples(most)
         samples(d % most)
-
-    def write_listener(self, cell: Cell, leaving: int) -> None:
-        """Write the core behind the end: it forwards the gradients dealt out in the backward pass as those of
-        the residual."""
-        products, b, batch = self.products, self.b, self.batch
-        core, n = b.core_class(f"{products.name} gradient of the residual"), products.features
-        passed = b.buffer(f"{products.name}.passed", n + self.filling, "fp16", cell)
-        with core.loop(batch.rounds):
-            with core.loop(batch.in_flight * products.tokens):
-                core.mov(passed.dsd(), fabric_in(products.deal), dtype="fp16", start="none")
-            with core.loop(batch.in_flight * products.tokens):
-                core.mov(fabric_out(leaving), fabric_in(products.deal), length=n, dtype="fp16", start="none")
-                if self.filling:
-                    spare = passed.dsd(0, self.filling)
-                    core.mov(spare, fabric_in(products.deal), dtype="fp16", start="none")
-        b.place(core, cell)
-        b.route(products.deal, self.end, rx="R", tx="EW", switch=KEEP)
-        b.route(products.deal, cell, rx="E", tx="R", switch=KEEP)

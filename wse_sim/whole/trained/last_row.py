@@ -16,7 +16,6 @@ from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass, Issue, Operand
 from wse_sim.fabric.format.program import Fn
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.activation_slopes import Slopes
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.whole.regions.contract import IntArray
 from wse_sim.whole.regions.shared_color import receive_all, send_all
@@ -49,7 +48,7 @@ class LastRow:
     tokens : int
         Tokens of a sample.
     items : tuple[str, ...]
-        Operations on the outputs: bias, then an activation, a residual or both.
+        Operations on the outputs: bias, then ReLU or a residual.
     has_dx : bool
         Whether gradients of the inputs are needed.
     beside : Sequence[int]
@@ -83,25 +82,9 @@ class LastRow:
         return "residual" in self.items
 
     @property
-    def arriving(self) -> str | None:
-        """The operation that is applied to sums as they arrive, if any."""
-        rest = self.items[self.has_bias :]
-        return rest[0] if rest and rest[0] in ("relu", "residual") else None
-
-    @property
-    def finishing(self) -> tuple[str, ...]:
-        """Operations applied to all tokens of a sample at once."""
-        return self.items[self.has_bias + (self.arriving is not None) :]
-
-    @property
-    def activation(self) -> str | None:
-        """The operation with a derivative, if any."""
-        return next((item for item in self.items if item not in ("bias", "residual")), None)
-
-    @property
-    def slopes(self) -> Slopes | None:
-        """The derivative that is stored for all samples in flight."""
-        return None if self.activation is None else Slopes(self.activation, self.wafer)
+    def has_relu(self) -> bool:
+        """Whether ReLU is applied, whose derivative is stored for all samples in flight."""
+        return "relu" in self.items
 
     @property
     def last(self) -> int:
@@ -147,12 +130,6 @@ class LastRow:
         return self.sums[len(self.inputs) % 2]
 
     @property
-    def waiting(self) -> int:
-        """Tokens whose outputs, or residuals, wait in each of two buffers: a sample, or a group if nothing finishes all
-        tokens of a sample at once."""
-        return self.tokens if self.finishing else self.tokens_at_once
-
-    @property
     def tokens_at_once(self) -> int:
         """Tokens of a group, a divisor of the tokens of a sample."""
         return next(
@@ -175,12 +152,12 @@ class LastRow:
     def last_row_buffers(self, in_flight: int) -> dict[str, tuple[int, str, int]]:
         """Return elements, type and bank of every buffer of a core of the last row, by name."""
         v = self.outputs
-        found = {f"out{i}": (self.waiting * v, "fp16", 0) for i in (0, 1)}
+        found = {f"out{i}": (self._group, "fp16", 0) for i in (0, 1)}
         found |= {f"taken{i}": (self.tokens_summed * v, "fp16", 0) for i in (0, 1)}
-        if self.slopes is not None:
+        if self.has_relu:
             found["slope"] = in_flight * self.tokens * v, "fp16", 2
         if self.has_residual:
-            found |= {f"added{i}": (self.waiting * v, "fp16", 2) for i in (0, 1)}
+            found |= {f"added{i}": (self._group, "fp16", 2) for i in (0, 1)}
         if self.has_bias:
             found |= {"one": (1, "fp16", 2), "sum": (v, "fp32", 0)}
             found["sums of tokens"] = self.tokens_summed * v, "fp32", 2
@@ -229,10 +206,7 @@ class LastRow:
         out, beside = ends
         leaving = Leaving(core, sent, advance, self.outputs, beside)
         with core.loop(batch.rounds):
-            if self.finishing:
-                self._all_samples(core, out, leaving, batch.in_flight)
-            else:
-                self._all_tokens(core, out, leaving, batch.in_flight)
+            self._all_tokens(core, out, leaving, batch.in_flight)
             self._all_gradients(core, leaving, batch.in_flight)
         if self.has_bias:
             core.fmac_vectors(
@@ -242,19 +216,18 @@ class LastRow:
             )  # fmt: skip
             core.mov(fabric_out(self.cast), self.sum.dsd(), start="none")
 
-    def _arrive(self, core: CoreClass, result: Operand, added: Operand | None, thread: int = 0) -> None:
+    def _arrive(self, core: CoreClass, result: Operand, added: Operand | None) -> None:
         """Apply the first operation to sums from the row above as they arrive."""
         above = fabric_in(self.sums[(len(self.inputs) + 1) % 2])
-        how = Issue(start="none", thread=thread, priority="high")
-        if self.arriving == "relu":
-            core.max(result, above, scalar(0.0), **how)
+        if self.has_relu:
+            core.max(result, above, scalar(0.0), start="none")
         elif added is not None:
-            core.add(result, above, added, **how)
+            core.add(result, above, added, start="none")
         else:
-            core.mov(result, above, **how)
+            core.mov(result, above, start="none")
 
     def _expect(self, core: CoreClass, turn: int) -> None:
-        """Start to receive the residual of a group of tokens, or of a sample, during the work on the one before."""
+        """Start to receive the residual of a group of tokens during the work on the one before."""
         if self.has_residual:
             receive_all(core, self.deal, self.added[turn].dsd(), ADDED)
 
@@ -272,7 +245,7 @@ class LastRow:
                     added = self.added[turn].dsd(0, v, step=v)
                 self._arrive(core, self.outs[turn].dsd(0, v, step=v), added)
                 leaving.token(out, self.outs[turn])
-            if self.slopes is not None:
+            if self.has_relu:
                 slope = self.last_row["slope"].dsd(number * size, size, step=step * size)
                 period = round(1000 / self.wafer.max_fp16_per_cycle)
                 value = self.outs[turn].dsd(0, size)
@@ -283,54 +256,9 @@ class LastRow:
         with_next(core, count, group)
         core.join(SEND)
 
-    def _all_samples(self, core: CoreClass, out: int, leaving: Leaving, d: int) -> None:
-        """Write the forward pass of d samples: while one is finished and leaves, the sums of the next arrive.
-
-        With a residual they arrive after it has left, so that no sample waits for data that arrives with the
-        next one.
-        """
-
-        def arrive(turn: int) -> None:
-            core.join(ADDED)
-            added = self.added[turn].dsd() if self.arriving == "residual" else None
-            self._arrive(core, self.outs[turn].dsd(), added, TAKE)
-
-        def finish(turn: int, slot: int, step: int) -> None:
-            value = self.outs[turn].dsd()
-            if self.slopes is not None and self.activation == self.arriving:
-                self._emit_slope(core, value, slot, step, is_done=True)
-            for item in self.finishing:
-                if item == "residual":
-                    core.add(value, value, self.added[turn].dsd(), dtype="fp16")
-                else:
-                    self._emit_slope(core, value, slot, step, is_done=False)
-
-        def sample(turn: int, slot: int, step: int, *, more: bool) -> None:
-            if more:
-                self._expect(core, 1 - turn)
-            core.join(TAKE)
-            if more and not self.has_residual:
-                arrive(1 - turn)
-            finish(turn, slot, step)
-            with core.loop(self.tokens):
-                leaving.token(out, self.outs[turn])
-            if more and self.has_residual:
-                arrive(1 - turn)
-            core.join(SEND)
-
-        self._expect(core, 0)
-        arrive(0)
-        with_next(core, d, sample)
-
-    def _emit_slope(self, core: CoreClass, value: Operand, slot: int, step: int, *, is_done: bool) -> None:
-        if self.slopes is not None:
-            size = self.tokens * self.outputs
-            slope = self.last_row["slope"].dsd(slot * size, size, step=step * size)
-            self.slopes.emit(core, value, slope, (), is_done=is_done)
-
     def _all_gradients(self, core: CoreClass, leaving: Leaving, d: int) -> None:
         """Write the backward pass of d samples."""
-        slope = None if self.slopes is None else self.last_row["slope"]
+        slope = self.last_row["slope"] if self.has_relu else None
         self._groups(core, leaving, slope, d * self.tokens // self.tokens_at_once)
         core.join(CAST)
 

@@ -71,7 +71,7 @@ class PixelProducts(Products):
 
         def arrive(turn: int, i: int, slot: int, step: int) -> None:
             slope = None
-            if self.slopes is not None:
+            if self.has_relu:
                 slope = self.last_row["slope"].dsd(slot * size + i * part, part, step=step * size)
             self._take(core, self.taken[turn].dsd(i * part, part), slope)
 

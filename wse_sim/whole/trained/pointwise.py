@@ -270,7 +270,7 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
                 slope = self.slopes[i].of_turn(at, step).dsd(0, n)
                 made = Slopes(op, self.wafer)
                 scratch = [one.dsd() for one in self._scratch_of(made, n)]
-                made.emit(core, y.dsd(0, n), slope, scratch, is_done=False)
+                made.emit(core, y.dsd(0, n), slope, scratch)
             elif op in BOUNDS:
                 vectors = y.dsd(0, n), x.dsd(0, n), self.slopes[i].of_turn(at, step).dsd(0, n)
                 emit_bound(core, op, vectors, float(taken[1]), self.wafer)
@@ -349,12 +349,13 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
         result, count = self.kernel.outputs[0], len(self.bands)
         for out, kind in zip(found, ("gradient", "master"), strict=True):
             for i, name in enumerate(self.kernel.parameters):
-                rows = np.zeros((self.tokens, self.graph.tensors[name].elements // self.tokens), np.float32)
+                width = self.graph.tensors[name].elements // self.tokens
+                rows = np.zeros((self.tokens, width + self.filling), np.float32)
                 for number, band in enumerate(self.bands):
                     own = bundle_elements(self.graph, result, rows.shape[1], number, count)
                     flat = band.assembled(buffers[f"{band.name}.{kind}{i}"])
                     rows[:, own] = flat.reshape(self.tokens, -1)
-                out[name] = rows.reshape(self.graph.tensors[name].shape)
+                out[name] = rows[:, :width].reshape(self.graph.tensors[name].shape)
         return found[0], found[1]
 
     def assembled(self, parts: Floats) -> Floats:

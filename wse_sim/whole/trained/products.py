@@ -8,12 +8,11 @@ start of an instruction, l that of one whose descriptors only advance::
     row i        forward   y = x W + y of the row above (b in the first row)          sent down
                  backward  T times  p = W g + p of the core east, sent west;  dW += x g
                  update    W' -= r / B dW in fp32, W = W' in fp16;  b' -= r / B db in the first row
-    last row     forward   act(y) as the sums arrive; the columns send in sequence, token by token
+    last row     forward   y, ReLU of y or y + a residual, as the sums arrive; the columns send in sequence, token by token
                  backward  groups of p tokens: g = g * act' as they arrive; each goes up its column twice; db += g
 
-A residual is added to the sums as they arrive, before or instead of ReLU. Further operations (another
-activation, or one after a residual) and their derivatives are computed for all tokens of a sample at once.
-While one token (or sample) leaves the last row, the sums of the next one arrive; while a group goes up, the
+Other activations, and ReLU after a residual, are separate kernels (:mod:`wse_sim.whole.separate_work`).
+While one token leaves the last row, the sums of the next one arrive; while a group goes up, the
 gradients of the next one are multiplied. No word waits for one of a later sample.
 
 A link carries the input gradients of some tokens while the cores work on the next ones: of as many as the sums need to
@@ -125,7 +124,8 @@ class Products(LastRow):
             self._send_west(core, row, parity, turn, is_final=is_final)
 
         with core.loop(batch.rounds):
-            self._forth(core, row, sums, batch.in_flight)
+            in_pairs(core, batch.in_flight * self.tokens, sums)
+            core.join(DOWN)
             self._back(core, row, west, batch.in_flight)
         core.fmac(self.master.dsd(), self.master.dsd(), self.dw.dsd(), scalar(batch.factor))
         core.mov(self.x.dsd(), self.master.dsd())
@@ -134,11 +134,6 @@ class Products(LastRow):
             core.mov(target, fabric_in(self.cast), start="none")
             if not row:
                 core.fmac(self.bias.dsd(), self.bias.dsd(), self.db.dsd(), scalar(batch.factor))
-
-    def _forth(self, core: CoreClass, row: int, sums: Item, d: int) -> None:
-        """Write the forward pass of d samples."""
-        in_pairs(core, d * self.tokens, sums)
-        core.join(DOWN)
 
     def _back(self, core: CoreClass, row: int, west: Callable[[int], None], d: int) -> None:
         """Write the backward pass of d samples, token by token."""
