@@ -129,8 +129,8 @@ class Flowing(Dense):
         return 0.0
 
     def ahead_cycles(self) -> float:
-        """Return the cycles to receive the residual of a token."""
-        return self.outputs / PAIR * ("residual" in self.items)
+        """Return the cycles to receive the residual of two tokens: one waits for its sums, the next one arrives."""
+        return min(2, self.tokens) * self.outputs / PAIR * ("residual" in self.items)
 
     def issued_cycles(self) -> float:
         """Return the issue cycles per sample, by the formulas of the module."""

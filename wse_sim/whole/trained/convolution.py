@@ -99,6 +99,9 @@ class TrainedConvolution(TrainedDense):
         """The class of the compute cores."""
         return PixelProducts
 
+    has_collectors = False
+    """Inlets sum the gradient of the image."""
+
     @property
     def inputs(self) -> int:
         """Taps and channels of a window, in whole words."""

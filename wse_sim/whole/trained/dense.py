@@ -70,7 +70,7 @@ class TrainedDense(DensePlace, TrainedKind):
                 "trains in a region of one row, but needs one row in addition to those of its inputs",
                 "use more cores",
             )
-        if not self.has_dx or region.cols - self.compute_cols > 1:
+        if not self.has_collectors or region.cols - self.compute_cols > 1:
             return
         if self.compute_cols == 1:
             raise refused(
@@ -148,6 +148,11 @@ class TrainedDense(DensePlace, TrainedKind):
     def has_dx(self) -> bool:
         """Whether the gradient of the inputs is needed."""
         return self.kernel.inputs[0] in self.needs
+
+    @property
+    def has_collectors(self) -> bool:
+        """Whether a second column of moving cores sends the gradient of the inputs."""
+        return self.has_dx
 
     # ---- ports -----------------------------------------------------------------------------------------------------
 
