@@ -158,13 +158,15 @@ def test_a_region_has_the_rows_that_its_parts_need(heads: PipelinedPlan):
 def test_a_region_has_the_columns_that_its_parts_need():
     """The collectors of attention need one more moving column instead of one that computes.
 
-    So such a region has two columns that compute.  Before, one that had no more than one was refused after the compiler was done.
+    So such a region has two columns that compute, and so has a layer that sends gradients of its inputs: other cores collect them.
+    Before, one that had no more than one was refused after the compiler was done.
     """
     graph = inputs_over_rows(
         api.lower(Block(16, 2), (torch.zeros(1, 4, 16),), training=True, optimizer="sgd")
     )
     least = {group.name: group.least_cols for group in make_groups(graph, WSE2)}
-    assert least == dict.fromkeys(least, 1) | {"heads.attention": 2}
+    collecting = [name for name in least if name.startswith("heads.")] + ["up", "down"]
+    assert least == dict.fromkeys(least, 1) | dict.fromkeys(collecting, 2)
     sums = make_groups(laid(Gated(8, 16), 4, 8), WSE2)[-2]
     assert (sums.forward.family, sums.least_rows, sums.least_cols) == ("generated", 2, 1)
     plan = plan_of(graph, 24, phase="training", optimizer="sgd", batch=8, mode_options={"placer": "snake"})
@@ -174,21 +176,14 @@ def test_a_region_has_the_columns_that_its_parts_need():
 
 
 @pytest.mark.slow
-def test_a_residual_that_no_core_can_store_does_not_fit():
-    """One store has two samples of T x N in fp16: 61 x 256 take 62 KiB of 48, 61 x 128 take 31 KiB.
-
-    GELU follows the sum, so the residual comes over one link; without it several bundles have separate stores.
+def test_a_residual_that_no_core_can_store_has_several_stores():
+    """One store has two samples of T x N in fp16: 61 x 256 take 62 KiB of 48, so several bundles have separate stores. A GELU of the
+    sum has its own region, and that of the sum stores the residual.
     """
-    size = wafer(32)
-    too_large = api.compile(laid(Skip(256, nn.GELU()), 61, 256), size, mode="pipelined", batch=8, replicas=1)
-    assert isinstance(too_large, Infeasible)
-    assert (too_large.binding, too_large.unit) == ("SRAM", "bytes")
-    assert 2 * 2 * 61 * 256 <= too_large.need <= 2 * 2 * 61 * 256 + 2048  # and its code
-    held = api.compile(laid(Skip(128, nn.GELU()), 61, 128), size, mode="pipelined", batch=8, replicas=1)
-    assert isinstance(held, PipelinedPlan)
-    assert held.stages[1].memory.total_bytes >= 2 * 2 * 61 * 128
-    shared = api.compile(laid(Skip(256), 61, 256), size, mode="pipelined", batch=8, replicas=1)
-    assert isinstance(shared, PipelinedPlan)
+    for after in ((), (nn.GELU(),)):
+        plan = api.compile(laid(Skip(256, *after), 61, 256), wafer(32), mode="pipelined", batch=8, replicas=1)
+        assert isinstance(plan, PipelinedPlan)
+        assert max(stage.memory.total_bytes for stage in plan.stages) <= plan.wafer.sram_usable_bytes
 
 
 def test_an_image_that_no_inlet_can_hold_does_not_fit():

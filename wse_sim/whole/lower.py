@@ -294,9 +294,8 @@ def _prepared(graph: KernelGraph, passes: tuple[Pass, ...]) -> KernelGraph:
     found = reduce(lambda found, one: one(found), passes, forward)
     if found is forward:
         return graph
-    return add_training(
-        found, optimizer=str(graph.facts["optimizer"]), recompute=str(graph.facts["recompute"])
-    )
+    stated = {key: str(graph.facts[key]) for key in ("optimizer", "recompute") if key in graph.facts}
+    return add_training(found, **stated)
 
 
 def _trained_rows(graph: KernelGraph) -> dict[str, dict[str, object]]:
