@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,9 +18,11 @@ from torch.nn import functional as F
 from tests.generated import examples
 from tests.whole.alone import Alone, check_alone, issued_by_core, region_alone
 from tests.whole.test_trained import training_plan
+from wse_sim.compiler.plan import Region
 from wse_sim.errors import ModelError
 from wse_sim.graph import TensorKind
 from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.whole.coverage import forward_kernel
 from wse_sim.whole.trained import trained_network
 from wse_sim.whole.trained.dense import TrainedDense
 from wse_sim.whole.trained.rounds import regions_of, with_bundles
@@ -179,6 +182,54 @@ def test_plan_has_the_price_of_the_region(
         widest = max(region.inputs / heard, region.features / given)
         assert stage.forward_cycles >= tokens * widest / 2
         assert stage.backward_cycles >= tokens * (region.features / given if not needs else widest) / 2
+
+
+def wide_layer(case: Case, cols: int, *, rows: int = 4) -> TrainedDense:
+    """Return the layer on `rows` rows of inputs and `cols` columns, each row and pair of columns with a stream."""
+    _, plan, stage = plan_of_layer(case)
+    moving, beside = 8, 24  # columns of cores that move data, and of routes
+    wafer = plan.wafer.derive(
+        rows=60, cols=cols + beside, program_rows=60, program_cols=cols + beside, io_channels_per_edge=2
+    )
+    place = next(one for one in plan.stages if one.name == stage)
+    region = Region(30, 4, rows + 2, cols + moving, cols * (rows + 2))
+    kernel = forward_kernel(plan, stage)
+    found = TrainedDense(
+        plan.graph, kernel, dataclasses.replace(place, region=region), wafer, frozenset(kernel.inputs)
+    )
+    found.bundles = {kernel.inputs[0]: rows // 2, kernel.outputs[0]: cols // 4}
+    found.settle()
+    assert found.cols == cols
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("tokens", "together"), [(12, 3), (5, 5)])
+def test_input_gradients_of_several_tokens_run_through_many_columns_together(
+    tokens: int, together: int
+) -> None:
+    """4 rows of 4 inputs, 48 columns of 12 outputs: 4 x 6 + 12 = 36 cycles per token forward, and 6 + 4 x 6 + 12 x 2 + 4 = 58
+    backward.
+
+    The sums of b tokens take 6 cycles per column and one per sum, and 12 inputs wait in the queue of a row, those of three tokens:
+    (48 x 6 + 4 b) / (b + 3) cycles per token are 73 for b = 1, 59.2 for 2 and 50 for 3, so b is the least divisor from 3 on.
+    """
+    case = Case((16, 576), tokens, 4, 4, 64, nn.Identity)
+    region = wide_layer(case, 48)
+    assert region.products.together == together
+    rng = np.random.default_rng(0)
+    weights = {
+        name: rng.normal(size=region.graph.tensors[name].shape).astype(np.float16).astype(np.float32) / 8
+        for name in region.kernel.parameters
+    }
+    cycles = {}
+    for samples in (2, 4):
+        x = {region.operands[0]: rng.normal(size=(samples, tokens, 16)).astype(np.float16)}
+        gradient = rng.normal(size=(samples, tokens, 576)).astype(np.float16)
+        run = check_alone(region, F.linear, x, gradient, weights, in_flight=samples)
+        cycles[samples] = run.fabric.cycles
+    per_token = (cycles[4] - cycles[2]) / 2 / tokens
+    assert 36 + 58 <= per_token < 1.25 * (36 + 58)
 
 
 @pytest.mark.parametrize(("act", "skip"), ENDS)

@@ -245,8 +245,8 @@ def _scheduled(
 def _with_streams(
     graph: KernelGraph, wafer: Wafer, compiler: Compiler, *how: str | None
 ) -> Plan | Infeasible:
-    """Plan a laid training graph with the numbers of streams that are chosen before its regions have shapes; if regions for
-    these find no places, with numbers that each region chooses."""
+    """Plan a laid training graph with the numbers of streams that are chosen before its regions have shapes; if such regions
+    cannot be placed, with numbers that each region chooses."""
     chosen = with_chosen_streams(graph, wafer)
     found = compiler(chosen, *how)
     return compiler(graph, *how) if isinstance(found, Infeasible) and chosen != graph else found

@@ -91,7 +91,12 @@ class PointwisePlace(PlacedKernel):
         takes = len({*taken_by(kernel)}) if kernel.access.steps else 1 + sum(op in BINARY for op in ops)
         given = len(kernel.inputs) + len(kernel.parameters)
         if rereads(kernel) and (graph.training or "div" in ops):
-            takes = len(taken_by(kernel))
+            what = "trains" if graph.training else "divides"
+            raise refused(
+                kernel,
+                f"does '{','.join(ops)}', which reads one tensor twice and {what}",
+                "use ReLU, GELU or SiLU (a leaky ReLU and hardswish have programs in inference)",
+            )
         if takes != given or not kernel.inputs or len(kernel.inputs) > MOST_OPERANDS:
             raise refused(
                 kernel,
@@ -492,7 +497,7 @@ class PointwisePlace(PlacedKernel):
 
 
 def has_one_pixel(graph: KernelGraph, kernel: Kernel, tensor: str) -> bool:
-    """Return whether an operand has one pixel, which all pixels of an image meet; only in inference."""
+    """Return whether an operand has one pixel, with which all pixels of an image are combined; only in inference."""
     result, shape = graph.tensors[kernel.outputs[0]].shape, graph.tensors[tensor].shape
     is_one = len(result) == IMAGE_AXES and shape == (*result[:2], 1, 1) and shape != result
     return is_one and not graph.training

@@ -1,6 +1,6 @@
 """Choose the number of parallel streams of each tensor in training before regions have their shapes.
 
-Kernels tie tensors: all operands and the result of a norm, of elementwise work and of attention have the same number of
+Both ends of a tensor have one number of streams, and kernels tie tensors: all operands and the result of a norm, of elementwise work and of attention have the same number of
 streams. So the residual stream of a transformer has one number on all its regions. A region needs a row or a column per stream,
 so a number that one region would choose may be one that another has no room for. With A_i(T, s) the fewest cores of stage
 i that keep the pace T with s streams of its tensors, each group of tied tensors takes::

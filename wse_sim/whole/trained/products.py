@@ -56,6 +56,8 @@ class Products(LastRow):
     @cached_property
     def together(self) -> int:
         """Tokens whose input gradients run west together, a divisor of the tokens of a sample."""
+        if not self.has_dx:
+            return 1
         return int(tokens_together(self.tokens, max(self.inputs), self.outputs, self.cols, self.wafer))
 
     # ---- program ---------------------------------------------------------------------------------------------------
