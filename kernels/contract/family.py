@@ -79,14 +79,14 @@ class Flow:
     """How samples pass through a kernel.
 
     `rows`: pieces in which a sample flows (0: as many as its producer has). `is_barrier`: the first row
-    leaves only after the last has arrived. `at_once`: all rows of a sample leave together, after the time of
-    one. `sums_on_links`: partial sums travel between the cores of the kernel. `skips_zero_weights`: streamed
-    zero weights are not sent and cost nothing.
+    leaves only after the last has arrived. `parallel`: different cores have rows, or parts of rows, so one leaves
+    after the time of its core. `sums_on_links`: partial sums travel between the cores of the kernel.
+    `skips_zero_weights`: streamed zero weights are not sent and cost nothing.
     """
 
     rows: int = 0
     is_barrier: bool = False
-    at_once: bool = False
+    parallel: bool = False
     sums_on_links: bool = False
     skips_zero_weights: bool = False
 
@@ -100,7 +100,8 @@ class Lay:
     either); they limit the number of parallel links. `least_rows` of the region, and `least_cols` that
     compute. `store_bytes` of the fullest core next to them. `more_colors` that it uses in addition to the
     three of a kernel. `rows_without_inputs`: rows of the region without weights. `most_links`: parallel links
-    of every stream to and from it (0: limited only by the cores).
+    of every stream to and from it (0: limited only by the cores). `in_turn`: cores of a column send one after the
+    other, so a region of the wafer's full height leaves a row to other streams.
     """
 
     takes_over: str = ""
@@ -111,12 +112,13 @@ class Lay:
     more_colors: int = 0
     rows_without_inputs: int = 0
     most_links: int = 0
+    in_turn: bool = False
 
 
 def lay_of_operands(count: int) -> Lay:
     """Return the layout of a kernel with a separate inlet core per operand: one in each of two rows, two
     columns for more."""
-    return Lay(least_rows=min(count, 2), least_cols=1 + (count > 2))
+    return Lay(least_rows=min(count, 2), least_cols=1 + (count > 2), in_turn=True)
 
 
 @dataclass(frozen=True)

@@ -59,10 +59,11 @@ class Activation(OnElements):
     attributes = ActivationAttributes
 
     def flow(self, dims: Dims, attrs: Mapping[str, object] = NONE) -> Flow:
-        """Rows follow the producer; with whole words a core has its part of a sample at once, so rows wait
+        """Rows follow the producer; with whole words a core has its part of a sample at once, which waits
         for a special function."""
         stated = ActivationAttributes.of(attrs)
-        return Flow(at_once=stated.in_words and stated.function in SPECIAL_FUNCTIONS)
+        is_long = stated.in_words and stated.function in SPECIAL_FUNCTIONS
+        return Flow(rows=int(is_long), parallel=is_long)
 
     def link(self, attrs: Attrs = NONE) -> Link:
         """Return the function, which can be fused to a product."""

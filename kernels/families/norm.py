@@ -125,9 +125,8 @@ class Norm(OnLines):
         return NormAttributes.of(attrs).statistics == "running"
 
     def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
-        """Return the flow: row by row; with a fabric layout a row is on one core, and all rows leave after
-        the time of one."""
-        return Flow(rows=dims["rows"], at_once=_is_laid(attrs))
+        """Return the flow: row by row; with a fabric layout different cores have rows."""
+        return Flow(rows=dims["rows"], parallel=_is_laid(attrs))
 
     def lay(self, dims: Dims, attrs: Attrs = NONE) -> Lay:
         """Return the layout: with a fabric layout, rows enter and leave over the rows of cores, in sequence
@@ -137,7 +136,8 @@ class Norm(OnLines):
             return Lay()
         several = said.most_bundles > 1
         colors = several * (4 if said.whole else 1)  # in training, sums of parameters travel on others
-        return Lay("rows", "rows", most_links=max(1, said.most_bundles), more_colors=colors)
+        most = max(1, said.most_bundles)
+        return Lay("rows", "rows", most_links=most, more_colors=colors, in_turn=True)
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of statistics, scale and shift, a stage buffer and code."""
@@ -417,7 +417,8 @@ def whole_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, dtype: st
         total = np.where(is_possible, sum(one.total for one in passes.values()), np.inf)
         found = found.replaced(total < least, passes[phase])
         least = np.minimum(total, least)
-    return found.replaced(np.isinf(least), Cost(stalled_input=least))
+    down_and_back = Cost(idle=2.0 * wafer.hop_cycles * tiling.rows)
+    return found.replaced(np.isinf(least), Cost(stalled_input=least)) + down_and_back
 
 
 def lane_bytes(dims: Dims, rows: Size, lane: int, wafer: Wafer, attrs: Attrs) -> tuple[Size, Size]:

@@ -69,6 +69,27 @@ def test_barrier_reads_the_whole_sample_first() -> None:
     assert simulate(plan, steps=1).step_s == pytest.approx(201)
 
 
+def test_rows_on_different_cores_leave_when_their_core_is_ready() -> None:
+    """Each core of the middle stage has some of the rows and works 40 cycles on them."""
+    # Row 0 leaves the stages at 1, 41 and 42; row 99 at 100, 140 and 141. Rows that left together would at 240.
+    plan = chain([(100, 0), (40, 0), (100, 0)], batch=1, training=False, rows_per_sample=100)
+    middle = dataclasses.replace(plan.stages[1], rows_per_sample=1, parallel=True)
+    plan = dataclasses.replace(plan, stages=(plan.stages[0], middle, plan.stages[2]))
+    assert simulate(plan, steps=1).step_s == pytest.approx(141)
+    together = dataclasses.replace(middle, parallel=False)
+    plan = dataclasses.replace(plan, stages=(plan.stages[0], together, plan.stages[2]))
+    assert simulate(plan, steps=1).step_s == pytest.approx(240)
+
+
+def test_a_core_that_is_ready_takes_the_next_sample() -> None:
+    """Two passes of 40 and 60 cycles that share cores with rows of their own keep the pace of their sum, 100 cycles."""
+    plan = chain([(20, 30), (40, 60), (20, 30)], batch=200, rows_per_sample=50)
+    middle = dataclasses.replace(plan.stages[1], rows_per_sample=1, parallel=True)
+    plan = dataclasses.replace(plan, stages=(plan.stages[0], middle, plan.stages[2]))
+    step_s = simulate(plan).step_s
+    assert 200 * 100 <= step_s <= 200 * 100 + 2 * (20 + 40 + 20 + 30 + 60 + 30)
+
+
 def test_hops_delay_the_rows() -> None:
     """A stream of 7 hops adds 7 cycles."""
     plan = pipelined(
@@ -394,6 +415,7 @@ def test_timeline_of_a_region_does_not_overlap() -> None:
     batch=st.integers(1, 60),
     rows=st.integers(1, 5),
     barriers=st.integers(0, 31),
+    parallel=st.integers(0, 31),
     in_flight=st.integers(1, 12),
     training=st.booleans(),
     skip=st.booleans(),
@@ -403,6 +425,7 @@ def test_books_balance(
     batch: int,
     rows: int,
     barriers: int,
+    parallel: int,
     in_flight: int,
     training: bool,
     skip: bool,
@@ -410,7 +433,12 @@ def test_books_balance(
     """In every plan times add up to the step, bytes sent are received, and no stage exceeds its rate."""
     names = [f"s{i}" for i in range(len(times))]
     stages = [
-        stage(n, f, b if training else 0, rows_per_sample=rows, barrier=bool(barriers >> i & 1))
+        stage(
+            *(n, f, b if training else 0),
+            rows_per_sample=rows,
+            barrier=bool(barriers >> i & 1),
+            parallel=bool(parallel >> i & 1),
+        )
         for i, (n, (f, b)) in enumerate(zip(names, times, strict=True))
     ]
     streams = [stream(a, b) for a, b in itertools.pairwise(names)]

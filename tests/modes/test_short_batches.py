@@ -68,10 +68,18 @@ def test_one_sample_by_hand():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("parallel", [False, True])
 @pytest.mark.parametrize("batch", [2, 5, 24])
-def test_the_quick_schedule_is_that_of_the_discrete_events(batch):
+def test_the_quick_schedule_is_that_of_the_discrete_events(batch, parallel):
     """Two batches, every pass: the compiled schedule and the processes of the engine end in the same cycle."""
     made = plan(batch=batch)
+    stages = [
+        dataclasses.replace(stage, parallel=parallel and k % 2 == 1, rows_per_sample=1 + k % 3)
+        if parallel
+        else stage
+        for k, stage in enumerate(made.stages)
+    ]
+    made = dataclasses.replace(made, stages=tuple(stages))
     run = PipelinedRun(made, Options(steps=2, extrapolate=False), None, RunTrace(is_on=False, unit_s=1.0))
     run.execute()
     events = run.records[1].end - run.records[0].end

@@ -104,7 +104,8 @@ class Stage:
     `forward_cycles` and `backward_cycles` are per sample, `update_cycles` are per batch. `forward_parts` and
     `backward_parts` split the cycles by cause (:data:`CAUSES`). A `barrier` stage contracts over the rows of
     a sample (attention): it emits nothing before it has read all rows. Other stages emit the first of their
-    `rows_per_sample` rows after one row's time. If several cores take whole samples in `rotation`, the cycles are
+    `rows_per_sample` rows after one row's time. In a `parallel` stage different cores have rows, or parts of them;
+    `rows_per_sample` are those of one core. If several cores take whole samples in `rotation`, the cycles are
     those of the region per sample, and one sample takes `rotation` times as many on its core.
     """
 
@@ -126,11 +127,18 @@ class Stage:
     replica: int = 0
     latency_cycles: float = 0.0  # fill of the rectangle in either pass, before the first row leaves
     rotation: int = 1  # samples that the region works on at one time
+    parallel: bool = False
 
     @property
     def cycles_per_sample(self) -> float:
         """Cycles that one sample occupies the region, forward and backward."""
         return self.forward_cycles + self.backward_cycles
+
+    def row_cycles(self, *, backward: bool) -> float:
+        """Cycles from the arrival of the last row to its results, without fill: those of one row, or of its core's work."""
+        cycles = self.backward_cycles if backward else self.forward_cycles
+        waiting = self.backward_stalls if backward else self.forward_stalls
+        return (self.rotation * cycles - self.parallel * sum(waiting)) / self.rows_per_sample
 
     @property
     def forward_stalls(self) -> tuple[float, float]:

@@ -64,12 +64,16 @@ def samples_in_flight(groups: Sequence[Group], edges: Edges, training: bool) -> 
 
     In training these are the samples between their forward and their backward pass. At the steady pace a
     sample takes about one period at every barrier and ``1 / rows`` of one at other stages, forward and again
-    backward. So stage i stores ``2 d_i + 2`` samples, where d_i is the longest such path from i to the end. A kernel may state another
+    backward. Where cores work on different rows, a row takes the cycles of one pass each way, so one period in all,
+    after the barrier if there is one. So stage i stores ``2 d_i + 2`` samples, where d_i is the longest such path from i to the end. A kernel may state another
     number (`held_samples`).
     """
     if not training:
         return {group.name: 2 for group in groups}
-    delay = {g.name: 1.0 if g.is_barrier else 1.0 / g.rows_per_sample for g in groups}
+    delay = {g.name: float(g.is_barrier) for g in groups}
+    for g in groups:
+        if g.flow.parallel or not g.is_barrier:
+            delay[g.name] += (0.5 if g.flow.parallel else 1.0) / g.rows_per_sample
     consumers: dict[str, list[str]] = {g.name: [] for g in groups}
     for producer, consumer in edges:
         consumers[producer].append(consumer)
@@ -100,11 +104,12 @@ def _starts(groups: Sequence[Group], edges: Edges) -> dict[str, float]:
     first, last = dict.fromkeys(readers, 0.0), dict.fromkeys(readers, 0.0)
     starts = {}
     for group in groups:
-        rows = group.rows_per_sample
+        rows = 1 if group.flow.parallel else group.rows_per_sample  # a core has one row, or more
         start = last[group.name] if group.is_barrier else first[group.name]
         end = max(start + 1, last[group.name] + 1 / rows)
+        work = 1.0 if group.flow.parallel else end - start
         for reader in readers[group.name]:
-            first[reader] = max(first[reader], start + (end - start) / rows)
+            first[reader] = max(first[reader], start + work / rows)
             last[reader] = max(last[reader], end)
         starts[group.name] = start
     return starts

@@ -42,6 +42,7 @@ from wse_sim.compiler.pricing import FloatArray, Prices, geometric
 from wse_sim.compiler.sample_buffers import bytes_at_cut, samples_in_flight, stream_bytes
 from wse_sim.compiler.scores import works_out_again
 from wse_sim.graph import Kernel, KernelGraph, Phase
+from wse_sim.graph.kernel_graph import frozen
 from wse_sim.hardware import Wafer
 from wse_sim.kernels import Tiling, family
 from wse_sim.kernels.contract.family import Cost, Count, Flow, Lay, Number
@@ -99,11 +100,13 @@ class Group:
         return self.lay.least_cols
 
     def rows_of_inputs(self, rows: Count) -> Count:
-        """Return how many of a region's `rows` hold inputs and weights: all except those that finish outputs,
-        at least one.
+        """Return how many of a region's `rows` hold inputs and weights: all except those that finish outputs or stay
+        free, at least one.
         """
-        apart = self.lay.rows_without_inputs
-        return np.maximum(1, np.asarray(rows) - apart) if apart else rows
+        apart: Count = self.lay.rows_without_inputs
+        if self.lay.in_turn:
+            apart = apart + np.equal(rows, self.wafer.rows)
+        return np.maximum(1, np.asarray(rows) - apart) if np.any(apart) else rows
 
     @property
     def only_passes_gradients_on(self) -> bool:
@@ -121,8 +124,6 @@ class Group:
     @property
     def rows_per_sample(self) -> int:
         """Number of rows in which a sample flows through the stage."""
-        if self.flow.at_once:
-            return 1
         return max(1, int(self.flow.rows)) if self.flow.rows else self.wafer.rows_without_rhythm
 
     @property
@@ -441,6 +442,15 @@ class Sizer:
     def latency_cycles(self, group: Group, rows: int, cols: int) -> float:
         """Return the fill: the cycles from the first operand to the first result of the forward kernel."""
         return float(np.asarray(self._costs(self.prices, group, rows, cols)[2]))
+
+    def rows_of_core(self, group: Group, rows: int, cols: int) -> int:
+        """Return the rows of a sample that pass one after the other: if different cores have rows, those of one core."""
+        kernel, count = group.forward, group.rows_per_sample
+        if not group.flow.parallel or count == 1:
+            return count
+        alone = dataclasses.replace(kernel, dims=frozen({**kernel.dims, "rows": 1}))
+        one, whole = (self.prices.cost(each, rows, cols, "stationary").total for each in (alone, kernel))
+        return max(1, round(float(np.asarray(whole)) / float(np.asarray(one))))
 
     def update_cycles(self, group: Group, rows: Count, cols: Count) -> FloatArray:
         """Return the cycles of the weight update at the end of a batch."""

@@ -125,7 +125,7 @@ class Attention(Family):
         """Return the flow: all keys of a sample arrive before the first query; with pairs, all results leave
         at the end."""
         pairs = AttentionAttributes.of(attrs).pairs
-        return Flow(rows=dims["q"], is_barrier=True, at_once=pairs, sums_on_links=True)
+        return Flow(rows=1 if pairs else dims["q"], is_barrier=True, parallel=pairs, sums_on_links=True)
 
     def lay(self, dims: Dims, attrs: Attrs = NONE) -> Lay:
         """Return the layout by pairs: queries and results over the rows; queries, keys and values enter over

@@ -31,7 +31,6 @@ from wse_sim.kernels.contract.equations import (
     SPECIAL_FUNCTIONS,
     bytes_of,
     ceil_div,
-    fill_cycles,
     has_room,
     largest_of,
     per_core,
@@ -97,11 +96,11 @@ class Generated(OnElements):
     color = "#f0f0f0"
 
     def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
-        """Row by row; with whole words a core has its part of a sample at once, so rows wait for a special
+        """Row by row; with whole words a core has its part of a sample at once, which waits for a special
         function."""
         stated = GeneratedAttributes.of(attrs)
         is_long = stated.in_words and not SPECIAL_FUNCTIONS.isdisjoint(stated.ops.split(","))
-        return Flow(rows=dims.get("rows", 0), at_once=is_long)
+        return Flow(rows=1 if is_long else dims.get("rows", 0), parallel=is_long)
 
     def link(self, attrs: Attrs = NONE) -> Link:
         """Return the operators as a chain."""
@@ -225,7 +224,7 @@ def _trained_cost(
         enough = bundles is None or count >= bundles.least
         is_possible = np.logical_and(is_possible & enough, has_room(n, bundles, wafer))
         late = np.where(is_possible, np.maximum(0.0, entry - work - ramp), np.inf)
-        idle = fill_cycles(tiling.rows, tiling.cols, wafer) + 0.0 * work
+        idle = 2.0 * wafer.hop_cycles * ceil_div(size, n)  # along all cores of a band, and back
         cost = Cost(ramp=ramp, compute=work, stalled_input=late, idle=idle)
         found = cost if found is None else found.or_faster(cost)
     assert found is not None

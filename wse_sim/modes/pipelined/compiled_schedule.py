@@ -46,6 +46,9 @@ def quick_step_cycles(
                 stage.rows_per_sample,
                 stage.barrier,
                 stage.in_flight,
+                stage.parallel,
+                stage.row_cycles(backward=False),
+                stage.row_cycles(backward=True),
             )
             for stage in stages
         ],
@@ -67,7 +70,8 @@ def two_batches(
 ) -> tuple[float, float]:
     """Return when each of two batches has updated all stages (cycles).
 
-    `stages` (K, 7): forward, backward, update and fill cycles, rows, barrier flag, samples in flight. `there`
+    `stages` (K, 10): forward, backward, update and fill cycles, rows, barrier flag, samples in flight, parallel flag,
+    cycles of a row forward and backward. `there`
     (L, 2): lanes at both ends of every stream, sorted by the first, `travel` (L,) cycles, `room` (L,) samples. `sums` are the cycles in which the gradients of the stages of one replica are
     summed over all of them; the next replica begins after as many stages.
     """
@@ -127,17 +131,20 @@ def two_batches(
         lane = _first_lane(following, leaves, count)
         k, i = lane % count, done[lane]
         cycles, rows, fill = stages[k, lane // count], stages[k, 4], stages[k, 3]
+        row = stages[k, 8 + lane // count]
         stop = max(taken[k], now) + cycles
         taken[k] = stop
         if inputs[lane] > 0 or lane >= count:
-            stop = max(stop, last[lane, i] + cycles / rows)
+            stop = max(stop, last[lane, i] + row)
         begin[lane, i], end[lane, i] = now, stop
+        if stages[k, 7] > 0 and (i + 1) % samples != 0:  # the first core takes the next sample
+            end[lane, i] = min(stop, max(now + cycles, taken[k]))
         done[lane] += 1
-        start = now + (stop - now) / rows
+        start = now + (row if stages[k, 7] > 0 else (stop - now) / rows + fill)
         for e in range(out[lane], out[lane + 1]):
             to = there[e, 1]
             missing[to, i] -= 1
-            first[to, i] = max(first[to, i], start + fill + travel[e])
+            first[to, i] = max(first[to, i], start + travel[e])
             last[to, i] = max(last[to, i], stop + fill + travel[e])
         if lane < count and outputs[k] == 0:
             missing[count + k, i] -= 1

@@ -6,8 +6,9 @@ with room for ``c`` samples; N samples of a batch on one replica; T cycles betwe
 A single sample passes every stage as in :mod:`wse_sim.modes.pipelined.region`::
 
     begin        max over inputs of their first row + h; a barrier waits for their last row
-    end          max(begin + f_k, max over inputs of their end + h + f_k / n_k)
-    rows leave   from begin + (end - begin) / n_k + l_k to end + l_k
+    end          max(begin + f_k, max over inputs of their end + h + f_k / n_k); parallel: w_k for the second f_k
+    rows leave   from begin + (end - begin) / n_k + l_k to end + l_k; parallel: from begin + w_k / n_k, the
+                 work of its core
 
 and returns along the same streams with ``b_k``. R cores in rotation take R times as long for one sample. With s_k the start of its forward pass at stage k, t_k of its
 backward pass and E_k the end of that, samples follow each other at the pace of the slowest loop::
@@ -159,10 +160,11 @@ def _passes(
         cycles, fill = stage.backward_cycles if backward else stage.forward_cycles, stage.latency_cycles
         cycles *= stage.rotation
         start = last[stage.name] if stage.barrier else first[stage.name]
-        done = max(start + cycles, last[stage.name] + cycles / stage.rows_per_sample)
-        begun = start + (done - start) / stage.rows_per_sample
+        row = stage.row_cycles(backward=backward)
+        done = max(start + cycles, last[stage.name] + row)
+        begun = start + (row if stage.parallel else (done - start) / stage.rows_per_sample + fill)
         for consumer, travel in readers[stage.name]:
-            first[consumer] = max(first[consumer], begun + fill + travel)
+            first[consumer] = max(first[consumer], begun + travel)
             last[consumer] = max(last[consumer], done + fill + travel)
         begin[stage.name], end[stage.name] = start, done
     return begin, end

@@ -39,7 +39,8 @@ class LayoutCycles:
         groups = sizer.groups
         self._kinds = [int(kind) for kind in self._placer.kind_of[: len(groups)]]
         self._flow = np.array(
-            [(g.rows_per_sample, g.is_barrier, sizer.in_flight[g.name]) for g in groups], np.float64
+            [(g.rows_per_sample, g.is_barrier, sizer.in_flight[g.name], g.flow.parallel) for g in groups],
+            np.float64,
         )
         self._bytes = np.array([(sizer.held_bytes(g), sizer.sample_bytes(g)) for g in groups], np.float64)
         index = {group.name: k for k, group in enumerate(groups)}
@@ -49,11 +50,13 @@ class LayoutCycles:
         self._quick = len(groups) * samples <= QUICK
 
     def __call__(self, boxes: Sequence[Box]) -> float:
-        """Return the cycles; infinite if a stage does not fit in SRAM."""
+        """Return the cycles; infinite if a stage does not fit in SRAM, or its program has no room on its box."""
         boxes = boxes[: len(self._kinds)]
         prices = np.array(
             [self._priced(kind, box) for kind, box in zip(self._kinds, boxes, strict=True)], np.float64
         )
+        if not np.isfinite(prices).all():
+            return float("inf")
         places = np.array([(box.row, box.col, box.rows, box.cols) for box in boxes], np.float64)
         wafer = self.sizer.wafer
         middles = places[:, :2] + (places[:, 2:] - 1) / 2
@@ -98,11 +101,11 @@ def _passes(
         rows = flow[k, 0]
         start = last[k] if flow[k, 1] > 0 else first[k]
         done = max(start + cycles[k], last[k] + cycles[k] / rows)
-        begun = start + (done - start) / rows
+        begun = start + (cycles[k] / rows if flow[k, 3] > 0 else (done - start) / rows + fill[k])
         for e in range(links.shape[0]):
             if links[e, 0] == k:
                 to = links[e, 1]
-                first[to] = max(first[to], begun + fill[k] + travel[e])
+                first[to] = max(first[to], begun + travel[e])
                 last[to] = max(last[to], done + fill[k] + travel[e])
         begin[k], end[k] = start, done
     return begin, end
@@ -124,7 +127,7 @@ def _batch_cycles(
     """Return the cycles of a batch; `prices` (K, 5) are in the order of
     :class:`~wse_sim.compiler.sizing.ShapePrices`.
 
-    `flow` (K, 3): rows, barrier, samples in flight; `held` (K, 2): bytes of all those samples and of those in
+    `flow` (K, 4): rows, barrier, samples in flight, parallel; `held` (K, 2): bytes of all those samples and of those in
     streams, and of one more in flight.
     """
     count, streams = prices.shape[0], links.shape[0]
@@ -151,7 +154,7 @@ def _batch_cycles(
     for e in range(streams):  # samples in transit take no memory at the reader
         wide[e] += int((min(fill[links[e, 0]], fill[links[e, 1]]) + travel[e]) / pace)
     if quick:
-        stages = np.empty((count, 7))
+        stages = np.empty((count, 10))
         for k in range(count):
             stages[k, 0], stages[k, 1], stages[k, 2], stages[k, 3] = (
                 forward[k],
@@ -159,7 +162,9 @@ def _batch_cycles(
                 update[k],
                 fill[k],
             )
-            stages[k, 4], stages[k, 5], stages[k, 6] = flow[k, 0], flow[k, 1], depth[k]
+            stages[k, 4], stages[k, 5] = flow[k, 0], flow[k, 1]
+            stages[k, 6], stages[k, 7] = depth[k], flow[k, 3]
+            stages[k, 8], stages[k, 9] = forward[k] / flow[k, 0], backward[k] / flow[k, 0]
         both = np.concatenate((links, back_links + count))
         order = np.argsort(both[:, 0] * (2 * count) + both[:, 1])
         done, over = two_batches(

@@ -90,8 +90,11 @@ def add_link_spans(run: PipelinedRun) -> None:
             free, kept = 0.0, ends[lane]
             for sample, (start, end) in enumerate(zip(_starts(lane)[: len(kept)], kept, strict=True)):
                 fill = lane.fill
-                first = start + (end - start) / sender.stage.rows_per_sample
-                begin = max(min(first, end - least) + fill, free)
+                stage = sender.stage
+                first = start + (
+                    lane.row_cycles if stage.parallel else (end - start) / stage.rows_per_sample + fill
+                )
+                begin = max(min(first, end - least + fill), free)
                 free = max(end + fill, begin)
                 name, kind = f"{stream.tensor} {sample}", categories[lane.name]
                 rows.append(
@@ -137,6 +140,6 @@ def _pass_ends(run: PipelinedRun, begins: dict[tuple[str, str], list[float]]) ->
             last = max(arrivals, default=0.0)
             alone = stage.rotation * lane.cycles
             end = max(begin + lane.cycles, starts[sample] + alone)
-            found.append(max(end, last + alone / stage.rows_per_sample) if arrivals else end)
+            found.append(max(end, last + lane.row_cycles) if arrivals else end)
         ends[lane] = found
     return ends

@@ -6,6 +6,7 @@ starts; ``u`` is the time until which the region's cores are taken by earlier wo
 
     ready        max over inputs of (their first row + h); a barrier waits for their last row
     start        max(ready, end of the same pass of sample i - 1, room in all streams out of it)
+                 `parallel`, in a batch: as soon as the first core has finished sample i - 1, start + s
     u            <- max(u, start) + s
     end          max(u, max over inputs of (their end + h) + s / n)
     first row    start + (end - start) / n
@@ -23,6 +24,9 @@ obeys the same equations, with every stream reversed.
 * A pass has room if fewer than `capacity` samples wait in each stream out of it that the reader has not
   started.  A started sample is in the reader's store of activations, which has room for ``in_flight``
   samples from the start of forward to the end of backward.
+* In a `parallel` stage different cores have rows, or parts of them. With w cycles of a core's own work, a row leaves w / n after
+  its arrival: the first at start + w / n without the fill, since the first core is next to the inlet, and the end is at least
+  w / n after the last arrival.
 * If R cores take whole samples in rotation, a pass takes R s cycles on one of them, and begins when the pass R samples
   before is over. The region's cores are taken for s of them.
 * Weights are updated in place after the last backward pass of the batch; the next batch waits for it.
@@ -79,6 +83,7 @@ class Lane:
     name: str
     cycles: float
     stalls: tuple[float, float] = (0.0, 0.0)  # of them: on input, on output
+    row_cycles: float = 0.0  # from the arrival of a row to its results
     fill: float = 0.0
     before: list[StreamEnd] = field(default_factory=list)  # rows come from there
     after: list[StreamEnd] = field(default_factory=list)  # rows go there
@@ -178,6 +183,13 @@ class Lane:
         self.is_blocked, self.partial_since = True, inf
         return inf
 
+    def _is_last(self) -> bool:
+        """Whether the sample that has started is the last of its round or batch."""
+        size = self.region.pipeline.round_samples
+        return self.step_started == self.region.pipeline.size(self.step) or (
+            size > 0 and self.step_started % size == 0
+        )
+
     def _has_room(self, sample: int) -> bool:
         for link in self.after:
             if link.other.started <= sample - link.capacity:
@@ -204,7 +216,7 @@ class Lane:
         region.add_stalls(self.stalls)
         arrival = self._arrivals.pop(sample, None)
         if arrival is not None:
-            end = max(end, arrival.last + alone / stage.rows_per_sample)
+            end = max(end, arrival.last + self.row_cycles)
         self.started += 1
         self.step_started += 1
         self._last_start = now
@@ -212,7 +224,8 @@ class Lane:
         self.open_until = end
         self.partial_since = inf
         fill = self.fill  # delays the rows without using cycles of the cores
-        first, over = now + (end - now) / stage.rows_per_sample + fill, end + fill
+        over = end + fill
+        first = now + (self.row_cycles if stage.parallel else (end - now) / stage.rows_per_sample + fill)
         for link in self.after:
             link.samples += 1
             link.other.announce(sample, first + link.travel, over + link.travel)
@@ -228,6 +241,8 @@ class Lane:
                     stage.name, name, "compute", begin, self.cycles, 0.0, sample, self.name, self.name, sample
                 )
             )
+        if stage.parallel and not pipeline.round_samples and not self._is_last():
+            return min(end, max(now + alone, region.taken_until))  # the first core takes the next sample
         if stage.rotation == 1:
             return end
         self._ends.append(end)
@@ -298,8 +313,9 @@ class RegionProcess:
         self.pipeline = pipeline
         self.env = pipeline.env
         fill = stage.latency_cycles
-        self.forward = Lane(self, "forward", stage.forward_cycles, stage.forward_stalls, fill)
-        self.backward = Lane(self, "backward", stage.backward_cycles, stage.backward_stalls, fill)
+        row, back = stage.row_cycles(backward=False), stage.row_cycles(backward=True)
+        self.forward = Lane(self, "forward", stage.forward_cycles, stage.forward_stalls, row, fill)
+        self.backward = Lane(self, "backward", stage.backward_cycles, stage.backward_stalls, back, fill)
         self.taken_until = 0.0
         self._stalls = (0.0, 0.0)  # cycles of scheduled work in which the cores wait for input, for output
         self.times = [0.0, 0.0, 0.0, 0.0]  # cycles: busy, stalled on input, stalled on output, idle
