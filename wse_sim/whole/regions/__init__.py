@@ -7,7 +7,8 @@ dense.py             products with weights, and the operations fused to them
 norm.py              layer and RMS norm
 softmax.py           softmax of every token
 leading_rows.py      rows of a parameter in front of the tokens
-attention.py         softmax attention
+attention.py         softmax attention: inlets, collectors and forward pass, which training has as well
+collectors.py        cores that collect sums and send them in sequence
 attention_bands.py   attention with its heads in bands of rows
 pointwise_place.py   cores and operators of elementwise work, in both passes
 pointwise.py         elementwise work and activations
