@@ -44,7 +44,6 @@ from wse_sim.kernels.contract.parameters import spaced
 PAIR = 2  # fp16 elements of a word
 QUEUED_WORDS = 14  # of sums between two cores: output queue, router, input queue
 MOST_HEARD = 3  # bundles that the core next to a row can receive, one microthread each
-TURN_CYCLES = 2  # from the last word of one forwarding instruction to the first word of the next
 LEAST_MOVING = 2  # moving columns: one of inlets, one of stores
 FLOWING = ("bias", "residual", "relu")
 """Operations that the last row runs on sums as they arrive, in this order."""

@@ -54,7 +54,6 @@ class Convolution(Dense):
 
     family = "conv2d"
     title = "convolutions"
-    relays = False
 
     def __init__(
         self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer, abreast: int = 0

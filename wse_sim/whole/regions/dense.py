@@ -96,7 +96,6 @@ class Dense(DenseBeside):
     def _surround(self, b: Builder, ports: Ports, samples: int) -> None:
         """Write everything except the programs of the compute cores and the output routes."""
         feed, *sums = ports.own[:3]
-        self.relayed = list(ports.own[-2:])
         for color, queue in ((feed, 0), (sums[0], 2), (sums[1], 3)):
             b.input_queue(color, queue)
         self._declare(b)

@@ -16,7 +16,6 @@ from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.kernels.blocks.word_rows import (
     MOST_HEARD,
     QUEUED_WORDS,
-    TURN_CYCLES,
     hearing_cycles,
     residual_cycles,
 )
@@ -31,7 +30,6 @@ from wse_sim.whole.regions.contract import (
     divisor,
     elements_of,
     is_image,
-    links_between,
     part_of,
     part_with,
     refused,
@@ -108,8 +106,6 @@ class DensePlace(PlacedKernel):
 class DenseShape(DensePlace, RegionKind):
     """Layout and cost of a dense layer on its region."""
 
-    relays = True
-    """Whether enough colors are left for relay cores."""
     has_even_rows = False
     """Whether all rows with inputs have as many words; otherwise the last one has fewer."""
     fills_columns = True
@@ -215,10 +211,6 @@ class DenseShape(DensePlace, RegionKind):
     def inlets(self) -> tuple[Inlet, ...]:
         """Inlets next to every row that takes inputs; the residual arrives at the last store."""
         name = self.kernel.inputs[0]
-        if self.is_relayed:
-            return tuple(
-                Inlet(name, (self.top + i, self.left - 2), g) for g, i in enumerate(self._first_rows)
-            )
         here = tuple(
             Inlet(name, (self.top + i, self.left - 1), bundle)
             for i, bundles in enumerate(self.heard)
@@ -231,29 +223,6 @@ class DenseShape(DensePlace, RegionKind):
                 for bundle in range(self.residuals)
             ),
         )
-
-    @property
-    def is_relayed(self) -> bool:
-        """Whether relay cores receive the bundles and pass every row its words, because receiving all words
-        would take the inlets too long. A row has one relay, so no two bundles may begin in it."""
-        has_room = self.relays and self.left - 2 >= self.region.col and "residual" not in self.items
-        if not has_room or self.fed == 1 or len(set(self._first_rows)) < self.streams:
-            return False
-        return self._hearing_cycles() > max(self.issued_cycles(), self._relay_cycles())
-
-    @property
-    def _first_rows(self) -> list[int]:
-        """The first row with words of every bundle."""
-        return [next(i for i, heard in enumerate(self.heard) if g in heard) for g in range(self.streams)]
-
-    @property
-    def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
-        """Links of inputs and sums, and those between relays and inlets."""
-        found = super().busy_links
-        if not self.is_relayed:
-            return found
-        beside = {(self.top + i, self.left - 1) for i in range(self.fed)}
-        return found | links_between(beside | {inlet.cell for inlet in self.inlets})
 
     @property
     def inner_words(self) -> Mapping[tuple[Cell, Cell], float]:
@@ -382,9 +351,8 @@ class DenseShape(DensePlace, RegionKind):
 
     @property
     def own_colors(self) -> int:
-        """Colors for inputs, sums of even and odd rows, and for even and odd bundles of a residual or of the
-        relays."""
-        return 3 + min(2, self.residuals) + 2 * self.is_relayed
+        """Colors for inputs, sums of even and odd rows, and for even and odd bundles of a residual."""
+        return 3 + min(2, self.residuals)
 
     @property
     def held(self) -> int:
@@ -469,9 +437,8 @@ class DenseShape(DensePlace, RegionKind):
         A store of a residual receives and sends every word (:mod:`wse_sim.kernels.blocks.word_rows`).
         """
         each = self.wafer.wavelet_cycles
-        heard = self._relay_cycles() if self.is_relayed else self._hearing_cycles()
         sent = each * ceil_div(self.features // PAIR, self.result_bundles)
-        beside = max(heard, self.tokens * sent, self.handed_cycles())
+        beside = max(self._hearing_cycles(), self.tokens * sent, self.handed_cycles())
         return float(max(self.issued_cycles() + self.held_up_cycles(), beside))
 
     def handed_cycles(self) -> float:
@@ -490,13 +457,6 @@ class DenseShape(DensePlace, RegionKind):
         """Return the issue cycles per sample of the last row beyond products and sums."""
         size = self.tokens * self.outputs
         return size / PAIR * (1 + ("residual" in self.items)) + work_cycles(self.items, size, self.wafer)
-
-    def _relay_cycles(self) -> float:
-        """Return the cycles per sample of a relay: one instruction per row, and one that switches the rows
-        back."""
-        most = max(sum(g in heard for heard in self.heard) for g in range(self.streams))
-        words = ceil_div(self.inputs // PAIR, self.streams)
-        return self.tokens * float(self.wafer.wavelet_cycles * words + TURN_CYCLES * (most + 1))
 
     def _hearing_cycles(self) -> float:
         """Return the cycles per sample of an inlet that receives its bundles and deals out its words."""

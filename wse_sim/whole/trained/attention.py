@@ -47,7 +47,7 @@ from wse_sim.kernels.families.attention.pairs import (
     slot_elements,
 )
 from wse_sim.whole.paths import Cell
-from wse_sim.whole.regions.attention import ForwardAttention, CoreRole
+from wse_sim.whole.regions.attention import CoreRole, ForwardAttention
 from wse_sim.whole.regions.attention_pairs import (
     KEYS,
     QUERIES,
@@ -295,7 +295,9 @@ class _Writer:
             self._to_keys(core, role, KEY, held.q, ds)
         self._along_column(core, role)
 
-    def _to_keys(self, core: CoreClass, role: CoreRole, operand: int, rows: Vectors, weights: Vectors) -> None:
+    def _to_keys(
+        self, core: CoreClass, role: CoreRole, operand: int, rows: Vectors, weights: Vectors
+    ) -> None:
         """Sum the query rows, weighted, for every key: the gradient of keys or values, over the queries of all heads that
         share them."""
         at = self.region
