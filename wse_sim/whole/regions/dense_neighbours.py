@@ -58,12 +58,12 @@ class DenseBeside(DenseShape):
                     receive_all(inlet, way.color, way.slots[turn].dsd(), thread, "low")
 
             def work(turn: int, inlet: CoreClass = inlet, ways: Sequence[WayIn] = ways) -> None:
-                with inlet.loop(self.held):
+                with inlet.loop(self.tokens):
                     for way in ways:
                         own = way.slots[turn].dsd(way.first, way.length, step=way.each)
                         inlet.mov(fabric_out(feed), own, dtype="fp16", start="none")
 
-            alternate(inlet, samples * self.tokens // self.held, receive, work, threads)
+            alternate(inlet, samples, receive, work, threads)
             b.place(inlet, (self.top + i, self.left - 1))
         route_rows(b, feed, range(self.top, self.top + self.fed), self.left, self.cols)
 
@@ -73,7 +73,7 @@ class DenseBeside(DenseShape):
         each = len(elements_of(self.inputs, bundle, self.streams))
         cell = (self.top + row, self.left - 1)
         slots = [
-            b.buffer(f"{self.name}.arriving {row} {bundle} {turn}", self.held * each, "fp16", cell)
+            b.buffer(f"{self.name}.arriving {row} {bundle} {turn}", self.tokens * each, "fp16", cell)
             for turn in (0, 1)
         ]
         return WayIn(color, slots, first, count, each)
@@ -82,9 +82,6 @@ class DenseBeside(DenseShape):
         """Write the stores of every bundle of a residual, starting with the one that deals it out: each
         receives a part of a sample while it passes on the one before."""
         count = samples * self.tokens // self.unit
-        beyond = (
-            self.cols * self.outputs - self.features
-        )  # the last column's part of the last token ends here
         for bundle, color in enumerate(colors):
             cells = self.stores_of(bundle)
             # Colors of sums are free next to the compute cores.
@@ -93,7 +90,7 @@ class DenseBeside(DenseShape):
             for i, cell in enumerate(cells):
                 store = b.core_class(f"{self.name} store {bundle} {i}")
                 slots = [
-                    b.buffer(f"{self.name}.slot{bundle} {i} {turn}", self.stored + beyond, "fp16", cell)
+                    b.buffer(f"{self.name}.slot{bundle} {i} {turn}", self.stored, "fp16", cell)
                     for turn in range(self.slots if i else LAST_SLOTS)
                 ]
                 self._keep(store, slots, [*links, color][i], links[i - 1] if i else dealing, count, bundle, i)
@@ -111,8 +108,7 @@ class DenseBeside(DenseShape):
         for position in reversed(range(self.cols)):
             first, end = self._sent_into(bundle, position, self.residuals)
             if first < end:
-                length = self.outputs if self.fills_columns else end - first
-                out.append((self.senders[position], first, length))
+                out.append((self.senders[position], first, end - first))
         return out
 
     def _route_residual(self, b: Builder, color: int, bundle: int) -> None:
