@@ -22,7 +22,6 @@ from wse_sim.hardware import load_wafer
 from wse_sim.modes.base import expect
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole import compare_with_engine, inputs_over_rows, run_whole
-from wse_sim.whole.regions.attention import Attention
 from wse_sim.whole.regions.attention_bands import BandedAttention
 
 SIDE = 48
@@ -94,8 +93,8 @@ def test_uneven_parts_give_the_values_of_pytorch_at_the_price(name: str) -> None
     assert run.fabric.words_left == 0
     found = compare_with_engine(plan, 4)
     at = next(i for i, stage in enumerate(plan.stages) if stage.family == "attention")
-    stage, times, region = plan.stages[at], found.regions[at], cast(Attention, found.whole.regions[at])
-    one = region.bands[0] if isinstance(region, BandedAttention) else region
+    stage, times, region = plan.stages[at], found.regions[at], cast(BandedAttention, found.whole.regions[at])
+    one = region.bands[0]
     assert (one.queries, one.keys) == case.parts
     assert (one.height, one.cols) == case.used
     assert region.bundles.get(region.kernel.outputs[0], 1) == case.bands

@@ -22,9 +22,7 @@ depthwise.py         convolutions with one filter per channel
 from wse_sim.compiler.plan import Stage
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.families.attention.attributes import AttentionAttributes
 from wse_sim.kernels.families.conv2d.cost import abreast_of
-from wse_sim.whole.regions.attention import Attention
 from wse_sim.whole.regions.attention_bands import BandedAttention
 from wse_sim.whole.regions.contract import POINTWISE, Inlet, Kinds, Ports, RegionKind
 from wse_sim.whole.regions.convolution import Convolution
@@ -40,7 +38,7 @@ from wse_sim.whole.regions.softmax import SoftmaxRegion
 KINDS: Kinds[RegionKind] = Kinds(
     {
         kind.family: kind
-        for kind in (Dense, NormRegion, SoftmaxRegion, Attention, Convolution, Pooling, JoinedRows)
+        for kind in (Dense, NormRegion, SoftmaxRegion, BandedAttention, Convolution, Pooling, JoinedRows)
     }
     | dict.fromkeys(POINTWISE, Pointwise),
     WorkRegion,
@@ -52,8 +50,6 @@ def region_of(graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) ->
     """Return the region of a stage; a convolution computes as many pixels at a time as is fastest."""
     if Depthwise.is_for(kernel):
         return Depthwise(graph, kernel, stage, wafer)
-    if kernel.family == "attention" and AttentionAttributes.of(kernel.attrs).bands > 1:
-        return BandedAttention(graph, kernel, stage, wafer)
     kind = KINDS[kernel.family]
     if not issubclass(kind, Convolution):
         return kind(graph, kernel, stage, wafer)
