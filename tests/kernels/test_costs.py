@@ -414,7 +414,7 @@ def test_sums_of_a_row_of_attention_take_a_relay_and_a_hop_per_core():
     from wse_sim.kernels.families.attention.pairs import pair_cost
 
     dims = {"b": 1, "heads": 1, "kv_heads": 1, "q": 64, "kv": 64, "d": 16}
-    attrs = {"pairs": True, "collected": True, "causal": True}
+    attrs = {"pairs": True, "trains": True, "causal": True}
     step = relay_cycles(WSE2) + WSE2.hop_cycles
     for cols in (2, 4, 8):
         tiling = Tiling(8, cols, "grid")

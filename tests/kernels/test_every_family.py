@@ -171,7 +171,6 @@ READ_BY_PLANS = {
     "spare",
     "unread",
     "apart",
-    "collected",
     "trains",
     "numbers",
     "has_bias",

@@ -20,7 +20,7 @@ from wse_sim.modes.base import expect
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole import compare_with_engine, inputs_over_rows, run_whole
 from wse_sim.whole.regions.norm import NormRegion
-from wse_sim.whole.regions.shared_color import cable, winding
+from wse_sim.whole.regions.shared_color import cable
 from wse_sim.whole.run import program_of
 
 SIDE = 16
@@ -222,5 +222,5 @@ def test_a_plan_laid_on_the_fabric_has_the_plain_price_of_norms() -> None:
 
 def test_columns_wind() -> None:
     """The order is down the first column and up the next, so every cell is next to the one before it."""
-    cells = winding(2, 5, 3, 8)
+    cells = cable(2, 5, 3, 1, 0, 3)[0][:8]
     assert cells == ((2, 5), (3, 5), (4, 5), (4, 6), (3, 6), (2, 6), (2, 7), (3, 7))

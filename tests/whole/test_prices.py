@@ -260,7 +260,7 @@ def test_a_product_of_constants_and_weights_keeps_its_plain_price(training: bool
 
 
 def test_attention_that_a_convolution_reads_has_composed_prices():
-    """The result is an image, whose regions choose their own links: attention has one band."""
+    """The convolution has a plain price, which limits no links, so attention may have a band for each of its two heads."""
 
     class Read(nn.Module):
         def __init__(self) -> None:
@@ -273,7 +273,8 @@ def test_attention_that_a_convolution_reads_has_composed_prices():
 
     plan = planned(api.lower(Read(), (torch.zeros(1, 8, 16),)), replicas=1, prices="composed")
     assert "made" in {stage.name.partition(".")[0] for stage in plan.stages}
-    assert {int(one.attrs.get("bands", 1)) for one in plan.graph.kernels if one.family == "attention"} == {1}
+    assert "except for 'conv', which have none" in plan.notes[-1]
+    assert [one.attrs["bands"] for one in plan.graph.kernels if one.family == "attention"] == [2]
 
 
 def test_a_model_without_any_program_is_priced_plain_and_told_why():
@@ -404,7 +405,7 @@ def test_composed_plans_of_encoders_reach_the_bound_of_their_area(
     wafer = WAFER.derive(rows=200, cols=200, program_rows=200, program_cols=200, io_channels_per_edge=50)
     graph = inputs_over_rows(api.lower(model, (torch.zeros(1, tokens, width),)))
     plan = planned(graph, wafer, replicas=1)
-    assert plan.lower_bound_cycles <= plan.pace_cycles <= 1.44 * plan.lower_bound_cycles
+    assert plan.lower_bound_cycles <= plan.pace_cycles <= 1.45 * plan.lower_bound_cycles
     assert max(region.pace() for region in regions_with_bundles(plan)) <= 1.01 * plan.pace_cycles
 
 

@@ -159,7 +159,7 @@ def test_busiest_cores_issue_what_their_instructions_take(name: str) -> None:
     found = compare_with_engine(plan, 4)
     for region, kind in zip(found.regions, found.whole.regions, strict=True):
         assert region.busiest == pytest.approx(region.issued, abs=0.5), region
-        if isinstance(kind, Dense):  # it chooses its form by a closed form
+        if isinstance(kind, Dense):  # a closed form of its own
             assert kind.issued_cycles() == pytest.approx(region.issued, abs=0.5), region
         assert region.busiest + sum(region.waits) == pytest.approx(found.fabric_period, abs=0.3)
     assert found.fabric_period >= 0.95 * max(region.busiest for region in found.regions)
@@ -226,7 +226,7 @@ def test_the_plan_prices_a_layer_as_its_busiest_core_issues() -> None:
         _, plan = made(CASES[name])
         found = compare_with_engine(plan, 2)
         for region, kind in zip(found.regions, found.whole.regions, strict=True):
-            if type(kind).__name__ == "Flowing":
+            if isinstance(kind, Dense):
                 assert region.engine == pytest.approx(region.issued, rel=0.05), region
 
 

@@ -19,6 +19,7 @@ from wse_sim.compiler.streams import HOST, plain_name
 from wse_sim.errors import ModelError
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.graph.kernel_graph import frozen
+from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.kernels.contract.parameters import Attributes, spaced
 from wse_sim.modes.base import expect
 from wse_sim.modes.pipelined.plan import PipelinedPlan
@@ -156,9 +157,10 @@ def _choose(
 
 
 def tried(counts: Collection[int], words: int) -> list[int]:
-    """Return the numbers of bundles that are tried, of `counts`: some at a distance, and those with equally many of the `words` of a
-    token in each, so that rows may have equally many as well."""
-    return sorted({*spaced(sorted(counts)), *(count for count in counts if words % count == 0)})
+    """Return the numbers of bundles that are tried, of `counts`: some at a distance, and the fewest with at most one word of the
+    `words` of a token in each, two, and so on, so that rows may have whole bundles or equally many words."""
+    fewest = {int(ceil_div(words, size)) for size in range(1, words + 1)}
+    return sorted({*spaced(sorted(counts)), *fewest.intersection(counts)})
 
 
 def _program_paces(plan: PipelinedPlan) -> dict[str, float]:

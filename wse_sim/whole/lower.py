@@ -113,7 +113,7 @@ LAYS: dict[str, dict[str, object]] = {
 IN_WORDS: dict[str, object] = {"in_words": True}
 """The same for families that work element by element."""
 TRAINED_LAYS: dict[str, dict[str, object]] = {
-    "attention": {"collected": True},
+    "attention": {"trains": True},
     "generated": {"trains": True},
     "norm": {"whole": True},
     "pool2d": {"trains": True},

@@ -91,7 +91,7 @@ def link_attributes(
         words = max(graph.tensors[name].elements / graph.samples / PAIR / most[name] for name in tensors)
         # The cost of elementwise work includes the links that its operands share, that of others than layers their links.
         own = 0 if _is_as_one(kernel) or kernel.family in IMAGES else round(words)
-        # A dense layer that reads an image hears one link, over relays, which its price does not know.
+        # A dense layer that reads an image hears one link.
         hears_image = kernel.family == "gemm" and is_image(graph, first)
         out[kernel.name] = {"link_words": own, "most_bundles": 0 if hears_image else most[first]}
         if kernel.family in IMAGES:

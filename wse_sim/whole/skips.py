@@ -3,9 +3,8 @@ that accounts for it.
 
 Symbols: T the pace; a region v takes s cycles per pass and n rows per sample, and its results leave f cycles
 late; h is the travel time of a word. The regions of a program start and finish at other times than the plan
-assumes before layout: inlets of dense layers take a complete sample before they forward its first word, a
-last row that finishes all tokens of a sample sends them during the next one, and results that arrive together
-need one cycle per word::
+assumes before layout: inlets of dense layers take a complete sample before they forward its first word, and results that
+arrive together need one cycle per word::
 
     s(v)      = max over operands of  first word, or last word if v takes whole samples
     first(v)  = s(v) + s / n + f + h        last(v) = max(s(v) + s, last word in + s / n) + f + h
@@ -144,7 +143,7 @@ def _flowing(plan: PipelinedPlan, regions: Sequence[PlacedKernel]) -> PipelinedP
 
 
 def _stage(stage: Stage, region: PlacedKernel) -> Stage:
-    late = region.late_fraction * stage.forward_cycles
+    late = 0.0
     if stage.rows_per_sample == 1:  # rows come out together, and a link takes them one after the other
         late += region.result_words * region.wafer.wavelet_cycles
     return dataclasses.replace(

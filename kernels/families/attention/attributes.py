@@ -31,9 +31,7 @@ class AttentionAttributes(Attributes):
     bands: int = attribute(
         1, "with pairs: bands of rows, each with an equal number of heads and its own links", at_least=1
     )
-    collected: bool = attribute(
-        False, "with pairs: a row of the region and cores next to its columns collect sums and send them"
-    )
+    trains: bool = attribute(False, "with pairs: a row of the region collects sums of keys and values")
     packed: bool = attribute(
         False, "queries, keys and values are three slices of one tensor, one after the other, head by head"
     )

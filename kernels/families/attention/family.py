@@ -128,22 +128,21 @@ class Attention(Family):
         return Flow(rows=1 if pairs else dims["q"], is_barrier=True, parallel=pairs, sums_on_links=True)
 
     def lay(self, dims: Dims, attrs: Attrs = NONE) -> Lay:
-        """Return the layout by pairs: queries and results over the rows; queries, keys and values enter over
-        one link each.
+        """Return the layout by pairs: queries and results over the rows; queries enter over one link, keys and values
+        over another.
 
-        If results are collected, sums along the columns take two more colors, and a second moving column
-        replaces a compute column.
+        A second moving column, which collects results, replaces a compute column. In training, sums along the columns take
+        two more colors.
         """
         asked_for = AttentionAttributes.of(attrs)
         if not asked_for.pairs:
             return Lay()
-        collected, bands = asked_for.collected, asked_for.bands
         return Lay(
             gives_over="rows",
             least_rows=2,
-            least_cols=1 + collected,
-            more_colors=4 if collected else 3,
-            most_links=bands,
+            least_cols=3,
+            more_colors=4 if asked_for.trains else 2,
+            most_links=asked_for.bands,
         )
 
     def notes(self, attrs: Attrs) -> tuple[str, ...]:

@@ -7,9 +7,10 @@ w multiply-accumulates per cycle, p = ceil(T / n) columns in use::
     scores    3 o + S d + S / mov + S / mul [+ o + S / add under a causal mask]
     softmax   e S, or its instructions if these take longer; maximum and sum: 4 (o + H t), and two row collectives of
               (p - 1) (relay + hop) + handover cycles each
-    values    2 o + S / mov + S ceil(d / w); o + N words along the row (one column: a move)
-    words     N / 2 queries, n H' d keys and values received, N / 2 results sent
+    values    2 o + S / mov + S ceil(d / w); o + N words along the row, even with a single column
+    words     N / 2 queries, n H' d keys and values received
     late      min(n H' d, excess of the T H' d words over the time of the scores and their maximum)
+    link      T H' d words of keys and values
 
 The heads may be split into `bands` of rows, each with H / bands heads on R / bands rows and with separate links. A band
 has at least two rows; otherwise there are no bands.
@@ -18,15 +19,14 @@ Columns receive their keys and values in sequence, from the beginning of a sampl
 after its maximum delays the row's sum by that time, because the other columns, which have theirs, wait for
 it.
 
-In training (`collected`) one row of the region and cores next to its columns collect sums and send them. So R
-- 1 rows have pairs; a core sends N words along the row, even with a single column, and no results. Backward,
-with K = n H' d sums of keys::
+Cores next to the rows collect results and send them. In training (`trains`) those of one row of the region also collect
+sums of keys and values, so R - 1 rows have pairs. Backward, with K = n H' d sums of keys::
 
     products  4 o + S d + S / mov + 3 S ceil(d / w) + o + S / w       dp; dv, dq and dk; ds in fp16
     softmax   e S / 4, or its instructions if these take longer; a sum: 2 (o + H t) and one collective, as above
     sums      o + N words along the row, 2 K down the column
     words     N / 2 gradients received
-    link      T H' d of keys and values forward, and of their gradients backward
+    link      T H' d words of the gradients of keys and values
 
 Of the numbers of bands in training, the one with which both passes together are fastest is counted.
 
@@ -61,7 +61,7 @@ AHEAD = 2
 
 def pair_tile(tokens: int, tiling: Tiling, attrs: Attrs) -> tuple[Size, Size]:
     """Return the queries and keys of the fullest core."""
-    spare = AttentionAttributes.of(attrs).collected
+    spare = AttentionAttributes.of(attrs).trains
     return ceil_div(tokens, np.maximum(tiling.rows - spare, 1)), ceil_div(tokens, tiling.cols)
 
 
@@ -94,7 +94,7 @@ def pair_footprint(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs) -> Fo
     dims, tiling = in_band(dims, tiling, attrs)
     t, n = pair_tile(int(dims["q"]), tiling, attrs)
     width, scores = dims["heads"] * dims["d"], dims["heads"] * t * n
-    if AttentionAttributes.of(attrs).collected:
+    if AttentionAttributes.of(attrs).trains:
         fixed, each = collected_bytes(dims, t, n, wafer, attrs)
         held = 1.0 * max(1, AttentionAttributes.of(attrs).held_samples) * each
         return Footprint(
@@ -102,7 +102,7 @@ def pair_footprint(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs) -> Fo
         )
     return Footprint(
         activations_bytes=2.0 * (2 * t * width + 4 * n * heads_of_keys(dims) * dims["d"]),
-        buffers_bytes=10 * scores + 8.0 * t * width,
+        buffers_bytes=10 * scores + 4.0 * t * width,
         code_bytes=wafer.kernel_code_bytes,
     )
 
@@ -136,7 +136,7 @@ def pair_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, attrs: Att
     """Return the cost per sample of the busiest core, including waits for row sums and for late words; in training also
     for the words of a link."""
     stated = AttentionAttributes.of(attrs)
-    if not stated.collected:
+    if not stated.trains:
         return _band_cost(*in_band(dims, tiling, attrs), wafer, phase, attrs)
     found, least = Cost(), np.inf + 0.0 * tiling.rows * tiling.cols
     for count in range(1, stated.bands + 1):
@@ -161,12 +161,11 @@ def _band_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, attrs: At
     cols, forward = ceil_div(int(dims["q"]), n), phase is Phase.FORWARD
     way = (cols - 1) * (relay_cycles(wafer) + wafer.hop_cycles) + wafer.handover_cycles
     busy = pair_busy if forward else pair_backward
-    collected = AttentionAttributes.of(attrs).collected
-    late = forward * (not collected) * _late(dims, t, n, wafer, attrs)
+    late = forward * (not AttentionAttributes.of(attrs).trains) * _late(dims, t, n, wafer, attrs)
     cost = busy(dims, t, n, wafer, attrs) + Cost(
         stalled_input=np.where(cols > 1, (1 + forward) * way + late, 0.0)
     )
-    link = collected * wafer.wavelet_cycles * dims["q"] * heads_of_keys(dims) * dims["d"]
+    link = wafer.wavelet_cycles * dims["q"] * heads_of_keys(dims) * dims["d"]
     return cost + Cost(stalled_input=np.maximum(0.0, link - cost.total))
 
 
@@ -193,16 +192,14 @@ def pair_busy(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Attrs) -> Cost:
     special = special_cycles(wafer, attrs, Phase.FORWARD) * scores
     special = np.maximum(special, compute + functions + starts)
     several: Size = np.where(int(dims["q"]) / n > 1, 1.0, 0.0)
-    collected = 1.0 * AttentionAttributes.of(attrs).collected
-    moved = (1.0 - several) * (1.0 - collected) * ceil_rate(results, wafer.mov_fp32_per_cycle)
     moves = 2 * ceil_rate(scores, wafer.mov_fp32_per_cycle) + ceil_rate(scores, wafer.mul_fp32_per_cycle)
     masked = ceil_rate(scores, wafer.add_fp32_memory_per_cycle) if is_causal else 0.0
     products = scores * d + scores * ceil_rate(d, wafer.fma_mixed_per_cycle)
     return Cost(
-        compute=1.0 * (moves + masked + products + moved),
+        compute=1.0 * (moves + masked + products),
         special=1.0 * special,
-        fabric=several * 4.0 * heads * t + np.maximum(several, collected) * results,
-        ramp=results / 2 * (2 - collected) + n * heads_of_keys(dims) * d,
+        fabric=several * 4.0 * heads * t + results,
+        ramp=results / 2 + n * heads_of_keys(dims) * d,
         startup=o * (6 + is_causal + 4 * several),
     )
 

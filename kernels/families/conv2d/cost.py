@@ -88,13 +88,13 @@ def _unfolded_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs, abrea
     stated, whole = Conv2dAttributes.of(attrs), windows_in(dims, attrs, 1, abreast)
     own = whole.lines.results * whole.columns.results
     pixels, words, k = dims["b"] * own, dims["r"] * whole.run // PAIR, dims["k"] * abreast
-    found = WordRows(pixels, words, k, stated.fused, tiling, wafer, waits=True).cost()
+    found = WordRows(pixels, words, k, stated.fused, tiling, wafer).cost()
     fed = np.minimum(np.maximum(1, tiling.rows - 1), words)
     v = PAIR * ceil_div(ceil_div(k, tiling.cols), PAIR)
     per_word = pixels * PAIR * ceil_div(v, wafer.fma_mixed_per_cycle)
     results = up_to(divisors(int(dims["k"]) // PAIR, stated.most_results), np.maximum(1, k // v))
     leaving = np.where(results >= stated.least_results, pixels * k / PAIR / results, np.inf)
-    busy, image = found.compute + found.fabric + found.stalled_input, whole.size / PAIR
+    busy, image = found.compute + found.fabric, whole.size / PAIR
     more, beside = 0.0 * busy, np.inf + 0.0 * busy
     for streams in streams_of(dims, attrs):
         each, heard = ceil_div(words / streams, np.maximum(1, fed // streams)), dims["b"] * image / streams

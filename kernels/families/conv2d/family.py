@@ -158,7 +158,7 @@ class Conv2d(SlidingProduct):
         if stated.apart:
             return Lay()
         if not stated.trains:
-            return lay
+            return replace(lay, least_rows=2) if stated.unfolded else lay
         held = bytes_of("fp16") * dims["h"] * dims["w"] * dims["c"]
         return replace(lay, most_links=1, store_bytes=held)
 

@@ -96,11 +96,7 @@ class Gemm(WeightProduct):
     color = "#9ecae1"
 
     def lay(self, dims: Dims, attrs: Attrs = NONE) -> Lay:
-        """Return the layout of products; a residual needs stores next to the last row, and a row above that.
-
-        If rows finish several tokens in rotation, sums travel up the columns, and results to the keepers of a
-        residual.
-        """
+        """Return the layout of products; the last row of word rows has no inputs, and a residual needs stores next to it."""
         lay = product_lay(attrs)
         if lay.takes_over != "rows":
             return lay
@@ -117,7 +113,7 @@ class Gemm(WeightProduct):
             )
         if "residual" in fused_forward(attrs, Phase.FORWARD):
             return replace(lay, least_rows=2, least_cols=1 + stated.word_rows, more_colors=2)
-        return replace(lay, more_colors=3 if np.max(dims["m"]) > 1 else 0)
+        return replace(lay, least_rows=2) if stated.word_rows else lay
 
     def store_bytes(self, dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs = NONE) -> Size:
         """Return the bytes of the store of a residual next to the rows that finish outputs; in training of the last row, or
@@ -234,11 +230,10 @@ class Gemm(WeightProduct):
 def word_rows(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs) -> WordRows:
     """Return a layer with the layout of a whole model on the fabric."""
     stated, work = GemmAttributes.of(attrs), fused_forward(attrs, Phase.FORWARD)
-    several, words = bool(np.max(dims["m"]) > 1), ceil_div(dims["k"], PAIR)
-    outputs, tiling = ceil_div(dims["n"], stated.layers), part_of(tiling, stated.layers)
+    words, tiling = ceil_div(dims["k"], PAIR), part_of(tiling, stated.layers)
     return WordRows(
-        dims["m"], words, outputs, work, tiling, wafer,
-        waits=several, most_bundles=stated.most_bundles, residuals=stated.most_residuals, results=stated.least_bundles,
+        dims["m"], words, ceil_div(dims["n"], stated.layers), work, tiling, wafer,
+        most_bundles=stated.most_bundles, residuals=stated.most_residuals, results=stated.least_bundles,
     )  # fmt: skip
 
 

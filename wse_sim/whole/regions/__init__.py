@@ -7,12 +7,12 @@ dense.py             products with weights, and the operations fused to them
 norm.py              layer and RMS norm
 softmax.py           softmax of every token
 leading_rows.py      rows of a parameter in front of the tokens
-attention.py         softmax attention
+attention.py         softmax attention: inlets, collectors and forward pass, which training has as well
+collectors.py        cores that collect sums and send them in sequence
 attention_bands.py   attention with its heads in bands of rows
 pointwise_place.py   cores and operators of elementwise work, in both passes
 pointwise.py         elementwise work and activations
 element_work.py      families that describe the work of a core, such as rotary positions
-dense_streaming.py   dense layers that stream their results out as they are summed
 windows.py           the elements that the windows of a convolution read from a stored image
 convolution.py       convolutions: a dense layer on unfolded pixels
 pooling.py           maximum or mean of windows
@@ -22,14 +22,11 @@ depthwise.py         convolutions with one filter per channel
 from wse_sim.compiler.plan import Stage
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.families.attention.attributes import AttentionAttributes
 from wse_sim.kernels.families.conv2d.cost import abreast_of
-from wse_sim.whole.regions.attention import Attention
 from wse_sim.whole.regions.attention_bands import BandedAttention
 from wse_sim.whole.regions.contract import POINTWISE, Inlet, Kinds, Ports, RegionKind
-from wse_sim.whole.regions.convolution import Convolution, FlowingConvolution
+from wse_sim.whole.regions.convolution import Convolution
 from wse_sim.whole.regions.dense import Dense
-from wse_sim.whole.regions.dense_streaming import Flowing
 from wse_sim.whole.regions.depthwise import Depthwise
 from wse_sim.whole.regions.element_work import WorkRegion
 from wse_sim.whole.regions.leading_rows import JoinedRows
@@ -41,7 +38,7 @@ from wse_sim.whole.regions.softmax import SoftmaxRegion
 KINDS: Kinds[RegionKind] = Kinds(
     {
         kind.family: kind
-        for kind in (Dense, NormRegion, SoftmaxRegion, Attention, Convolution, Pooling, JoinedRows)
+        for kind in (Dense, NormRegion, SoftmaxRegion, BandedAttention, Convolution, Pooling, JoinedRows)
     }
     | dict.fromkeys(POINTWISE, Pointwise),
     WorkRegion,
@@ -50,30 +47,14 @@ KINDS: Kinds[RegionKind] = Kinds(
 
 
 def region_of(graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) -> RegionKind:
-    """Return the region of a stage, in the program variant with the fewest issue and wait cycles."""
+    """Return the region of a stage; a convolution computes as many pixels at a time as is fastest."""
     if Depthwise.is_for(kernel):
         return Depthwise(graph, kernel, stage, wafer)
-    if kernel.family == "attention" and AttentionAttributes.of(kernel.attrs).bands > 1:
-        return BandedAttention(graph, kernel, stage, wafer)
     kind = KINDS[kernel.family]
-    ways: list[Dense]
-    if issubclass(kind, Convolution):
-        ways = [
-            one(graph, kernel, stage, wafer, count)
-            for count in abreast_of(kernel.dims, kernel.attrs)
-            for one in (FlowingConvolution, kind)
-        ]
-    elif issubclass(kind, Dense):
-        ways = [one(graph, kernel, stage, wafer) for one in (Flowing, kind)]
-    else:
+    if not issubclass(kind, Convolution):
         return kind(graph, kernel, stage, wafer)
-
-    def cycles(region: Dense) -> tuple[float, float]:
-        issued = region.issued_cycles() + region.held_up_cycles()
-        linked = region.linked_cycles() if isinstance(region, Convolution) else 0.0
-        return max(issued, region.handed_cycles(), linked), issued
-
-    return min((way for way in ways if not isinstance(way, Flowing) or way.is_possible), key=cycles)
+    ways = [kind(graph, kernel, stage, wafer, count) for count in abreast_of(kernel.dims, kernel.attrs)]
+    return min(ways, key=lambda way: (max(way.issued_cycles(), way.linked_cycles()), way.issued_cycles()))
 
 
 __all__ = ["KINDS", "Inlet", "Ports", "RegionKind", "region_of"]

@@ -1,305 +1,230 @@
 """Attention: queries over the rows, keys and values over the columns; every core has the scores of its pairs.
 
 Symbols: T tokens, H heads of d features; t = ceil(T / rows) queries and n = ceil(T / columns) keys of the
-fullest core, for all heads, on R = ceil(T / t) rows and C = ceil(T / n) columns; the last rows and columns
-have one less if T is not divisible::
+fullest core, contiguous blocks of tokens for all heads, on R = ceil(T / t) rows and C = ceil(T / n) columns; the
+last rows and columns have one less if T is not divisible::
 
-    inlet of queries          > token by token, one multicast per row
-    inlets of keys, of values > token by token, one multicast per column
+    inlet of queries          > block by block, one multicast per row
+    inlet of keys and values  > block by block, token by token, one multicast per column
     core     scores  H t n products of d features, scaled, masked; softmax with a maximum and a sum along the row
              values  H t n multiples of d features, summed along the row
-    first column: results of its queries, to a core next to each row, which sends them in row order
-
-Token i is a query of row i mod R and a key of column i mod C, so in a last round the first rows and columns
-have one token each. The last row of that round sends a control word after its token, which switches the rows
-before it back.
-
-A core has one output queue. If the first column sent the results itself, results that wait for earlier rows
-would block the maxima and sums of its row (head-of-line blocking), and rows would drift apart. So a separate
-core per row sends them. With only one moving column, the first column sends them itself.
+    first column: results of its queries, to a collector next to each row, which sends them in row order
 
 Keys and values of a sample arrive before its first score is computed; those of the next sample arrive
-meanwhile. Regions of two rows have one inlet for both, pair by pair. Scores take the calibrated cycles of a
-special element, as in the family's program: the part that their vector instructions do not issue is scalar
-code.
+meanwhile. Scores take the calibrated cycles of a special element, as in the family's program: the part that their
+vector instructions do not issue is scalar code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from wse_sim.fabric.format.builder import Buffer, Builder, Place, fabric_in, fabric_out
-from wse_sim.fabric.format.classes import CoreClass, Operand
-from wse_sim.fabric.format.program import Command
+from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out
+from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.graph import Phase
-from wse_sim.kernels.blocks.line_stages import Lines, RowLayout, Sharing
+from wse_sim.kernels.blocks.line_stages import Lines, RowLayout, Shapes, Vector
 from wse_sim.kernels.families.attention.cost import special_cycles
 from wse_sim.kernels.families.attention.pairs import SHAPES, SOFTMAX
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.attention_pairs import (
     KEYS,
     QUERIES,
-    SEND,
-    VALUES,
     AttentionByPairs,
     PairBuffers,
+    Vectors,
     part_of,
 )
-from wse_sim.whole.regions.contract import (
-    Inlet,
-    Ports,
-    RegionKind,
-    links_between,
-)
-from wse_sim.whole.regions.shared_color import (
-    advance_of,
-    deal,
-    receive_all,
-    route_senders,
-    route_takers,
-    send_all,
-)
+from wse_sim.whole.regions.collectors import Collected, write_collectors
+from wse_sim.whole.regions.contract import Inlet, Ports, RegionKind, links_between, refused
+from wse_sim.whole.regions.shared_color import deal, receive_all, route_lanes, route_senders, route_takers
 from wse_sim.whole.regions.turns import alternate
 
-PORTS = 3  # operands; each may enter on a separate row
+BESIDE = 2  # moving columns in use: inlets, collectors
+LEAST_ROWS = 2  # the inlets are in two rows
 
 
-class Sends(NamedTuple):
-    """How a row sends: full rounds, and the switch command of its last word.
+@dataclass(frozen=True)
+class CoreRole:
+    """A core's row and column in the region, and its numbers of queries and keys."""
 
-    In a partial last round, `ends` is the command of a row that has a token; the row `closes` the round if it
-    is the last of several.
-    """
-
-    rounds: int
-    advance: str | None
-    has_more: bool
-    ends: str | None
-    closes: bool
-
-    @classmethod
-    def of(cls, tokens: int, row: int, rows: int) -> Sends:
-        """Return how row `row` of `rows` sends when `tokens` tokens are dealt round-robin."""
-        full, left = divmod(tokens, rows)
-        closes = left > 1 and row == left - 1
-        ends = "local" if row < left - 1 else None
-        return cls(full, advance_of(row, rows), row < left, ends, closes)
+    row: int
+    col: int
+    queries: int
+    keys: int
 
 
-class Attention(AttentionByPairs, RegionKind):
-    """Attention on its region, in inference."""
+class ForwardAttention(AttentionByPairs):
+    """The inlets, the collectors of results and the forward pass of a core, which inference and training have."""
 
-    own_colors = 6
-    """Colors for queries; keys; values; sums of even columns and results of the first; sums of odd columns;
-    and the multicast back."""
+    collecting_rows = 0
+    """Rows of the region below those with pairs."""
+    statistic: Buffer
+    """A number per query and head."""
 
-    @property
-    def is_collected(self) -> bool:
-        """Whether separate cores send the results; they need a free column behind the inlets that is not at
-        the edge of the fabric."""
-        return self.left - 2 >= max(self.region.col, 1)
+    def make_room(self) -> None:
+        """Make room for inlets and collectors; the extent has as many columns less."""
+        self.left = max(self.left, self.region.col + BESIDE)
 
-    @property
-    def senders(self) -> tuple[Cell, ...]:
-        """Cells that send the results, from the top: a core next to every row, or the first column."""
-        return tuple((self.top + i, self.left - 2 * self.is_collected) for i in range(self.height))
-
-    @property
-    def is_apart(self) -> bool:
-        """Whether queries, keys and values each enter on a separate row."""
-        return self.height >= PORTS
+    def extent(self) -> tuple[int, int]:
+        """Return the rows and columns that the partition needs, without those that deal and collect."""
+        cols = min(self.compute_cols, self.region.cols - BESIDE)
+        if self.region.rows < LEAST_ROWS or cols < 1:
+            raise refused(
+                self.kernel,
+                f"has a region of {self.region.rows} x {self.region.cols} cores, limit {LEAST_ROWS} x {BESIDE + 1}",
+                "use more cores",
+            )
+        return self.parted(cols)
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
-        """Inlets of queries (first row), keys (last row, or below the only one) and values (the row above),
-        which share few links.
-
-        Queries go down the first column, where results go up; keys and values go along their rows, then along
-        the columns.
-        """
+        """Inlets west of the collectors: queries next to the second row, keys and values next to the first."""
         queries, keys, values = self.kernel.inputs
-        low = max(self.last, self.top + 1)
-        ends = [(row, self.left - 1) for row in (self.top, low, low - self.is_apart)]
-        return Inlet(queries, ends[0]), Inlet(keys, ends[1]), Inlet(values, ends[2])
+        first, col = self.top, self.left - BESIDE
+        return Inlet(queries, (first + 1, col)), Inlet(keys, (first, col)), Inlet(values, (first, col))
+
+    @property
+    def senders(self) -> tuple[Cell, ...]:
+        """The collectors next to the rows."""
+        return tuple((self.top + i, self.left - 1) for i in range(self.height))
+
+    def elements(self, lines: int, features: int) -> list[int]:
+        """Return the elements in the tokens, of `features` each, of every row or of every column."""
+        return [len(part) * features for part in self.parts(lines)]
+
+    def _deal_queries(
+        self, b: Builder, own: int, colors: Sequence[int], rounds: int, samples: int, what: str
+    ) -> None:
+        """Write the inlet of queries, and of what else has their rows: in every round `samples` samples of each."""
+        cell = self.inlets[0].cell
+        core = b.core_class(f"{self.name} {what}")
+        with core.loop(rounds):
+            for color in colors:
+                shares = [[(fabric_in(color), size)] for size in self.elements(self.height, self.features)]
+                with core.loop(samples):
+                    deal(core, own, shares, self.height)
+        b.place(core, cell)
+        takers = [(self.top + i, self.left) for i in range(self.height)]
+        route_takers(b, own, cell, takers, self.cols - 1, "E")
+
+    def _deal_pairs(self, b: Builder, own: int, colors: Sequence[int], samples: int) -> None:
+        """Write the inlet of keys and values."""
+        cell = self.inlets[1].cell
+        core = b.core_class(f"{self.name} keys and values")
+        token = [(fabric_in(color), self.key_features) for color in colors]
+        with core.loop(samples):
+            deal(core, own, [token * len(part) for part in self.parts(self.cols)], self.cols)
+        b.place(core, cell)
+        takers = [(self.top, self.left + j) for j in range(self.cols)]
+        route_takers(b, own, cell, takers, self.height - 1, "S")
+
+    def _collect_rows(
+        self, b: Builder, color: int, streams: Sequence[int], rounds: int, samples: int
+    ) -> None:
+        """Write the collectors of sums along rows, which leave on `streams` in sequence."""
+        where = (self.rows, self.left - 1)
+        b.route(color, (self.rows, self.left), rx="R", tx="W")
+        b.route(color, where, rx="E", tx="R")
+        passes = [
+            tuple(Collected(color, ((stream, size),)) for stream in streams)
+            for size in self.elements(self.height, self.features)
+        ]
+        write_collectors(b, f"{self.name}.results", self.senders, where, rounds, samples, passes)
+
+    def _route_sums(self, b: Builder, colors: Sequence[int]) -> None:
+        """Route sums along the rows to the first column on two colors, and a multicast back on a third."""
+        even, odd, back = colors
+        self.sums = even, odd
+        self.sharing = route_lanes(b, self.rows, self.left, self.cols, (odd, even, back))
+
+    def _forward(self, core: CoreClass, role: CoreRole, held: PairBuffers) -> None:
+        """Write the forward pass of a sample."""
+        self._scores(core, held)
+        self._row_work(core, role, SOFTMAX, SHAPES, {"scores": held.scores}, Phase.FORWARD)
+        self._values(core, held)
+        self._along_row(core, role, held)
+
+    def _row_work(
+        self, core: CoreClass, role: CoreRole, vectors: Sequence[Vector], shapes: Shapes, buffers: Mapping[str, Vectors], phase: Phase
+    ) -> None:  # fmt: skip
+        """Write instructions on the scores of every query and head, with the scalar code of special elements that they do
+        not cover, and their statistics along the row."""
+        rows = self.heads * role.queries
+        buffers = {**buffers, "statistic": part_of(self.statistic, rows)}
+        layout = RowLayout(rows, role.keys, by_row=True)
+        lines = Lines(shapes, buffers, layout, self.sharing, self.wafer, apart=role.keys)
+        cycles = special_cycles(self.wafer, self.kernel.attrs, phase) * rows * role.keys
+        lines.scalar_rest(core, vectors, cycles, rows)
+        lines.emit(core, vectors, role.col)
+
+    def _along_row(self, core: CoreClass, role: CoreRole, held: PairBuffers) -> None:
+        """Send the sums of `out` along the row to the collector."""
+        here, behind = self.sums[role.col % 2], self.sums[(role.col + 1) % 2]
+        if role.col < self.cols - 1:
+            core.add(fabric_out(here), held.out.dsd(), fabric_in(behind))
+        else:
+            core.mov(fabric_out(here), held.out.dsd())
+
+
+class Attention(ForwardAttention, RegionKind):
+    """Attention on its region, in inference."""
+
+    own_colors = 5  # queries; keys and values; sums along rows (two), and back
 
     @property
     def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
-        """Links of the rows on which operands arrive, of the column next to them, and of the first column."""
+        """Links of the rows on which operands arrive, and of the first column."""
         rows = {inlet.cell[0] for inlet in self.inlets}
-        first = self.left - 1 - self.is_collected
-        along = {(row, col) for row in rows for col in range(first, self.left + self.cols)}
+        along = {(row, col) for row in rows for col in range(self.left - BESIDE, self.left + self.cols)}
         return links_between(along | {(row, self.left) for row in range(self.top, self.last + 1)})
 
-    def _place(self, keys: int, key: int, first: int) -> int:
-        return (first * keys + key) * self.key_features if self.is_apart else super()._place(keys, key, first)
-
-    # ---- program ---------------------------------------------------------------------------------------------------
-
     def build(self, b: Builder, ports: Ports, samples: int) -> None:
-        """Write the inlets, and one core class per column and send order."""
-        self._inlets(b, ports, samples)
+        """Write the inlets, one core class per kind of core, and the collectors."""
+        self._deal_queries(b, ports.own[0], ports.inward[:1], 1, samples, "queries")
+        self._deal_pairs(b, ports.own[1], ports.inward[1:], samples)
         ((outward, towards),) = ports.results
-        route_senders(b, outward, self.senders, towards, pop="never")
+        route_senders(b, outward, self.senders, towards)
         self._declare(b)
-        if self.is_collected:
-            self._collect(b, ports, samples)
-        sharing = self._sharing(b, ports.own[3:6])
-        queries = [len(tokens) for tokens in self.parts(self.height)]
-        for col, keys in enumerate(self.parts(self.cols)):
-            sends = col == 0 and not self.is_collected
-            kinds: dict[tuple[int, Sends | None], CoreClass] = {}
+        self._route_sums(b, ports.own[2:5])
+        queries, keys = ([len(part) for part in self.parts(lines)] for lines in (self.height, self.cols))
+        for j, held_keys in enumerate(keys):
+            classes: dict[int, CoreClass] = {}
             for i, count in enumerate(queries):
-                kind = (count, Sends.of(self.tokens, i, self.height) if sends else None)
-                if kind not in kinds:
-                    kinds[kind] = b.core_class(f"{self.name} column {col} {len(kinds)}")
-                    self._core(kinds[kind], sharing, col, (count, len(keys)), ports, samples, kind[1])
-                b.place(kinds[kind], (self.top + i, self.left + col))
+                if count not in classes:
+                    classes[count] = b.core_class(f"{self.name} column {j} {len(classes)}")
+                    self._core(classes[count], CoreRole(i, j, count, held_keys), ports, samples)
+                b.place(classes[count], (self.top + i, self.left + j))
+        self._collect_rows(b, ports.own[2], [outward], 1, samples)
 
     def _declare(self, b: Builder) -> None:
-        cells, first = (self.rows, self.columns), (self.rows, self.left)
+        cells = (self.rows, self.columns)
         t, n, width = self.queries, self.keys, self.features
 
-        def pair(name: str, size: int, where: Place, bank: int) -> list[Buffer]:
-            return [b.buffer(f"{self.name}.{name}{i}", size, "fp16", where, bank=bank) for i in (0, 1)]
+        def pair(name: str, size: int, bank: int) -> list[Buffer]:
+            return [b.buffer(f"{self.name}.{name}{i}", size, "fp16", cells, bank=bank) for i in (0, 1)]
 
-        self.q, self.kv = pair("q", t * width, cells, 0), pair("kv", 2 * n * self.key_features, cells, 2)
+        self.q, self.kv = pair("q", t * width, 0), pair("kv", 2 * n * self.key_features, 2)
         self.scores = b.buffer(f"{self.name}.scores", self.heads * t * n, "fp32", cells, bank=0)
         self.mask = b.buffer(f"{self.name}.mask", self.heads * t * n, "fp32", cells, bank=2)
         self.statistic = b.buffer(f"{self.name}.statistic", self.heads * t, "fp32", cells, bank=2)
         self.weights = b.buffer(f"{self.name}.weights", self.heads * t * n, "fp16", cells, bank=0)
         self.out = b.buffer(f"{self.name}.out", t * width, "fp32", cells, bank=0)
-        self.sent = pair("sent", t * width, first, 0)
 
-    def _inlets(self, b: Builder, ports: Ports, samples: int) -> None:
-        queries, keys, values = (inlet.cell for inlet in self.inlets)
-        own, inward = ports.own, ports.inward
-        self._inlet(b, "queries", queries, (inward[:1], own[0]), self.height, samples)
-        takers = [(self.top + i, self.left) for i in range(self.height)]
-        route_takers(b, own[0], queries, takers, self.cols - 1, "E")
-        takers = [(self.last, self.left + j) for j in range(self.cols)]
-        route_takers(b, own[1], keys, takers, self.height - 1, "N")
-        if not self.is_apart:
-            self._inlet(b, "keys and values", keys, (inward[1:], own[1]), self.cols, samples)
-            return
-        self._inlet(b, "keys", keys, (inward[1:2], own[1]), self.cols, samples)
-        self._inlet(b, "values", values, (inward[2:], own[2]), self.cols, samples)
-        takers = [(self.last - 1, self.left + j) for j in range(self.cols)]
-        route_takers(b, own[2], values, takers, self.height - 2, "N", beside="S")
-
-    def _inlet(
-        self, b: Builder, what: str, cell: Cell, colors: tuple[Sequence[int], int], takers: int, samples: int
-    ) -> None:
-        """Write a core that deals the operands of each token to the `takers` round-robin."""
-        inward, outward = colors
-        features = self.features if what == "queries" else self.key_features
-        core = b.core_class(f"{self.name} {what}")
-        share = [(fabric_in(color), features) for color in inward]
-        full, left = divmod(self.tokens, takers)
-        with core.loop(samples):
-            with core.loop(full):
-                deal(core, outward, [share] * takers, takers)
-            if left:
-                deal(core, outward, [share] * left, left)
-        b.place(core, cell)
-
-    def _core(
-        self, core: CoreClass, sharing: Sharing, col: int, size: tuple[int, int], ports: Ports, samples: int, sends: Sends | None
-    ) -> None:  # fmt: skip
-        t, n = size
-        count, half = self.heads * t, n * self.key_features
-        q, kv = (
-            [part_of(one, length) for one in pair]
-            for pair, length in ((self.q, t * self.features), (self.kv, 2 * half))
-        )
-        scores, weights, mask = (part_of(one, count * n) for one in (self.scores, self.weights, self.mask))
-        out, statistic = part_of(self.out, t * self.features), part_of(self.statistic, count)
-        layout = RowLayout(count, n, by_row=True)
-        lines = Lines(
-            SHAPES, {"scores": scores, "statistic": statistic}, layout, sharing, self.wafer, apart=n
-        )
-        cycles = special_cycles(self.wafer, self.kernel.attrs, Phase.FORWARD) * count * n
+    def _core(self, core: CoreClass, role: CoreRole, ports: Ports, samples: int) -> None:
+        t, n = role.queries, role.keys
+        pairs = self.heads * t * n
+        q = [part_of(one, t * self.features) for one in self.q]
+        kv = [part_of(one, 2 * n * self.key_features) for one in self.kv]
+        scores, weights, mask = (part_of(one, pairs) for one in (self.scores, self.weights, self.mask))
+        out = part_of(self.out, t * self.features)
 
         def receive(turn: int) -> None:
             receive_all(core, ports.own[0], q[turn].dsd(), QUERIES)
-            if self.is_apart:
-                receive_all(core, ports.own[1], kv[turn].dsd(0, half), KEYS)
-                receive_all(core, ports.own[2], kv[turn].dsd(half, half), VALUES)
-            else:
-                receive_all(core, ports.own[1], kv[turn].dsd(), KEYS)
+            receive_all(core, ports.own[1], kv[turn].dsd(), KEYS)
 
         def work(turn: int) -> None:
             held = PairBuffers(t, n, q[turn], kv[turn], scores, weights, mask, out)
-            self._scores(core, held)
-            lines.scalar_rest(core, SOFTMAX, cycles, count)
-            lines.emit(core, SOFTMAX, col)
-            self._values(core, held)
-            if col:
-                sharing.reduce(core, col, "add", out)
-            else:
-                self._send(core, out, self.sent[turn], ports, sends)
+            self._forward(core, role, held)
 
-        threads = (QUERIES, KEYS, VALUES) if self.is_apart else (QUERIES, KEYS)
-        alternate(core, samples, receive, work, threads)
-
-    def _collect(self, b: Builder, ports: Ports, samples: int) -> None:
-        """Write the cores that send results: each receives a sample's results while it sends those of the
-        sample before."""
-        color = ports.own[3]
-        for port, onward, col in (("R", "W", 0), ("E", "W", 1), ("E", "R", 2)):
-            b.route(color, (self.rows, self.left - col), rx=port, tx=onward)
-        cells, size = (self.rows, self.left - 2), self.queries * self.features
-        slots = [b.buffer(f"{self.name}.result{turn}", size, "fp16", cells) for turn in (0, 1)]
-        kinds: dict[Sends, CoreClass] = {}
-        for i, cell in enumerate(self.senders):
-            sends = Sends.of(self.tokens, i, self.height)
-            if sends not in kinds:
-                core = kinds[sends] = b.core_class(f"{self.name} results {len(kinds)}")
-                tokens = (sends.rounds + sends.has_more) * self.features
-
-                def receive(turn: int, core: CoreClass = core, tokens: int = tokens) -> None:
-                    receive_all(core, color, slots[turn].dsd(0, tokens), SEND)
-
-                def work(turn: int, core: CoreClass = core, sends: Sends = sends) -> None:
-                    self._send_tokens(core, ports.results[0][0], slots[turn], sends)
-
-                alternate(core, samples, receive, work, (SEND,))
-            b.place(kinds[sends], cell)
-
-    def _send(self, core: CoreClass, out: Buffer, sent: Buffer, ports: Ports, sends: Sends | None) -> None:
-        """Combine the results of the first column with those of its row, and send them."""
-        sent = part_of(sent, out.length)
-        if self.cols > 1:
-            core.add(sent.dsd(), out.dsd(), fabric_in(ports.own[4]))
-        else:
-            core.mov(sent.dsd(), out.dsd(), dtype="mixed")
-        if sends is not None:
-            self._send_tokens(core, ports.results[0][0], sent, sends, SEND)
-            return
-        with core.loop(out.length // self.features):
-            core.join(SEND)
-            token = sent.dsd(0, self.features, step=self.features)
-            send_all(core, fabric_out(ports.own[3]), token, SEND)
-
-    def _send_tokens(
-        self, core: CoreClass, color: int, sent: Buffer, sends: Sends, thread: int | None = None
-    ) -> None:
-        """Send the results token by token, each when the switches select this row."""
-
-        def send(advance: str | None, token: Operand) -> None:
-            if thread is None:
-                core.mov(fabric_out(color, advance), token, dtype="fp16", start="none")
-                return
-            core.join(thread)
-            send_all(core, fabric_out(color, advance), token, thread)
-
-        with core.loop(sends.rounds):
-            send(sends.advance, sent.dsd(0, self.features, step=self.features))
-        if sends.has_more:
-            send(sends.ends, sent.dsd(sends.rounds * self.features, self.features))
-        if sends.closes:
-            if thread is not None:
-                core.join(thread)
-            core.control(color, Command.RESET, start="none")
-
-    # ---- cycles ------------------------------------------------------------------------------------------
+        alternate(core, samples, receive, work, (QUERIES, KEYS))

@@ -26,7 +26,7 @@ from wse_sim.whole.areas import FabricPlace
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.attention import Attention
 from wse_sim.whole.regions.attention_pairs import AttentionByPairs
-from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, Ports, RegionKind
+from wse_sim.whole.regions.contract import Floats, Inlet, Ports, RegionKind
 
 B = TypeVar("B", bound=AttentionByPairs)
 
@@ -145,15 +145,13 @@ class BandedAttention(InBands[Attention], RegionKind):
         return Attention(self.graph, kernel, stage, self.wafer)
 
     def pace(self) -> float:
-        """Return the planned cycles per sample with this number of bands, at least the time of an operand's
-        words on their link; infinite if a core has no room for them."""
+        """Return the planned cycles per sample with this number of bands; infinite if a core has no room for them."""
         count = len(self.bands)
         stated = {**self.kernel.attrs, "bands": count}
         need = pair_footprint(self.kernel.dims, self._planned, self.wafer, stated).total_bytes
         if need > self.wafer.sram_usable_bytes:
             return math.inf
-        words = self.tokens * self.features / PAIR / count
-        return max(self.cycles(Phase.FORWARD), float(self.wafer.wavelet_cycles * words))
+        return self.cycles(Phase.FORWARD)
 
     def build(self, b: Builder, ports: Ports, samples: int) -> None:
         """Write every band with its streams."""

@@ -7,18 +7,16 @@ Rows of cores have the queries and columns the keys of a sample, `t` and `n` on 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from math import prod, sqrt
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from wse_sim.fabric.format.builder import Buffer, Builder, scalar
+from wse_sim.fabric.format.builder import Buffer, scalar
 from wse_sim.fabric.format.classes import CoreClass, Operand
 from wse_sim.graph import Kernel, KernelGraph
-from wse_sim.kernels.blocks.line_stages import Sharing
-from wse_sim.kernels.blocks.lines import ReductionStep
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.kernels.contract.family import Tiling
 from wse_sim.kernels.families.attention.attributes import AttentionAttributes
@@ -31,7 +29,7 @@ from wse_sim.whole.regions.contract import (
     refused,
 )
 
-QUERIES, KEYS, SEND, VALUES = 1, 2, 3, 4  # microthreads
+QUERIES, KEYS = 1, 2  # microthreads
 MASKED = -3e4  # below every score; its exponential is zero
 
 
@@ -121,12 +119,6 @@ class AttentionByPairs(PlacedKernel):
                 "give queries, keys and values equal numbers of tokens and heads",
             )
 
-    def extent(self) -> tuple[int, int]:
-        """Return the rows and columns that the partition of the plan's price needs."""
-        if self.region.rows < 2:
-            raise refused(self.kernel, "has a region of one row, limit 2", "use more cores")
-        return self.parted(self.compute_cols)
-
     def parted(self, cols: int) -> tuple[int, int]:
         """Return the rows and columns that the partition of the tokens needs, given `cols` compute columns."""
         place = Tiling(self.region.rows, cols, "stationary")
@@ -134,8 +126,8 @@ class AttentionByPairs(PlacedKernel):
         return ceil_div(self.tokens, int(queries)), ceil_div(self.tokens, int(keys))
 
     def parts(self, lines: int) -> list[IntArray]:
-        """Return the token indices of every row, or of every column."""
-        return [np.arange(line, self.tokens, lines) for line in range(lines)]
+        """Return contiguous blocks of tokens for every row, or for every column."""
+        return np.array_split(np.arange(self.tokens), lines)
 
     @property
     def heads(self) -> int:
@@ -184,31 +176,11 @@ class AttentionByPairs(PlacedKernel):
 
     # ---- pieces of the program ------------------------------------------------------------------------------------
 
-    def _sharing(self, b: Builder, colors: Sequence[int]) -> Sharing:
-        """Route a reduction along the rows to the first column on two colors, and a multicast back on a
-        third."""
-        if self.cols == 1:
-            return Sharing(1, (), 0, 0)
-        back, steps = colors[2], []
-        for j in range(self.cols):
-            here, behind = colors[j % 2], colors[(j + 1) % 2]
-            at, more = (self.rows, self.left + j), j < self.cols - 1
-            if j:
-                b.route(here, at, rx="R", tx="W")
-                b.route(here, (self.rows, self.left + j - 1), rx="E", tx="R")
-            b.route(back, at, rx="W" if j else "R", tx=("R" if j else "") + ("E" if more else ""))
-            steps.append(ReductionStep((behind,) if more else (), here if j else None, None))
-        return Sharing(self.cols, tuple(steps), back, len(colors))
-
     def _scores(self, core: CoreClass, held: PairBuffers) -> None:
         self._products(core, held, held.q)
         core.mul(held.scores.dsd(), held.scores.dsd(), scalar(self.scale))
         if self.is_causal:
             core.add(held.scores.dsd(), held.scores.dsd(), held.mask.dsd())
-
-    def _place(self, keys: int, key: int, first: int) -> int:
-        """Return the offset of a key (`first`: 0) or a value (1) among `keys` of them, stored pair by pair."""
-        return (2 * key + first) * self.key_features
 
     def _products(self, core: CoreClass, held: PairBuffers, rows: Vectors, first: int = 0) -> None:
         """Multiply every query row with every key (`first`: 0) or every value (1)."""
@@ -220,7 +192,7 @@ class AttentionByPairs(PlacedKernel):
                 core.mac(
                     held.scores.dsd(one * t * n + a * n + key, 1, 0, step=self.group * t * n),
                     rows.dsd(a * self.features + one * d, d, step=self.group * d),
-                    held.kv.dsd(self._place(n, key, first), d, step=d),
+                    held.kv.dsd((2 * key + first) * self.key_features, d, step=d),
                     length=d, dtype="mixed", start="none",
                 )  # fmt: skip
 
@@ -235,7 +207,7 @@ class AttentionByPairs(PlacedKernel):
         for a, key, one in np.ndindex(t, n, self.group):
             with core.loop(self.heads // self.group):
                 out = held.out.dsd(a * self.features + one * d, d, step=self.group * d)
-                token = held.kv.dsd(self._place(n, key, first), d, step=d)
+                token = held.kv.dsd((2 * key + first) * self.key_features, d, step=d)
                 weight = weights.dsd(one * t * n + a * n + key, 1, 0, step=self.group * t * n)
                 weighted(core, out, token, weight, d, is_first=key == 0)
 

@@ -230,12 +230,6 @@ class PlacedKernel(ABC):
         """Whether its inlets receive a whole sample before they forward its first word."""
         return False
 
-    @property
-    def late_fraction(self) -> float:
-        """Delay of the results after their sums, as a fraction of a pass: 1 if they leave during the next
-        sample."""
-        return 0.0
-
     def held_samples(self, tensor: str) -> int | None:
         """Return the samples of an operand that its stores can buffer; None if the operand has no stores."""
         return None

@@ -36,7 +36,6 @@ from wse_sim.kernels.families.conv2d.cost import abreast_of, waiting_cycles, win
 from wse_sim.whole.frozen_layers import frozen_layers
 from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, Ports, refused
 from wse_sim.whole.regions.dense import Dense
-from wse_sim.whole.regions.dense_streaming import Flowing
 from wse_sim.whole.regions.fused_work import items_of
 from wse_sim.whole.regions.shared_color import route_rows
 from wse_sim.whole.regions.turns import alternate
@@ -54,7 +53,6 @@ class Convolution(Dense):
 
     family = "conv2d"
     title = "convolutions"
-    relays = False
 
     def __init__(
         self, graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer, abreast: int = 0
@@ -139,12 +137,10 @@ class Convolution(Dense):
 
     @property
     def words(self) -> list[int]:
-        """Words of a pixel that every row takes; a row has one bundle."""
+        """Words of a pixel that every row takes, the last one none; a row has one bundle."""
         each, (rows, more) = self.inputs // PAIR // self.streams, divmod(self.fed, self.streams)
-        most = self._shares(each, rows + 1, has_last=False) if more else []
-        least = self._shares(each, rows, has_last=False) if self.streams > more + 1 else []
-        last = self._shares(each, rows, has_last=True)
-        return [*more * most, *(self.streams - more - 1) * least, *last]
+        most = self._shares(each, rows + 1) if more else []
+        return [*more * most, *(self.streams - more) * self._shares(each, rows), 0]
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
@@ -268,11 +264,12 @@ class Convolution(Dense):
             self.bundles = chosen
 
     def splits(self, tensor: str) -> Sequence[int]:
-        """Return the numbers of bundles: one of an image, if an inlet can store two of them; of a result those with equally many
-        channels in each."""
+        """Return the numbers of bundles of whole words: an image has a row and room for two images in an inlet for every bundle, a
+        result equally many channels in each."""
         if tensor == self.kernel.outputs[0]:
             return divisors(self._dim("k") // PAIR, super().splits(tensor)[-1])
-        return self._with_room((1,))
+        channels = windows_in(self.kernel.dims, self.kernel.attrs).channels
+        return self._with_room(divisors(channels // PAIR, self.fed))
 
     def _with_room(self, counts: Iterable[int]) -> tuple[int, ...]:
         """Return those numbers of bundles of an image for which an inlet can store two of its bundle, or the lines under a
@@ -351,15 +348,3 @@ def folded(kernel: Kernel, weights: Mapping[str, Floats]) -> Mapping[str, Floats
         kernel.parameters[1]: shift - mean * factor,
     }
     return {**weights, **held}
-
-
-class FlowingConvolution(Flowing, Convolution):
-    """A convolution whose last row has no inputs and only finishes outputs."""
-
-    def splits(self, tensor: str) -> Sequence[int]:
-        """Return the numbers of bundles of the image for which words are whole, every bundle has a row, and
-        an inlet can store two images."""
-        if tensor != self.kernel.inputs[0]:
-            return super().splits(tensor)
-        channels = windows_in(self.kernel.dims, self.kernel.attrs).channels
-        return self._with_room(divisors(channels // PAIR, self.fed))

@@ -1,22 +1,27 @@
-"""A dense layer: inputs over the rows, outputs over the columns; bias, activation and a residual on the sums.
+"""A dense layer: inputs over the rows, outputs over the columns; bias, a residual and ReLU on the sums.
 
-Symbols: T tokens of K inputs and N outputs, R rows and C columns; v = outputs of a column, even::
+Symbols: T tokens of K inputs and N outputs, R rows and C columns; v = outputs of a column, even; k inputs of a row, over
+R - 1 rows; B bundles of a residual::
 
     inlet of every row  >  its words of every token, one multicast  >
-                           sums of the rows run down the columns
-                           last row: sums of all T tokens, then bias, residual, activation at once; they leave along the row
+        first row    products; its sums leave with the bias in fp32
+        other rows   products; their sums with those from above
+        last row     ReLU of the sums that arrive, or a residual added to them, token by token; they leave along the row
 
 All inlets receive all words of the stream, or of one bundle. They buffer two samples: they deal out their
 row's words of one while the next arrives. So rows wait neither for each other's words nor for a producer that
 sends in bursts.
 
-The last row finishes the T tokens of a sample with one vector start per operation. While it sums the tokens
-of a sample, those of the sample before leave, one by one. A residual arrives next to the last row in a store
-of two samples, which deals it out to the columns in sequence. Features are in order from the outlet, the last
-column, to the first. The bundles of a result have equal numbers of features; a column with features of two
-bundles sends first into the one of which it is the outlet, then into the one that it ends::
+The last row has no inputs, so neither bias nor ReLU nor residual is a separate instruction, unless ReLU follows a residual. A
+residual arrives in bundles: each has its own stores in the moving cores, enters over its own row and is dealt out to its own
+columns, token by token; a column with features of two bundles receives both, on two colors. No core works on a whole sample, so
+stores hold parts of samples. Features are in order from the outlet, the last column, to the first. The bundles of a result have
+equal numbers of features; a column with features of two bundles sends first into the one of which it is the outlet, then into the
+one that it ends::
 
-    per sample    T (k ceil(v / w) + v) + T v / 2 sent [+ T v / 2 received] + sum over operations of (o + T v / rate)
+    row         T (k ceil(v / w) + v)
+    last row    T (v / min(1, rate of maxima) + v / 2 [+ v / 2 of a residual [+ o + v / rate of ReLU]])
+    store       T (N / B + C / B + 1)
 """
 
 from __future__ import annotations
@@ -32,6 +37,7 @@ from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Floats, Ports, stream_order
 from wse_sim.whole.regions.dense_neighbours import DenseBeside
 from wse_sim.whole.regions.shared_color import advance_of, place_kinds, receive_all, route_senders, send_all
+from wse_sim.whole.regions.turns import alternate
 
 SEND, RESIDUAL = 1, 2  # microthreads of the last row
 
@@ -49,15 +55,13 @@ class Sent(NamedTuple):
     length: int
     advance: str | None
 
-    def emit(self, core: CoreClass, out: Buffer, step: int = 0) -> None:
+    def emit(self, core: CoreClass, out: Buffer) -> None:
         """Send it concurrently with the main thread."""
-        send_all(
-            core, fabric_out(self.color, self.advance), out.dsd(self.first, self.length, step=step), SEND
-        )
+        send_all(core, fabric_out(self.color, self.advance), out.dsd(self.first, self.length), SEND)
 
 
 class Dense(DenseBeside):
-    """A product with a weight; its last row runs the fused operations."""
+    """A product with a weight; the first row adds the bias to the sums, the last row a residual, and it applies ReLU."""
 
     def build(self, b: Builder, ports: Ports, samples: int) -> None:
         """Write inlets, store, rows of products, and the last row."""
@@ -90,13 +94,17 @@ class Dense(DenseBeside):
         )
 
     def _takes(self, cell: Cell) -> tuple[Taken, ...]:
-        """Return the parts of a residual that arrive at a cell of the last row; here all of a column at once."""
-        return ()
+        """Return the parts of a residual that arrive at a cell of the last row."""
+        return tuple(
+            (bundle % 2, first, length)
+            for bundle in range(self.residuals)
+            for taker, first, length in self._taking(bundle)
+            if taker == cell
+        )
 
     def _surround(self, b: Builder, ports: Ports, samples: int) -> None:
         """Write everything except the programs of the compute cores and the output routes."""
         feed, *sums = ports.own[:3]
-        self.relayed = list(ports.own[-2:])
         for color, queue in ((feed, 0), (sums[0], 2), (sums[1], 3)):
             b.input_queue(color, queue)
         self._declare(b)
@@ -112,14 +120,12 @@ class Dense(DenseBeside):
         cells = (self.rows, self.columns)
         self.y = b.buffer(f"{self.name}.y", v, "fp32", cells, bank=0)
         self.x = b.buffer(f"{self.name}.x", PAIR * max(self.words) * v, "fp16", cells, bank=2)
-        self._declare_finish(b)
-
-    def _declare_finish(self, b: Builder) -> None:
-        last, size = (self.last, self.columns), self.tokens * self.outputs
-        self.outs = [b.buffer(f"{self.name}.out{i}", size, "fp16", last, bank=0) for i in (0, 1)]
-        self.bias = b.buffer(f"{self.name}.bias", size, "fp16", last, bank=2)
+        last = (self.last, self.columns)
+        self.outs = [b.buffer(f"{self.name}.out{i}", v, "fp16", last, bank=0) for i in (0, 1)]
+        if "bias" in self.items:
+            self.bias = b.buffer(f"{self.name}.bias", v, "fp32", (self.top, self.columns), bank=2)
         if "residual" in self.items:
-            self.residual = b.buffer(f"{self.name}.residual", size, "fp16", last, bank=2)
+            self.added = [b.buffer(f"{self.name}.residual{i}", v, "fp16", last, bank=2) for i in (0, 1)]
 
     def _products(self, core: CoreClass, feed: int, row: int) -> None:
         v = self.outputs
@@ -135,63 +141,40 @@ class Dense(DenseBeside):
             self._pass_on(core, row, ports)
 
     def _pass_on(self, core: CoreClass, row: int, ports: Ports) -> None:
-        """Write one token of a row above the last: products, then the partial sums sent down."""
+        """Write one token of a row above the last: products, then the partial sums sent down, with the bias from the first row."""
         here, above = ports.own[1 + row % 2], ports.own[2 - row % 2]
         self._products(core, ports.own[0], row)
         if row:
             core.add(fabric_out(here), self.y.dsd(), fabric_in(above), start="none")
+        elif "bias" in self.items:
+            core.add(fabric_out(here), self.y.dsd(), self.bias.dsd(), start="none")
         else:
             core.mov(fabric_out(here), self.y.dsd(), start="none")
 
     def _last(
         self, core: CoreClass, ports: Ports, samples: int, sends: Sequence[Sent], takes: Sequence[Taken]
     ) -> None:
-        """Write the last row: while the tokens of a sample are summed, those of the sample before leave."""
+        """Write the last row, token by token in two buffers: while one leaves, the next arrives."""
+        sums, threads = fabric_in(ports.own[1 + self.height % 2]), [RESIDUAL + i for i in range(len(takes))]
 
-        def send(out: Buffer) -> None:
-            core.join(SEND)
-            for part in sends:
-                part.emit(core, out, self.outputs)
+        def receive(turn: int) -> None:
+            for thread, (odd, first, length) in zip(threads, takes, strict=True):
+                receive_all(core, ports.own[3 + odd], self.added[turn].dsd(first, length), thread)
 
-        def sample(now: int, *, first: bool = False) -> None:
-            out = self.outs[now]
-            if "residual" in self.items:
-                receive_all(core, ports.own[3], self.residual.dsd(), RESIDUAL)
-            with core.loop(self.tokens):
-                if not first:
-                    send(self.outs[1 - now])
-                self._products(core, ports.own[0], self.height - 1)
-                each = out.dsd(0, self.outputs, step=self.outputs)
-                if self.height > 1:
-                    core.add(each, self.y.dsd(), fabric_in(ports.own[1 + self.height % 2]), start="none")
-                else:
-                    core.mov(each, self.y.dsd())
-            self._finish(core, out, out, self.items)
-
-        sample(0, first=True)
-        with core.loop((samples - 1) // 2):
-            sample(1)
-            sample(0)
-        if (samples - 1) % 2:
-            sample(1)
-        with core.loop(self.tokens):
-            send(self.outs[(samples - 1) % 2])
-
-    def _finish(
-        self, core: CoreClass, sums: Buffer, to: Buffer, items: Sequence[str], thread: int = RESIDUAL
-    ) -> None:
-        """Apply the fused operations in order, the first one to the sums; the residual has arrived on
-        `thread`."""
-        value, out = sums.dsd(), to.dsd()
-        for item in items:
-            if item == "bias":
-                core.add(out, value, self.bias.dsd(), dtype="fp16")
-            elif item == "residual":
-                core.join(thread)
-                core.add(out, value, self.residual.dsd(), dtype="fp16")
+        def token(turn: int) -> None:
+            out = self.outs[turn]
+            if takes:
+                core.add(out.dsd(), sums, self.added[turn].dsd(), start="none")
+                if "relu" in self.items:
+                    core.max(out.dsd(), out.dsd(), scalar(0.0), dtype="fp16")
+            elif "relu" in self.items:
+                core.max(out.dsd(), sums, scalar(0.0), start="none")
             else:
-                core.max(out, value, scalar(0.0), dtype="fp16")
-            value = out
+                core.mov(out.dsd(), sums, start="none")
+            for part in sends:
+                part.emit(core, out)
+
+        alternate(core, samples * self.tokens, receive, token, threads)
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
         """Return weights (N, K) and bias (N,) as the buffers of the region."""
@@ -200,8 +183,7 @@ class Dense(DenseBeside):
         weight = self._weight(weights)
         wide[: len(weight), : weight.shape[1]] = weight
         # The outlet has the first features.
-        turned = slice(None, None, 1 if self.is_westward else -1)
-        by_col = wide.reshape(self.cols, v, self.inputs)[turned]
+        by_col = wide.reshape(self.cols, v, self.inputs)[::-1]
         x = np.zeros((self.height, self.cols, most, v), np.float32)
         for i, words in enumerate(self._dealt()):
             count = len(words)
@@ -211,7 +193,7 @@ class Dense(DenseBeside):
         if "bias" in self.items:
             bias, given = np.zeros(self.cols * v, np.float32), weights[self.kernel.parameters[1]]
             bias[: len(given)] = given
-            out[f"{self.name}.bias"] = self._biases(bias.reshape(self.cols, v)[turned])
+            out[f"{self.name}.bias"] = bias.reshape(1, self.cols, v)[:, ::-1]
         return out
 
     def _weight(self, weights: Mapping[str, Floats]) -> Floats:
@@ -219,7 +201,3 @@ class Dense(DenseBeside):
         order = stream_order(self.graph, self.kernel.inputs[0])
         weight = weights[self.kernel.parameters[0]]
         return weight if order is None else weight[:, order]
-
-    def _biases(self, each: Floats) -> Floats:
-        """Return the bias (columns, v), repeated for all tokens of a sample, for the last row."""
-        return np.tile(each, (1, self.tokens))[None]

@@ -1,4 +1,4 @@
-"""The cores next to a dense layer: inlets, relays that pass words on to them, and stores of a residual.
+"""The cores next to a dense layer: inlets, and stores of a residual.
 
 Symbols as in :mod:`wse_sim.whole.regions.dense`.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out
+from wse_sim.fabric.format.builder import Buffer, Builder, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.whole.paths import BACK, Cell, direction
 from wse_sim.whole.regions.contract import Ports, elements_of
@@ -32,14 +32,10 @@ class WayIn(NamedTuple):
 class DenseBeside(DenseShape):
     """Programs of all cores next to the compute cores."""
 
-    relayed: list[int]
-
     def _inlet(self, b: Builder, colors: Sequence[int], feed: int, samples: int) -> None:
         """Write the inlets: each receives all words of some tokens, and deals out those of its row while the
         next arrive."""
         bundles = self.heard
-        if self.is_relayed:
-            colors = self._relay(b, colors, samples)
         for color in dict.fromkeys(colors[: sum(map(len, bundles))]):
             # Inlets receive a word at the same time: a deep queue lets one deal out while the others
             # continue.
@@ -62,51 +58,30 @@ class DenseBeside(DenseShape):
                     receive_all(inlet, way.color, way.slots[turn].dsd(), thread, "low")
 
             def work(turn: int, inlet: CoreClass = inlet, ways: Sequence[WayIn] = ways) -> None:
-                with inlet.loop(self.held):
+                with inlet.loop(self.tokens):
                     for way in ways:
                         own = way.slots[turn].dsd(way.first, way.length, step=way.each)
                         inlet.mov(fabric_out(feed), own, dtype="fp16", start="none")
 
-            alternate(inlet, samples * self.tokens // self.held, receive, work, threads)
+            alternate(inlet, samples, receive, work, threads)
             b.place(inlet, (self.top + i, self.left - 1))
         route_rows(b, feed, range(self.top, self.top + self.fed), self.left, self.cols)
 
     def _way(self, b: Builder, row: int, bundle: int, color: int) -> WayIn:
-        """Return how the words of a row in a bundle arrive: among all words of the bundle, or only those of
-        the row."""
+        """Return how the words of a row in a bundle arrive: among all words of the bundle."""
         first, count = self._part(row, bundle)
-        each = count if self.is_relayed else len(elements_of(self.inputs, bundle, self.streams))
+        each = len(elements_of(self.inputs, bundle, self.streams))
         cell = (self.top + row, self.left - 1)
         slots = [
-            b.buffer(f"{self.name}.arriving {row} {bundle} {turn}", self.held * each, "fp16", cell)
+            b.buffer(f"{self.name}.arriving {row} {bundle} {turn}", self.tokens * each, "fp16", cell)
             for turn in (0, 1)
         ]
-        return WayIn(color, slots, 0 if self.is_relayed else first, count, each)
-
-    def _relay(self, b: Builder, colors: Sequence[int], samples: int) -> list[int]:
-        """Write relays, which receive one bundle each and pass every row its words; return the colors on
-        which inlets receive, row by row."""
-        rows = self.heard
-        for g, (inlet, color) in enumerate(zip(self.inlets, colors, strict=False)):
-            onward = self.relayed[g % 2]
-            takers = [i for i, heard in enumerate(rows) if g in heard]
-            core = b.core_class(f"{self.name} bundle {g}")
-            with core.loop(samples * self.tokens):
-                shares = [[(fabric_in(color), self._part(i, g)[1])] for i in takers]
-                deal(core, onward, shares, len(takers))
-            b.place(core, inlet.cell)
-            cells = [(self.top + i, self.left - 1) for i in takers]
-            route_takers(b, onward, inlet.cell, cells, 0, "E")
-            b.input_queue(color, 1)
-        return [self.relayed[g % 2] for heard in rows for g in heard]
+        return WayIn(color, slots, first, count, each)
 
     def _store(self, b: Builder, colors: Sequence[int], ports: Ports, samples: int) -> None:
         """Write the stores of every bundle of a residual, starting with the one that deals it out: each
         receives a part of a sample while it passes on the one before."""
         count = samples * self.tokens // self.unit
-        beyond = (
-            self.cols * self.outputs - self.features
-        )  # the last column's part of the last token ends here
         for bundle, color in enumerate(colors):
             cells = self.stores_of(bundle)
             # Colors of sums are free next to the compute cores.
@@ -115,7 +90,7 @@ class DenseBeside(DenseShape):
             for i, cell in enumerate(cells):
                 store = b.core_class(f"{self.name} store {bundle} {i}")
                 slots = [
-                    b.buffer(f"{self.name}.slot{bundle} {i} {turn}", self.stored + beyond, "fp16", cell)
+                    b.buffer(f"{self.name}.slot{bundle} {i} {turn}", self.stored, "fp16", cell)
                     for turn in range(self.slots if i else LAST_SLOTS)
                 ]
                 self._keep(store, slots, [*links, color][i], links[i - 1] if i else dealing, count, bundle, i)
@@ -133,8 +108,7 @@ class DenseBeside(DenseShape):
         for position in reversed(range(self.cols)):
             first, end = self._sent_into(bundle, position, self.residuals)
             if first < end:
-                length = self.outputs if self.fills_columns else end - first
-                out.append((self.senders[position], first, length))
+                out.append((self.senders[position], first, end - first))
         return out
 
     def _route_residual(self, b: Builder, color: int, bundle: int) -> None:

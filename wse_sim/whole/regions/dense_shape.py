@@ -15,8 +15,7 @@ import numpy as np
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.kernels.blocks.word_rows import (
     MOST_HEARD,
-    QUEUED_WORDS,
-    TURN_CYCLES,
+    flowing_cycles,
     hearing_cycles,
     residual_cycles,
 )
@@ -31,12 +30,11 @@ from wse_sim.whole.regions.contract import (
     divisor,
     elements_of,
     is_image,
-    links_between,
     part_of,
     part_with,
     refused,
 )
-from wse_sim.whole.regions.fused_work import ITEMS, items_of, work_cycles
+from wse_sim.whole.regions.fused_work import ITEMS, items_of
 from wse_sim.whole.regions.turns import RELAY_SLOTS
 
 STORES = 3  # most cores that store a residual, if the region has room
@@ -108,15 +106,10 @@ class DensePlace(PlacedKernel):
 class DenseShape(DensePlace, RegionKind):
     """Layout and cost of a dense layer on its region."""
 
-    relays = True
-    """Whether enough colors are left for relay cores."""
-    has_even_rows = False
-    """Whether all rows with inputs have as many words; otherwise the last one has fewer."""
-    fills_columns = True
-    """Whether the column with the last features receives as many elements of a residual as the others."""
-
     def make_room(self) -> None:
-        """Make room for the stores of a residual next to the inlets."""
+        """Make room for the last row, and for the stores of a residual next to the inlets."""
+        if self.region.rows == 1:
+            raise refused(self.kernel, "has a region of one row, limit 2", "use more cores")
         if "residual" not in self.items or self.left - 2 >= self.region.col:
             return
         if self.compute_cols == 1:
@@ -127,14 +120,14 @@ class DenseShape(DensePlace, RegionKind):
     def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
         """Check for one activation and one weight (N, K), inputs over the rows, and supported fused
         operations."""
-        for item in items_of(kernel):
+        items = items_of(kernel)
+        for item in items:
             if item not in ITEMS:
                 raise refused(
                     kernel,
                     f"fuses '{item}' to its product",
                     f"a whole model on the fabric does {', '.join(ITEMS)}",
                 )
-        items = items_of(kernel)
         if len(kernel.inputs) != 1 + ("residual" in items) or len(kernel.parameters) != 1 + ("bias" in items):
             raise refused(
                 kernel,
@@ -156,9 +149,8 @@ class DenseShape(DensePlace, RegionKind):
 
     @property
     def words(self) -> list[int]:
-        """Words of a token that every row takes; the last row takes fewer, to balance its work on the
-        outputs."""
-        return self._shares(self.inputs // PAIR, self.fed, has_last=True)
+        """Words of a token that every row takes, evenly spread; the last row takes none."""
+        return [*self._shares(self.inputs // PAIR, self.fed), 0]
 
     @property
     def heard(self) -> list[list[int]]:
@@ -170,21 +162,11 @@ class DenseShape(DensePlace, RegionKind):
             for first, end in ends
         ]
 
-    def _shares(self, words: int, rows: int, *, has_last: bool) -> list[int]:
-        """Return the words of each of `rows` rows; `has_last` if they include the region's last row."""
-        others = rows - has_last
-        if not others:
-            return [words]
-        if not has_last:
-            groups = {1, min(self.streams, rows)}
-            spread = [list(evenly(words, rows, parts)) for parts in sorted(groups)]
-            return min(spread, key=self._fed_cycles)
-        each = self.tokens * PAIR * ceil_div(self.outputs, self.wafer.fma_mixed_per_cycle)
-        less = max(0, ceil(self._finish_cycles() / each))
-        most = next(m for m in range(1, words + 1) if m * others + max(1, m - less) >= words)
-        last = max(1, min(most - less, words // rows), words - most * others)
-        whole, rest = divmod(words - last, others)
-        return [*(whole + (i < rest) for i in range(others)), last]
+    def _shares(self, words: int, rows: int) -> list[int]:
+        """Return the words of each of `rows` rows: over all rows or by group of rows with a bundle, whichever is faster."""
+        groups = {1, min(self.streams, rows)}
+        spread = [list(evenly(words, rows, parts)) for parts in sorted(groups)]
+        return min(spread, key=self._fed_cycles)
 
     def _fed_cycles(self, shares: Sequence[int]) -> float:
         """Return the cycles per token of a row with its inlet, which receives all bundles with words of the
@@ -199,8 +181,8 @@ class DenseShape(DensePlace, RegionKind):
 
     @property
     def fed(self) -> int:
-        """Number of rows that take inputs."""
-        return self.height
+        """Number of rows that take inputs: all but the last."""
+        return self.height - 1
 
     @property
     def outputs(self) -> int:
@@ -208,17 +190,13 @@ class DenseShape(DensePlace, RegionKind):
         return int(PAIR * ceil_div(ceil_div(self.features, self.compute_cols), PAIR))
 
     def extent(self) -> tuple[int, int]:
-        """Return the rows with at least one word and the columns with at least one output."""
-        return min(self.region.rows, self.inputs // PAIR), int(ceil_div(self.features, self.outputs))
+        """Return the rows with at least one word plus the last row, and the columns with at least one output."""
+        return min(self.region.rows, self.inputs // PAIR + 1), int(ceil_div(self.features, self.outputs))
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
         """Inlets next to every row that takes inputs; the residual arrives at the last store."""
         name = self.kernel.inputs[0]
-        if self.is_relayed:
-            return tuple(
-                Inlet(name, (self.top + i, self.left - 2), g) for g, i in enumerate(self._first_rows)
-            )
         here = tuple(
             Inlet(name, (self.top + i, self.left - 1), bundle)
             for i, bundles in enumerate(self.heard)
@@ -233,29 +211,6 @@ class DenseShape(DensePlace, RegionKind):
         )
 
     @property
-    def is_relayed(self) -> bool:
-        """Whether relay cores receive the bundles and pass every row its words, because receiving all words
-        would take the inlets too long. A row has one relay, so no two bundles may begin in it."""
-        has_room = self.relays and self.left - 2 >= self.region.col and "residual" not in self.items
-        if not has_room or self.fed == 1 or len(set(self._first_rows)) < self.streams:
-            return False
-        return self._hearing_cycles() > max(self.issued_cycles(), self._relay_cycles())
-
-    @property
-    def _first_rows(self) -> list[int]:
-        """The first row with words of every bundle."""
-        return [next(i for i, heard in enumerate(self.heard) if g in heard) for g in range(self.streams)]
-
-    @property
-    def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
-        """Links of inputs and sums, and those between relays and inlets."""
-        found = super().busy_links
-        if not self.is_relayed:
-            return found
-        beside = {(self.top + i, self.left - 1) for i in range(self.fed)}
-        return found | links_between(beside | {inlet.cell for inlet in self.inlets})
-
-    @property
     def inner_words(self) -> Mapping[tuple[Cell, Cell], float]:
         """Words per sample of inputs along the rows and of sums down the columns."""
         columns, words = range(self.left, self.left + self.cols), self.words
@@ -268,11 +223,6 @@ class DenseShape(DensePlace, RegionKind):
         return along | {
             ((row, col), (row + 1, col)): sums for row in range(self.top, self.last) for col in columns
         }
-
-    @property
-    def most_residual(self) -> int:
-        """Largest number of bundles in which a residual may arrive."""
-        return 1
 
     @property
     def residuals(self) -> int:
@@ -318,7 +268,7 @@ class DenseShape(DensePlace, RegionKind):
 
         A store of three parts sends while it receives, which costs some cycles for short samples.
         """
-        each = 2.0 * (self.stored + self.cols * self.outputs)
+        each = 2.0 * self.stored
         parts = self._wanted_parts
         is_wanted = parts > LAST_SLOTS * min(STORES, self.store_room)
         has_room = RELAY_SLOTS * each <= STORED_FRACTION * self.wafer.sram_usable_bytes
@@ -329,7 +279,7 @@ class DenseShape(DensePlace, RegionKind):
         """Tokens that a store receives and passes on at a time: the most for which there is room thrice, of
         those that divide a sample."""
         each = 2.0 * max(len(self.part_of_residual(bundle)) for bundle in range(max(1, self.residuals)))
-        room = STORED_FRACTION * self.wafer.sram_usable_bytes - 2.0 * RELAY_SLOTS * self.cols * self.outputs
+        room = STORED_FRACTION * self.wafer.sram_usable_bytes
         return divisor(self.tokens, max(1, int(room / RELAY_SLOTS / each)))
 
     @property
@@ -358,11 +308,6 @@ class DenseShape(DensePlace, RegionKind):
         """Whether every inlet receives whole samples first."""
         return self.tokens > 1
 
-    @property
-    def late_fraction(self) -> float:
-        """The last row finishes all tokens of a sample, which leave during the next one."""
-        return 1 - 1 / self.tokens
-
     def held_samples(self, tensor: str) -> int | None:
         """Return the samples of a residual that the stores hold."""
         if "residual" not in self.items or tensor != self.kernel.inputs[-1]:
@@ -376,20 +321,9 @@ class DenseShape(DensePlace, RegionKind):
         return tuple((self.last, self.left + col) for col in reversed(range(self.cols)))
 
     @property
-    def is_westward(self) -> bool:
-        """Whether the outlet is the first column, next to the moving columns."""
-        return False
-
-    @property
     def own_colors(self) -> int:
-        """Colors for inputs, sums of even and odd rows, and for even and odd bundles of a residual or of the
-        relays."""
-        return 3 + min(2, self.residuals) + 2 * self.is_relayed
-
-    @property
-    def held(self) -> int:
-        """Tokens per buffer of an inlet: that many arrive while as many are dealt out."""
-        return self.tokens
+        """Colors for inputs, sums of even and odd rows, and for even and odd bundles of a residual."""
+        return 3 + min(2, self.residuals)
 
     def sent(self, position: int) -> int:
         """Return the elements that the column at a position from the outlet sends."""
@@ -415,17 +349,18 @@ class DenseShape(DensePlace, RegionKind):
         if self.kernel.inputs.count(tensor) != 1:
             return (1,)
         if tensor != self.kernel.inputs[0]:
-            return range(1, max(1, min(self.most_residual, self.most_of_columns)) + 1)
+            return range(1, max(1, min(self.height, self.cols, self.most_of_columns)) + 1)
         if is_image(self.graph, tensor):
             return (1,)
         words, fed = self.inputs // PAIR, self.fed
-        most = ceil_div(words, max(1, fed - (not self.has_even_rows)))  # words of the fullest row
+        most = ceil_div(words, fed)  # words of the fullest row
         # Rows of one bundle each: as many in every bundle, or as many words. A row of several has all of them.
         return [
             count
             for count in range(1, min(words, MOST_HEARD * fed) + 1)
             if min(count, ceil_div(most - 1, words // count) + 1) <= MOST_HEARD
-            or (self.has_even_rows and (fed % count == 0 or count % fed == 0))
+            or fed % count == 0
+            or count % fed == 0
         ]
 
     @property
@@ -444,23 +379,10 @@ class DenseShape(DensePlace, RegionKind):
         return max(0, first), min(end, len(part)) - max(0, first)
 
     def issued_cycles(self) -> float:
-        """Return the issue cycles per sample of the busiest core; a region of one row moves its sums instead
-        of adding them."""
+        """Return the issue cycles per sample of the busiest core, which has inputs or is in the last row."""
         v, wafer = self.outputs, self.wafer
-        each = [PAIR * words * ceil_div(v, wafer.fma_mixed_per_cycle) + v for words in self.words]
-        o = ceil(wafer.vector_start_cycles)
-        last = self.tokens * each[-1] + self._finish_cycles()
-        if self.height == 1:
-            last += self.tokens * (o + ceil(v / wafer.mov_fp32_per_cycle) - v)
-        return float(max(self.tokens * max(each), last))
-
-    def held_up_cycles(self) -> float:
-        """Return the cycles per sample that rows wait for the last one, which finishes outputs while the
-        queues fill with sums."""
-        if self.height == 1:
-            return 0.0
-        each = self.issued_cycles() / self.tokens
-        return max(0.0, self._finish_cycles() - each * QUEUED_WORDS / self.outputs)
+        each = PAIR * max(self.words) * ceil_div(v, wafer.fma_mixed_per_cycle) + v
+        return float(self.tokens * max(each, flowing_cycles(self.items, v, wafer)))
 
     def pace(self) -> float:
         """Return the cycles per sample; limits are issue cycles, inlets that receive a bundle and deal out
@@ -469,10 +391,9 @@ class DenseShape(DensePlace, RegionKind):
         A store of a residual receives and sends every word (:mod:`wse_sim.kernels.blocks.word_rows`).
         """
         each = self.wafer.wavelet_cycles
-        heard = self._relay_cycles() if self.is_relayed else self._hearing_cycles()
         sent = each * ceil_div(self.features // PAIR, self.result_bundles)
-        beside = max(heard, self.tokens * sent, self.handed_cycles())
-        return float(max(self.issued_cycles() + self.held_up_cycles(), beside))
+        beside = max(self._hearing_cycles(), self.tokens * sent, self.handed_cycles())
+        return float(max(self.issued_cycles(), beside))
 
     def handed_cycles(self) -> float:
         """Return the cycles per sample of the busiest core that stores or passes on a residual, or of a link
@@ -483,20 +404,8 @@ class DenseShape(DensePlace, RegionKind):
         return self.tokens * float(residual_cycles(self.features, self.outputs, bundles, self.wafer))
 
     def ahead_cycles(self) -> float:
-        """Return the cycles to receive a residual on the last row."""
-        return self.tokens * self.outputs / PAIR * ("residual" in self.items)
-
-    def _finish_cycles(self) -> float:
-        """Return the issue cycles per sample of the last row beyond products and sums."""
-        size = self.tokens * self.outputs
-        return size / PAIR * (1 + ("residual" in self.items)) + work_cycles(self.items, size, self.wafer)
-
-    def _relay_cycles(self) -> float:
-        """Return the cycles per sample of a relay: one instruction per row, and one that switches the rows
-        back."""
-        most = max(sum(g in heard for heard in self.heard) for g in range(self.streams))
-        words = ceil_div(self.inputs // PAIR, self.streams)
-        return self.tokens * float(self.wafer.wavelet_cycles * words + TURN_CYCLES * (most + 1))
+        """Return the cycles to receive the residual of two tokens: one waits for its sums, the next one arrives."""
+        return min(2, self.tokens) * self.outputs / PAIR * ("residual" in self.items)
 
     def _hearing_cycles(self) -> float:
         """Return the cycles per sample of an inlet that receives its bundles and deals out its words."""

@@ -33,7 +33,6 @@ from wse_sim.fabric.format.program import Command
 from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.kernels.blocks.line_programs import RowWork
 from wse_sim.kernels.blocks.line_stages import MATRIX, Lines, Sharing
-from wse_sim.kernels.blocks.lines import Line, ReductionStep, route_broadcast
 from wse_sim.kernels.blocks.rounds import pitch
 from wse_sim.kernels.blocks.token_blocks import TokenBlocks, lanes_for, lanes_of
 from wse_sim.kernels.contract.equations import ceil_div
@@ -55,10 +54,10 @@ from wse_sim.whole.regions.shared_color import (
     cable,
     deal,
     receive_all,
+    route_lanes,
     route_senders,
     route_takers,
     send_all,
-    winding,
 )
 from wse_sim.whole.regions.turns import blocks_in_turn
 
@@ -162,24 +161,6 @@ def apart(work: RowWork) -> RowWork:
     return RowWork((*before, replace(last, to="result")), {**work.shapes, "result": work.shapes["x"]})
 
 
-def route_lanes(b: Builder, rows: slice, first: int, lane: int, colors: Sequence[int]) -> Sharing:
-    """Route the sums of the lanes of `lane` cores on `rows` from column `first`: a chain to the first core, a multicast
-    back."""
-    if lane == 1:
-        return Sharing(1, (), 0, 0)
-    *up, back = colors
-    last = lane - 1
-    steps = tuple(
-        ReductionStep((up[i % 2],) if i < last else (), up[(i - 1) % 2] if i else None, None)
-        for i in range(lane)
-    )
-    for i in range(last):
-        b.route(up[i % 2], (rows, first + i + 1), rx="R", tx="W")
-        b.route(up[i % 2], (rows, first + i), rx="E", tx="R")
-    route_broadcast(Line(b, vertical=False, across=rows, first=first), 0, lane, back)
-    return Sharing(lane, steps, back, len(colors))
-
-
 class NormRegion(NormPlace, RegionKind):
     """A norm in inference."""
 
@@ -203,20 +184,13 @@ class NormRegion(NormPlace, RegionKind):
         return float(max(self.blocks.cost(self.tokens, lanes).total, link))
 
     def extent(self) -> tuple[int, int]:
-        """Return the rows and columns of the cores that have tokens, from the first of the region."""
-        rows = rows_in_turn(self.region, self.wafer)
-        if self.lane > 1:
-            return rows, self.compute_cols
-        count = min(self.tokens, rows * self.compute_cols)
-        return min(count, rows), ceil_div(count, rows)
+        """Return the rows and columns of the cores that may have tokens."""
+        return rows_in_turn(self.region, self.wafer), self.compute_cols
 
     @property
     def cables(self) -> tuple[tuple[tuple[Cell, ...], frozenset[Cell]], ...]:
         """The cells that the tokens of each bundle pass, and those among them that only forward them."""
         rows, lane = rows_in_turn(self.region, self.wafer), self.lane
-        if lane == 1:
-            count = min(self.tokens, rows * self.compute_cols)
-            return ((winding(self.top, self.left, min(count, rows), count), frozenset()),)
         whole = self.compute_cols // lane
         groups = 1 if lanes_of(rows, lane, lane) >= (rows - 2 * (lane - 1)) * whole else whole
         found = []
@@ -287,9 +261,7 @@ class NormRegion(NormPlace, RegionKind):
         cells = self.takers()
         rows = slice(min(row for row, _ in cells), 1 + max(row for row, _ in cells))
         firsts = sorted({col - (col - self.left) % self.lane for _, col in cells})
-        return tuple(
-            route_lanes(b, rows, first, self.lane, colors) for first in firsts[: None if self.lane > 1 else 1]
-        )
+        return tuple(route_lanes(b, rows, first, self.lane, colors) for first in firsts)
 
     def _bundle(self, b: Builder, ports: Ports, samples: int, bundle: int) -> None:
         """Write the inlet and the cores of a bundle."""
@@ -319,11 +291,10 @@ class NormRegion(NormPlace, RegionKind):
             is_early = bool(takers) and len(takers) < count
             end = advance_of(i, len(takers)) if is_early and i < len(takers) else turn
             group, position = divmod(cell[1] - self.left, self.lane)
-            kind = (tuple(sizes), turn, end, is_early and i < len(takers), group * (self.lane > 1), position)
+            place, early = (self.sharing[group], position), is_early and i < len(takers)
+            kind = (tuple(sizes), turn, end, early, place)
             if kind not in kinds:
                 kinds[kind] = b.core_class(f"{self.name} {bundle} {len(kinds)}")
-                place = (self.sharing[group * (self.lane > 1)], position)
-                early = is_early and i < len(takers)
                 self._core(kinds[kind], ports, samples, sizes, (turn, end), place, ends_early=early)
             b.place(kinds[kind], cell)
 

@@ -34,7 +34,7 @@ from wse_sim.whole.regions.contract import (
     rows_in_turn,
     token_words,
 )
-from wse_sim.whole.regions.shared_color import advance_of, place_kinds, route_all, route_takers, winding
+from wse_sim.whole.regions.shared_color import advance_of, cable, place_kinds, route_all, route_takers
 from wse_sim.whole.regions.turns import RELAY_SLOTS, alternate, relay
 
 STORES = 3  # cores in which an early operand waits at most
@@ -213,8 +213,8 @@ class PointwisePlace(PlacedKernel):
     @property
     def snake(self) -> tuple[Cell, ...]:
         """Cells of the serpentine: down the first column, up the second, and so on."""
-        rows = rows_in_turn(self.region, self.wafer)
-        return winding(self.top, self.left, rows, self._cores())
+        rows, cores = rows_in_turn(self.region, self.wafer), self._cores()
+        return cable(self.top, self.left, rows, 1, 0, int(ceil_div(cores, rows)))[0][:cores]
 
     @property
     def stores(self) -> dict[str, tuple[Cell, ...]]:

@@ -17,6 +17,8 @@ import numpy as np
 from wse_sim.fabric.format.builder import Builder, Switch, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass, Operand
 from wse_sim.fabric.format.program import Command
+from wse_sim.kernels.blocks.line_stages import Sharing
+from wse_sim.kernels.blocks.lines import Line, ReductionStep, route_broadcast
 from wse_sim.whole.paths import BACK, Cell, direction
 
 # By default, a router with a single position removes a command from a control word; `pop="never"` prevents
@@ -91,6 +93,24 @@ def route_rows(b: Builder, color: int, rows: range, left: int, cols: int) -> Non
         b.route(color, (where, left + col), rx="W", tx="R" + onward)
 
 
+def route_lanes(b: Builder, rows: slice, first: int, lane: int, colors: Sequence[int]) -> Sharing:
+    """Route sums along `lane` cores on each of `rows` from column `first`: a chain to the first core, on two colors if there are
+    more than two, and a multicast back on the last color."""
+    if lane == 1:
+        return Sharing(1, (), 0, 0)
+    *up, back = colors
+    last = lane - 1
+    steps = tuple(
+        ReductionStep((up[i % 2],) if i < last else (), up[(i - 1) % 2] if i else None, None)
+        for i in range(lane)
+    )
+    for i in range(last):
+        b.route(up[i % 2], (rows, first + i + 1), rx="R", tx="W")
+        b.route(up[i % 2], (rows, first + i), rx="E", tx="R")
+    route_broadcast(Line(b, vertical=False, across=rows, first=first), 0, lane, back)
+    return Sharing(lane, steps, back, len(colors))
+
+
 def deal(core: CoreClass, color: int, shares: Sequence[Sequence[tuple[Operand, int]]], takers: int) -> None:
     """Send a part to each of the takers in sequence: operands with their lengths; the last word of a part
     switches the router."""
@@ -126,16 +146,6 @@ def route_senders(
             continue
         switch = Switch([{"rx": behind}], ring=True, pop=pop) if behind else None
         b.route(color, cell, rx="R", tx=onward, switch=switch)
-
-
-def winding(top: int, left: int, rows: int, count: int) -> tuple[Cell, ...]:
-    """Return `count` neighbouring cells in a serpentine over columns of `rows`: down the first column, up the
-    next."""
-    out: list[Cell] = []
-    for j in range(-(-count // rows)):
-        column = [(top + i, left + j) for i in range(rows)]
-        out += column[:: -1 if j % 2 else 1]
-    return tuple(out[:count])
 
 
 def cable(

@@ -11,7 +11,6 @@ pointwise.py     elementwise work and activations
 attention.py     softmax attention
 attention_bands.py   the same in bands of rows, each with some of the heads
 leading_rows.py  rows of parameters before the tokens, and the first token alone
-collectors.py    cores that collect sums and send them in sequence
 order.py         the order in which gradients leave, and why it is free of deadlocks
 sums.py          cores that add gradients, and stores that buffer early ones
 loss.py          the loss of a sample of several rows

@@ -1,7 +1,7 @@
 """Trainable attention: queries over the rows, keys and values over the columns, forward and backward.
 
-Symbols: T tokens, H heads of d features; t queries and n keys of the fullest core, contiguous blocks of
-tokens unlike in inference; p softmax of the scores, m a number per query::
+Symbols: T tokens, H heads of d features; t queries and n keys of the fullest core; p softmax of the scores, m a number
+per query::
 
     forward    as in inference; queries, keys, values and p (fp16) stay in the slot of their sample
     backward   dp = do v     a product of d features per pair            do: gradient of the result, dealt like queries
@@ -32,7 +32,6 @@ would receive the words of all keys.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,84 +39,40 @@ import numpy as np
 from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.graph import Phase
-from wse_sim.kernels.blocks.line_stages import Lines, RowLayout, Shape, Sharing, Vector
-from wse_sim.kernels.families.attention.cost import special_cycles
 from wse_sim.kernels.families.attention.pairs import (
     AHEAD,
     GRADIENT,
     GRADIENT_SHAPES,
-    SHAPES,
-    SOFTMAX,
     collected_bytes,
     slot_elements,
 )
 from wse_sim.whole.paths import Cell
+from wse_sim.whole.regions.attention import CoreRole, ForwardAttention
 from wse_sim.whole.regions.attention_pairs import (
     KEYS,
     QUERIES,
-    AttentionByPairs,
     PairBuffers,
     Vectors,
     part_of,
     weighted,
 )
-from wse_sim.whole.regions.contract import Inlet, IntArray, refused
-from wse_sim.whole.regions.shared_color import deal, receive_all, route_senders, route_takers
+from wse_sim.whole.regions.collectors import Collected, write_collectors
+from wse_sim.whole.regions.shared_color import receive_all, route_senders
 from wse_sim.whole.regions.turns import slot_by_slot
 from wse_sim.whole.room import room_bytes
-from wse_sim.whole.trained.collectors import Collected, write_collectors
 from wse_sim.whole.trained.contract import Batch, TrainedKind, TrainedPorts, beyond
 from wse_sim.whole.trained.rows import Slots
 
 QUERY, KEY, VALUES = range(3)  # operands
-MAXIMUM, SUM, SHARED = 2, 7, 2  # positions of the collectives among the instructions of softmax and gradient
-TAKE, DOWN = 3, 4  # microthreads: sums of a row that come back, sums of dk and dv
-BESIDE = 2  # moving columns in use: inlets, collectors
-ALONE = Sharing(1, (), 0, 0)  # collectives are written here, around other work
+DOWN = 3  # microthread: sums of dk and dv
 
 
-@dataclass(frozen=True)
-class _Role:
-    """A core's row and column in the region, and its numbers of queries and keys."""
-
-    row: int
-    col: int
-    queries: int
-    keys: int
-
-
-class TrainedAttention(AttentionByPairs, TrainedKind):
+class TrainedAttention(ForwardAttention, TrainedKind):
     """Attention on its region, for a batch of training."""
 
     own_colors = 7  # queries and do; keys and values; sums along rows, and back; sums down columns
 
-    def make_room(self) -> None:
-        """Make room for inlets and collectors; the extent has as many columns less."""
-        self.left = max(self.left, self.region.col + BESIDE)
-
-    def extent(self) -> tuple[int, int]:
-        """Return the rows and columns that the partition needs; one row and two columns of the region deal
-        and collect."""
-        rows, cols = self.region.rows - 1, min(self.compute_cols, self.region.cols - BESIDE)
-        if rows < 1 or cols < 1:
-            raise refused(
-                self.kernel,
-                f"has a region of {self.region.rows} x {self.region.cols} cores, limit 2 x {BESIDE + 1}",
-                "use more cores",
-            )
-        return self.parted(cols)
-
-    @property
-    def inlets(self) -> tuple[Inlet, ...]:
-        """Inlets west of the collectors: queries next to the second row, keys and values next to the first."""
-        queries, keys, values = self.kernel.inputs
-        first, col = self.top, self.left - BESIDE
-        return Inlet(queries, (first + 1, col)), Inlet(keys, (first, col)), Inlet(values, (first, col))
-
-    @property
-    def senders(self) -> tuple[Cell, ...]:
-        """The collectors next to the rows."""
-        return tuple((self.top + i, self.left - 1) for i in range(self.height))
+    collecting_rows = 1
 
     def gradient_senders(self, tensor: str, bundle: int) -> tuple[Cell, ...]:
         """Return the collectors next to the rows (queries) or below the columns (keys, values)."""
@@ -194,13 +149,17 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
 
     def build_batch(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
         """Write the inlets, one core class per kind of core, and the collectors."""
-        self._inlets(b, ports, batch)
+        rounds, samples = batch.rounds, batch.in_flight
+        self._deal_queries(
+            b, ports.own[0], (ports.inward[0], *ports.arriving), rounds, samples, "queries and gradients"
+        )
+        self._deal_pairs(b, ports.own[1], ports.inward[1:], batch.samples)
         ((outward, towards),) = ports.results
         route_senders(b, outward, self.senders, towards)
         for tensor, ((color, towards),) in ports.leaving.items():
             route_senders(b, color, self.gradient_senders(tensor, 0), towards)
         self._declare(b, batch.in_flight)
-        self._sharing(b, ports.own[2:5])
+        self._route_sums(b, ports.own[2:5])
         writer = _Writer(self, ports, batch)
         queries, keys = ([len(part) for part in self.parts(lines)] for lines in (self.height, self.cols))
         classes: dict[tuple[object, ...], CoreClass] = {}
@@ -208,22 +167,10 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
             kind = (i == 0, i % 2, j == 0, j == self.cols - 1, j % 2, queries[i], keys[j])
             if kind not in classes:
                 classes[kind] = b.core_class(f"{self.name} row {i} column {j}")
-                writer.write(classes[kind], _Role(i, j, queries[i], keys[j]))
+                writer.write(classes[kind], CoreRole(i, j, queries[i], keys[j]))
             b.place(classes[kind], (self.top + i, self.left + j))
-        self._collect_rows(b, ports, batch)
+        self._collect_rows(b, ports.own[2], [outward, *self._leaving(QUERY, ports)], rounds, samples)
         self._collect_columns(b, ports, batch)
-
-    def _collect_rows(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
-        """Write the collectors of results and of query gradients."""
-        color, where = ports.own[2], (self.rows, self.left - 1)
-        b.route(color, (self.rows, self.left), rx="R", tx="W")
-        b.route(color, where, rx="E", tx="R")
-        streams = [ports.results[0][0], *self._leaving(QUERY, ports)]
-        passes = [
-            tuple(Collected(color, ((stream, size),)) for stream in streams)
-            for size in self.elements(self.height, self.features)
-        ]
-        write_collectors(b, f"{self.name}.results", self.senders, where, batch, passes)
 
     def _collect_columns(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
         """Write the collectors of key and value gradients."""
@@ -239,26 +186,15 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
             for size in self.elements(self.cols, self.key_features)
         ]
         cells = self.gradient_senders(self.kernel.inputs[KEY], 0)
-        write_collectors(b, f"{self.name}.gradients", cells, (self.last + 1, self.columns), batch, passes)
-
-    def _inlets(self, b: Builder, ports: TrainedPorts, batch: Batch) -> None:
-        queries, pairs, _ = self.inlets
-        core = b.core_class(f"{self.name} queries and gradients")
-        with core.loop(batch.rounds):
-            for color in (ports.inward[0], *ports.arriving):
-                shares = [[(fabric_in(color), size)] for size in self.elements(self.height, self.features)]
-                with core.loop(batch.in_flight):
-                    deal(core, ports.own[0], shares, self.height)
-        b.place(core, queries.cell)
-        takers = [(self.top + i, self.left) for i in range(self.height)]
-        route_takers(b, ports.own[0], queries.cell, takers, self.cols - 1, "E")
-        core = b.core_class(f"{self.name} keys and values")
-        token = [(fabric_in(color), self.key_features) for color in ports.inward[1:]]
-        with core.loop(batch.samples):
-            deal(core, ports.own[1], [token * len(part) for part in self.parts(self.cols)], self.cols)
-        b.place(core, pairs.cell)
-        takers = [(self.top, self.left + j) for j in range(self.cols)]
-        route_takers(b, ports.own[1], pairs.cell, takers, self.height - 1, "S")
+        write_collectors(
+            b,
+            f"{self.name}.gradients",
+            cells,
+            (self.last + 1, self.columns),
+            batch.rounds,
+            batch.in_flight,
+            passes,
+        )
 
     def is_needed(self, operand: int) -> bool:
         """Return whether the gradient of an operand is needed."""
@@ -274,16 +210,6 @@ class TrainedAttention(AttentionByPairs, TrainedKind):
         needed."""
         return tuple(color for color, _ in ports.leaving.get(self.kernel.inputs[operand], ()))
 
-    # ---- parts and cycles -----------------------------------------------------------------------------------------
-
-    def parts(self, lines: int) -> list[IntArray]:
-        """Return contiguous blocks of tokens for every row, or for every column."""
-        return np.array_split(np.arange(self.tokens), lines)
-
-    def elements(self, lines: int, features: int) -> list[int]:
-        """Return the elements in the tokens, of `features` each, of every row or of every column."""
-        return [len(part) * features for part in self.parts(lines)]
-
 
 def _slots(buffer: Buffer, size: int) -> Slots:
     """Return the slots of samples of `size` elements."""
@@ -298,7 +224,7 @@ class _Writer:
     ports: TrainedPorts
     batch: Batch
 
-    def write(self, core: CoreClass, role: _Role) -> None:
+    def write(self, core: CoreClass, role: CoreRole) -> None:
         """Write all rounds of a core: a sample arrives while the one before is processed."""
         own = self.ports.own
 
@@ -315,7 +241,7 @@ class _Writer:
             core.join(QUERIES)
             if more:
                 operands(first + 1, step)
-            self._forward(core, role, self._held(role, first, step))
+            self.region._forward(core, role, self._held(role, first, step))
 
         def backward(first: int, step: int, more: bool) -> None:
             core.join(QUERIES)
@@ -329,7 +255,7 @@ class _Writer:
             gradient(0, 0)
             slot_by_slot(core, self.batch.in_flight, backward)
 
-    def _held(self, role: _Role, first: int, step: int) -> PairBuffers:
+    def _held(self, role: CoreRole, first: int, step: int) -> PairBuffers:
         """Return a core's buffers for a sample: their first elements, since buffers have the size of the fullest core."""
         at, t, n = self.region, role.queries, role.keys
         pairs = at.heads * t * n
@@ -345,105 +271,33 @@ class _Writer:
         q, kv = slot(at.q, t * at.features, AHEAD), slot(at.kv, 2 * n * at.key_features)
         return PairBuffers(t, n, q, kv, scores, slot(at.p, pairs), mask, out)
 
-    def _gradient(self, role: _Role, first: int, step: int) -> Slots:
+    def _gradient(self, role: CoreRole, first: int, step: int) -> Slots:
         """Return the buffer for the gradient of a sample's results: the queries that were there are done with."""
         return _slots(self.region.q, role.queries * self.region.features).of_turn(first, step)
 
-    # ---- forward ---------------------------------------------------------------------------------------------------
-
-    def _forward(self, core: CoreClass, role: _Role, held: PairBuffers) -> None:
-        at = self.region
-        lines = self._lines(role, SHAPES, {"scores": held.scores})
-        at._scores(core, held)
-        self._scalar_rest(core, role, lines, SOFTMAX, Phase.FORWARD)
-        lines.emit(core, SOFTMAX[:MAXIMUM], role.col)
-        self._share(core, role, core.max)
-        self._come_back(core, role)
-        lines.emit(core, SOFTMAX[MAXIMUM + 1 : SUM], role.col)
-        self._share(core, role, core.add)
-        self._come_back(core, role)
-        lines.emit(core, SOFTMAX[SUM + 1 :], role.col)
-        at._values(core, held)
-        self._along_row(core, role)
-
-    def _scalar_rest(
-        self, core: CoreClass, role: _Role, lines: Lines, vectors: Sequence[Vector], phase: Phase
-    ) -> None:
-        """Add the cycles of special elements that the vector instructions over the scores do not cover."""
-        at, rows = self.region, self.region.heads * role.queries
-        cycles = special_cycles(at.wafer, at.kernel.attrs, phase) * rows * role.keys
-        lines.scalar_rest(core, vectors, cycles, rows)
-
-    def _lines(self, role: _Role, shapes: Mapping[str, Shape], buffers: Mapping[str, Vectors]) -> Lines:
-        at, statistic = self.region, self._statistic(role)
-        layout = RowLayout(at.heads * role.queries, role.keys, by_row=True)
-        return Lines(shapes, {**buffers, "statistic": statistic}, layout, ALONE, at.wafer, apart=role.keys)
-
-    def _statistic(self, role: _Role) -> Buffer:
-        """Return the buffer with one number per query and head."""
-        return part_of(self.region.statistic, self.region.heads * role.queries)
-
-    def _share(self, core: CoreClass, role: _Role, combine: Callable[..., None]) -> None:
-        """Reduce a statistic along the row to its first core and multicast it back; a microthread receives
-        it."""
-        at, x = self.region, self._statistic(role).dsd()
-        here, behind = self._along(role)
-        if at.cols == 1:
-            return
-        target = fabric_out(here) if role.col else x
-        if role.col < at.cols - 1:
-            combine(target, x, fabric_in(behind))
-        else:
-            core.mov(target, x)
-        if role.col:
-            core.mov(x, fabric_in(self.ports.own[4]), thread=TAKE, priority="high")
-        else:
-            core.mov(fabric_out(self.ports.own[4]), x)
-
-    def _come_back(self, core: CoreClass, role: _Role) -> None:
-        """Wait for the reduced statistic."""
-        if role.col:
-            core.join(TAKE)
-
-    def _along(self, role: _Role) -> tuple[int, int]:
-        """Return the colors of sums along the row on which a core sends and receives."""
-        even, odd = self.ports.own[2:4]
-        return (odd, even) if role.col % 2 else (even, odd)
-
-    def _along_row(self, core: CoreClass, role: _Role) -> None:
-        """Send the sums of `out` along the row to the collector."""
-        here, behind = self._along(role)
-        out = self.region.out.dsd(0, role.queries * self.region.features)
-        if role.col < self.region.cols - 1:
-            core.add(fabric_out(here), out, fabric_in(behind))
-        else:
-            core.mov(fabric_out(here), out)
-
     # ---- backward --------------------------------------------------------------------------------------------------
 
-    def _backward(self, core: CoreClass, role: _Role, held: PairBuffers, do: Slots) -> None:
+    def _backward(self, core: CoreClass, role: CoreRole, held: PairBuffers, do: Slots) -> None:
         at = self.region
         ds = part_of(at.ds, at.heads * role.queries * role.keys)
-        lines = self._lines(role, GRADIENT_SHAPES, {"y": held.weights, "g": held.scores})
         at._products(core, held, do, first=1)
-        self._scalar_rest(core, role, lines, GRADIENT, Phase.INPUT_GRADIENT)
-        lines.emit(core, GRADIENT[:SHARED], role.col)
-        self._share(core, role, core.add)
+        buffers = {"y": held.weights, "g": held.scores}
+        at._row_work(core, role, GRADIENT, GRADIENT_SHAPES, buffers, Phase.INPUT_GRADIENT)
         if at.pairs_needed:
             core.join(DOWN)
         if at.is_needed(VALUES):
             self._to_keys(core, role, VALUES, do, held.weights)
-        self._come_back(core, role)
-        lines.emit(core, GRADIENT[SHARED + 1 :], role.col)
         core.mul(ds.dsd(), held.scores.dsd(), scalar(at.scale), dtype="mixed")
         if at.is_needed(QUERY):
             at._to_queries(core, held, ds, first=0)
-            self._along_row(core, role)
+            at._along_row(core, role, held)
         if at.is_needed(KEY):
             self._to_keys(core, role, KEY, held.q, ds)
         self._along_column(core, role)
 
-    def _to_keys(self, core: CoreClass, role: _Role, operand: int, rows: Vectors, weights: Vectors) -> None:
+    def _to_keys(
+        self, core: CoreClass, role: CoreRole, operand: int, rows: Vectors, weights: Vectors
+    ) -> None:
         """Sum the query rows, weighted, for every key: the gradient of keys or values, over the queries of all heads that
         share them."""
         at = self.region
@@ -457,7 +311,7 @@ class _Writer:
                 weight = weights.dsd(one * t * n + a * n + key, 1, 0, step=at.group * t * n)
                 weighted(core, out, row, weight, d, is_first=a == one == 0)
 
-    def _along_column(self, core: CoreClass, role: _Role) -> None:
+    def _along_column(self, core: CoreClass, role: CoreRole) -> None:
         """Send the sums down the column, to the collector."""
         own = self.region.dkv.dsd(0, role.keys * self.region.key_features * self.region.pairs_needed)
         here, behind = (self.ports.own[5 + (role.row + odd) % 2] for odd in (0, 1))

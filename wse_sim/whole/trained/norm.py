@@ -45,12 +45,13 @@ from wse_sim.kernels.families.norm import (
 )
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import Floats, check_fixed, divisor, rows_in_turn
-from wse_sim.whole.regions.norm import NormPlace, route_lanes
+from wse_sim.whole.regions.norm import NormPlace
 from wse_sim.whole.regions.shared_color import (
     advance_of,
     cable,
     deal,
     receive_all,
+    route_lanes,
     route_senders,
     route_takers,
     send_all,

@@ -15,7 +15,6 @@ from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.shared_color import advance_of, send_all
 from wse_sim.whole.regions.turns import in_pairs
-from wse_sim.whole.trained.contract import Batch
 
 SEND = 1  # microthread
 
@@ -41,10 +40,11 @@ def write_collectors(
     name: str,
     cells: Sequence[Cell],
     where: Place,
-    batch: Batch,
+    rounds: int,
+    samples: int,
     passes: Sequence[tuple[Collected, ...]],
 ) -> None:
-    """Write the core classes of `cells`, which send in this order.
+    """Write the core classes of `cells`, which send in this order, for `rounds` rounds of `samples` samples.
 
     `where` covers all cells; `passes` lists for each cell what arrives in a round, in order.
     """
@@ -55,10 +55,10 @@ def write_collectors(
         kinds.setdefault((advance_of(i, len(cells)), own), []).append(cell)
     for (advance, own), members in kinds.items():
         core = b.core_class(f"{name} {advance or ''} {own[0].size}")
-        with core.loop(batch.rounds):
+        with core.loop(rounds):
             for number, one in enumerate(own):
-                _take_all(core, one, held, advance, batch.in_flight, number * batch.in_flight)
-            if len(own) * batch.in_flight % 2:
+                _take_all(core, one, held, advance, samples, number * samples)
+            if len(own) * samples % 2:
                 core.join(SEND)  # the next round begins with the same buffer
         for cell in members:
             b.place(core, cell)
