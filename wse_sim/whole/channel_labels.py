@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.graph.access import channel_axis, channels_of
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
-from wse_sim.whole.regions.contract import IMAGE_AXES, POINTWISE
+from wse_sim.whole.regions.contract import IMAGE_AXES, PAIR, POINTWISE
 from wse_sim.whole.regions.depthwise import Depthwise
 from wse_sim.whole.regions.fused_work import items_of
 
@@ -91,23 +91,51 @@ def is_product(graph: KernelGraph, kernel: Kernel) -> bool:
 
 
 def labels_of(graph: KernelGraph, kernels: Sequence[Kernel]) -> dict[str, Places]:
-    """Return a number for every channel of every tensor; `kernels` take channels with equal numbers together."""
-    labels = {name: np.zeros(count_of(graph, name), np.intp) for name in graph.tensors}
-    ties: list[list[Taken]] = []
-    for kernel in kernels:
-        taken, every = taken_by(graph, kernel), np.arange(count_of(graph, kernel.outputs[0]))
-        out, given = kernel.outputs[0], [len(places) for _, places in taken]
-        parts = list(taken) if moves(kernel) else []
-        if kernel.family == "layout" and kernel.access.slices and sum(given) == len(every):
-            sections = [(out, every[first:end]) for first, end in pairwise(np.cumsum([0, *given]))]
-            ties += ([*ends] for ends in zip(taken, sections, strict=True))
-            parts += sections
-        elif keeps_channels(graph, kernel):
-            ties.append([(out, every), *(one for one in taken if len(one[1]) == len(every))])
-        elif is_product(graph, kernel):
-            ties += ([(out, every), one] for one in taken[1:])
-        for part in parts:
-            _tell_apart(labels, part, np.zeros(len(part[1]), np.intp))
+    """Return a number for every channel of every tensor; a product makes channels with equal numbers together.
+
+    If some would be no whole words, products that take only some channels do not count, since they may have zeros for the others; if
+    that does not help, all channels have one number.
+    """
+    ties = [tie for kernel in kernels for tie in _ties(graph, kernel)]
+    groups: dict[str, set[str]] = {name: {name} for name in graph.tensors}
+    for tie in ties:
+        joined = set[str]().union(*(groups[name] for name, _ in tie))
+        groups |= dict.fromkeys(joined, joined)
+    none = {name: np.zeros(count_of(graph, name), np.intp) for name in graph.tensors}
+    labels = dict(none)
+    for readers in ([one for one in kernels if not is_product(graph, one)], kernels):
+        found = _distinguished(graph, readers, ties, none)
+        even = {name for name, one in found.items() if not (np.bincount(one) % PAIR).any()}
+        labels |= {name: found[name] for name in found if groups[name] <= even}
+    return labels
+
+
+def _ties(graph: KernelGraph, kernel: Kernel) -> list[list[Taken]]:
+    """Return channels of several tensors that a kernel keeps, in equal order."""
+    (out, *_), taken = kernel.outputs, taken_by(graph, kernel)
+    every = np.arange(count_of(graph, out))
+    if kernel.family == "layout" and kernel.access.slices:
+        return [[*ends] for ends in zip(taken, _sections(graph, kernel), strict=True)]
+    if keeps_channels(graph, kernel):
+        return [[(out, every), *(one for one in taken if len(one[1]) == len(every))]]
+    return [[(out, every), one] for one in taken[1:]] if is_product(graph, kernel) else []
+
+
+def _sections(graph: KernelGraph, kernel: Kernel) -> list[Taken]:
+    """Return the channels of each operand of a concatenation in its result."""
+    ends = np.cumsum([0, *(len(places) for _, places in taken_by(graph, kernel))])
+    return [(kernel.outputs[0], np.arange(first, end)) for first, end in pairwise(ends)]
+
+
+def _distinguished(
+    graph: KernelGraph, readers: Sequence[Kernel], ties: Sequence[list[Taken]], start: dict[str, Places]
+) -> dict[str, Places]:
+    """Return numbers by which all `readers` take channels together, with the same differences at all ends of `ties`."""
+    labels = dict(start)
+    for kernel in filter(moves, readers):
+        sections = _sections(graph, kernel) if kernel.family == "layout" else []
+        for part in (*taken_by(graph, kernel), *sections):
+            _distinguish(labels, part, np.zeros(len(part[1]), np.intp))
     before = -1
     while (now := sum(int(one.max(initial=0)) for one in labels.values())) > before:
         before = now
@@ -116,11 +144,11 @@ def labels_of(graph: KernelGraph, kernels: Sequence[Kernel]) -> dict[str, Places
             for name, places in ends:
                 keys = _joined(keys, labels[name][places])
             for end in ends:
-                _tell_apart(labels, end, keys)
+                _distinguish(labels, end, keys)
     return labels
 
 
-def _tell_apart(labels: dict[str, Places], end: Taken, keys: Places) -> None:
+def _distinguish(labels: dict[str, Places], end: Taken, keys: Places) -> None:
     """Give channels of a tensor that have one number different ones if their keys differ, or only some have one."""
     own = np.full(len(labels[end[0]]), -1)
     own[end[1]] = keys

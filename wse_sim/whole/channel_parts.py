@@ -27,6 +27,7 @@ from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 from wse_sim.whole.channel_labels import (
     RESIDUAL,
     Places,
+    count_of,
     is_gated,
     is_product,
     keeps_channels,
@@ -36,9 +37,9 @@ from wse_sim.whole.channel_labels import (
 )
 from wse_sim.whole.host_part import with_kernels
 from wse_sim.whole.parallel_links import plain_priced
-from wse_sim.whole.regions.contract import IMAGE_AXES, PAIR
+from wse_sim.whole.regions.contract import IMAGE_AXES
 from wse_sim.whole.regions.fused_work import items_of
-from wse_sim.whole.separate_work import SUM
+from wse_sim.whole.separate_work import SUM, split_product
 
 PART, TERM = ".part", ".term"
 """Name suffixes: of kernels per part of a result, and of products per part of an operand but the last."""
@@ -59,6 +60,7 @@ def in_parts(graph: KernelGraph, *, trains: bool = False) -> KernelGraph:
         own = tuple(kernel.name + suffix for suffix in (PART, TERM, SUM))
         if kernel.name in plain or any(name.startswith(own) for name in plain):
             stays.add(kernel.name)
+    graph = _added_apart(graph, stays)
     while (found := _Parts(graph, stays, whole, trains=trains)).needs != (stays, whole):
         stays, whole = found.needs
     moved = [one.name for one in graph.kernels if moves(one) and one.name not in stays]
@@ -71,6 +73,33 @@ def in_parts(graph: KernelGraph, *, trains: bool = False) -> KernelGraph:
     )
     note = f"{what} channels; on the fabric the weights around do this"
     return with_kernels(graph, _read(graph, found.kernels), found.tensors, note)
+
+
+def _added_apart(graph: KernelGraph, stays: set[str]) -> KernelGraph:
+    """Return the graph in which products of tensors that are joined or cut add no residual: it may come later than the first of
+    several parts, and elementwise work has stores for those."""
+    tensors, kernels, split = dict(graph.tensors), list[Kernel](), set[str]()
+    for kernel in graph.kernels:
+        split.update(name for name, _ in kernel.access.slices)
+        if keeps_channels(graph, kernel) and not split.isdisjoint(kernel.inputs):
+            split.update(kernel.outputs)
+        items, slices = items_of(kernel), kernel.access.slices
+        is_split = kernel.inputs[:1] and kernel.inputs[0] in split and is_product(graph, kernel)
+        if not is_split or RESIDUAL not in items or kernel.name in stays:
+            kernels.append(kernel)
+            split.update(kernel.outputs if kernel.family == "layout" and slices else ())
+            continue
+        at = items.index(RESIDUAL)
+        ops = ",".join("add" if item == RESIDUAL else item for item in items[at:])
+        attrs: dict[str, object] = {"ops": ops, "inputs": 2, "stored": True}
+        first, second = split_product(kernel, tensors, ("sums", items[:at]), SUM, attrs)
+        if slices:
+            between = first.outputs[0]
+            sums = ((between, runs_of(np.arange(count_of(graph, kernel.outputs[0])))), *slices[1:])
+            first = dataclasses.replace(first, access=dataclasses.replace(first.access, slices=slices[:1]))
+            second = dataclasses.replace(second, access=dataclasses.replace(second.access, slices=sums))
+        kernels += (first, second)
+    return dataclasses.replace(graph, kernels=tuple(kernels), tensors=frozen(tensors))
 
 
 def _read(graph: KernelGraph, kernels: Sequence[Kernel]) -> list[Kernel]:
@@ -220,11 +249,7 @@ class _Parts:
 
     def _product(self, kernel: Kernel, operands: list[Channels]) -> bool:
         """Do a product with a product per part of its operand and of its result; return whether that is possible."""
-        (out, *_), (x, *added), rest = (
-            kernel.outputs,
-            operands,
-            [one for one in items_of(kernel) if one != BIAS],
-        )
+        (out, *_), (x, *added) = kernel.outputs, operands
         made = {one.outputs[0]: i for i, one in enumerate(self.kernels)}
         orders = sorted(self._orders([x]).items(), key=lambda one: made.get(one[0][0], -1))
         parts = {name: order for (name,), order in orders}
@@ -233,8 +258,7 @@ class _Parts:
         is_known = self._whole_of(x) or (
             columns % len(x) == 0 and (kernel.family == "gemm" or columns == len(x))
         )
-        adds_late = len(parts) > 1 and RESIDUAL in rest[1:]
-        if not parts or not is_known or (is_cut and self.trains) or adds_late:
+        if not parts or not is_known or (is_cut and self.trains) or (added and len(parts) > 1):
             return False
         names, blocks = [name for name, _ in taken_by(self.graph, kernel)], self._blocks(kernel, added)
         if len(blocks) == 1 and self._whole_of(x):
@@ -252,15 +276,14 @@ class _Parts:
 
     def _blocks(self, kernel: Kernel, added: list[Channels]) -> list[tuple[Places, tuple[str, ...]]]:
         """Return the channels of each part of a product's result, with what is added to it: those of the tensors that are added, or
-        that are read together if their numbers are even."""
+        that are read together."""
         out, *_ = kernel.outputs
         every = np.arange(self._count(out))
         is_whole = out in self.needs[1] or self.tensors[out].kind is TensorKind.OUTPUT
         if not added:
-            labels = self.labels[out].tolist()
-            blocks = [np.flatnonzero(self.labels[out] == label) for label in dict.fromkeys(labels)]
-            is_cut = not is_whole and all(len(block) % PAIR == 0 for block in blocks)
-            return [(block, ()) for block in (blocks if is_cut else [every])]
+            labels = self.labels[out]
+            blocks = [np.flatnonzero(labels == label) for label in dict.fromkeys(labels.tolist())]
+            return [(block, ()) for block in ([every] if is_whole else blocks)]
         orders = self._orders(added)
         is_fit = bool(orders) and not any((order < 0).any() for order in orders.values())
         if not is_fit or (is_whole and not self._whole_of(added[0])):
