@@ -244,6 +244,10 @@ def test_composed_prices_are_those_of_the_same_parts() -> None:
 REFUSED: dict[str, tuple[Function, str]] = {
     "output": (lambda of, x: torch.cat([of["a"](x), of["b"](x)], -1), "moves elements"),
     "norm": (lambda of, x: of["c"](of["n"](torch.cat([of["a"](x), of["b"](x)], -1))), "moves elements"),
+    "many parts": (
+        lambda of, x: of["e"](torch.cat([of["a"](x * i) for i in range(1, 14)], -1)),
+        "moves elements",
+    ),
     "constant": (lambda of, x: of["c"](torch.cat([of["a"](x), torch.ones(1, 8)], -1)), "moves elements"),
     "permuted sum": (lambda of, x: of["d"](of["a"](x) + of["a"](x).flip(-1)), "moves elements|another order"),
 }
@@ -253,6 +257,7 @@ REFUSED: dict[str, tuple[Function, str]] = {
 def test_other_readers_are_refused(name: str) -> None:
     function, said = REFUSED[name]
     layers = {"a": nn.Linear(6, 8), "b": nn.Linear(6, 8), "c": nn.Linear(16, 4), "d": nn.Linear(8, 4)}
+    layers["e"] = nn.Linear(104, 4)
     graph = api.lower(Layers(function, **layers, n=nn.LayerNorm(16)), (torch.zeros(1, 6),))
     with pytest.raises(ModelError, match=said):
         check_graph(inputs_over_rows(graph))

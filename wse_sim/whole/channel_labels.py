@@ -35,6 +35,12 @@ def is_gated(kernel: Kernel) -> bool:
     return kernel.family == "activation" and kernel.attrs["function"] == "glu"
 
 
+def joins(graph: KernelGraph, kernel: Kernel) -> bool:
+    """Return whether a kernel concatenates the channels of activations."""
+    given = sum(len(places) for _, places in taken_by(graph, kernel)) if kernel.access.slices else 0
+    return kernel.attrs.get("op") == "cat" and given == count_of(graph, kernel.outputs[0])
+
+
 def count_of(graph: KernelGraph, name: str) -> int:
     """Return the channels of a tensor."""
     shape = graph.tensors[name].shape
@@ -114,7 +120,7 @@ def _ties(graph: KernelGraph, kernel: Kernel) -> list[list[Taken]]:
     """Return channels of several tensors that a kernel keeps, in equal order."""
     (out, *_), taken = kernel.outputs, taken_by(graph, kernel)
     every = np.arange(count_of(graph, out))
-    if kernel.family == "layout" and kernel.access.slices:
+    if joins(graph, kernel):
         return [[*ends] for ends in zip(taken, _sections(graph, kernel), strict=True)]
     if keeps_channels(graph, kernel):
         return [[(out, every), *(one for one in taken if len(one[1]) == len(every))]]
@@ -133,7 +139,7 @@ def _distinguished(
     """Return numbers by which all `readers` take channels together, with the same differences at all ends of `ties`."""
     labels = dict(start)
     for kernel in filter(moves, readers):
-        sections = _sections(graph, kernel) if kernel.family == "layout" else []
+        sections = _sections(graph, kernel) if joins(graph, kernel) else []
         for part in (*taken_by(graph, kernel), *sections):
             _distinguish(labels, part, np.zeros(len(part[1]), np.intp))
     before = -1

@@ -8,7 +8,7 @@ of a tensor that a region makes (:data:`Channels`), and the kernels that read it
     product read in parts      a product per part, with its rows of the weight (:mod:`wse_sim.whole.channel_labels`)
 
 A reader of some channels of a part has zeros in its weight for the others. Other kernels need a tensor with all channels in order.
-If there is none, a concatenation before them stays, or a product before them makes all channels.
+If there is none, a concatenation before them stays, or a product before them makes all channels. A concatenation of very many parts stays too.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from wse_sim.whole.channel_labels import (
     count_of,
     is_gated,
     is_product,
+    joins,
     keeps_channels,
     labels_of,
     moves,
@@ -44,6 +45,9 @@ from wse_sim.whole.separate_work import SUM, split_product
 PART, TERM = ".part", ".term"
 """Name suffixes: of kernels per part of a result, and of products per part of an operand but the last."""
 BIAS = "bias"
+MOST_PARTS = 12
+"""Parts of a concatenation that is left out at most: every layer behind has a product and a stream per part, and a router has 15
+colors for streams. Blocks of more layers that read all before them keep their concatenations."""
 UNBOUNDED = {"div", "exp", "log", "sqrt", "rsqrt", "reciprocal"}
 """Operators whose result may be no number for a channel that the model does not take."""
 Channels = list[tuple[str, int]]
@@ -87,7 +91,7 @@ def _added_apart(graph: KernelGraph, stays: set[str]) -> KernelGraph:
         is_split = kernel.inputs[:1] and kernel.inputs[0] in split and is_product(graph, kernel)
         if not is_split or RESIDUAL not in items or kernel.name in stays:
             kernels.append(kernel)
-            split.update(kernel.outputs if kernel.family == "layout" and slices else ())
+            split.update(kernel.outputs if joins(graph, kernel) else ())
             continue
         at = items.index(RESIDUAL)
         ops = ",".join("add" if item == RESIDUAL else item for item in items[at:])
@@ -184,11 +188,13 @@ class _Parts:
         """Do a kernel in parts, or leave it out; return whether that is possible."""
         (out, *_), taken = kernel.outputs, taken_by(self.graph, kernel)
         operands = [[self.channels[name][i] for i in places] for name, places in taken]
-        if kernel.family == "layout" and kernel.access.slices:
+        if joins(self.graph, kernel):
             joined = [one for operand in operands for one in operand]
-            is_inner = self.tensors[out].kind is not TensorKind.OUTPUT and len(joined) == self._count(out)
-            self.channels[out] = joined if is_inner else self.channels[out]
-            return is_inner
+            is_few = len({name for name, _ in joined}) <= MOST_PARTS
+            if is_few and self.tensors[out].kind is not TensorKind.OUTPUT:
+                self.channels[out] = joined
+                return True
+            return False
         if keeps_channels(self.graph, kernel):
             return self._in_channels(kernel, operands)
         return is_product(self.graph, kernel) and self._product(kernel, operands)
