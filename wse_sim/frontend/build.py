@@ -16,9 +16,9 @@ from wse_sim.frontend.gradient_cuts import Cuts, cuts_of
 from wse_sim.frontend.obstacles import met
 from wse_sim.frontend.orders import (
     channels_moved,
+    channels_taken,
     is_straight,
     operand_order,
-    parts_taken,
     reordered,
     rows_joined,
     transposed_weight,
@@ -33,7 +33,7 @@ from wse_sim.frontend.samples import computed, in_doubt, settled
 from wse_sim.frontend.steps import says_more, steps_of
 from wse_sim.frontend.trace import Argument, Node, Trace
 from wse_sim.graph import Access, Kernel, KernelGraph, Step, Tensor, TensorKind, frozen
-from wse_sim.graph.access import START
+from wse_sim.graph.access import START, channel_axis
 from wse_sim.kernels import Family, check_graph, family
 from wse_sim.kernels.blocks.training import fused_items
 
@@ -194,10 +194,12 @@ class _Builder:
         Results in `turned` leave the model through a view.
         """
         names = reordered(self.trace, nodes, self.tensor_of, self.samples)
-        parts = parts_taken(self.trace, nodes) if names else ()
+        is_cut = bool(names) or nodes[0].op == "cat"
+        operands = self.tensor_of, self.tensors
+        slices = channels_taken(self.trace, nodes, *operands, self.samples) if is_cut else ()
         names += tuple(name for name in kernel.outputs if name in turned)
         is_chain = len(nodes) > 1 and family(kernel.family).link(kernel.attrs) is not None
-        order = operand_order(self.trace, nodes, self.tensor_of) if is_chain and not parts else ()
+        order = operand_order(self.trace, nodes, self.tensor_of) if is_chain else ()
         if set(order) != {*kernel.inputs, *kernel.parameters} or order == kernel.inputs:
             order = ()
         view, token = view_taken(self.trace, nodes, self.tensor_of, self.samples) if names else ("", None)
@@ -205,25 +207,29 @@ class _Builder:
             reordered=names,
             view=view,
             token=token,
-            parts=parts,
+            slices=slices,
             order=rows_joined(self.trace, nodes[0], self.tensor_of) or order,
             transposed=transposed_weight(self.trace, nodes[0], self.tensor_of) if names else "",
             factor=self._factor(nodes) if "scale" in fused_items(kernel) else 1.0,
-            steps=self._steps(kernel, nodes),
+            steps=self._steps(kernel, nodes, is_cut=bool(slices)),
             heads=self._heads(kernel, nodes[0]),
-            axes=self._axes(kernel, nodes[0]),
+            axes=self._axes(kernel, nodes[0], is_cut=bool(slices)),
             channels=channels_moved(self.trace, nodes, self.tensor_of, self.samples)
             if names or is_chain
             else (),
         )
         return dataclasses.replace(kernel, access=access)
 
-    def _axes(self, kernel: Kernel, node: Node) -> tuple[int, ...]:
-        """Return the dimensions along which a reduction is, if it reads its only operand in the shape in which it is stored."""
+    def _axes(self, kernel: Kernel, node: Node, *, is_cut: bool) -> tuple[int, ...]:
+        """Return the dimensions along which a reduction is, if it reads its only operand in the shape in which it is stored, but
+        for channels that it leaves out."""
         if node.op not in REDUCTIONS.split() or len(kernel.inputs) != 1:
             return ()
-        stored = self.tensors[kernel.inputs[0]].shape
-        return axes(node, self.trace) if shape_of(self.trace, node.args[0]) == stored else ()
+        stored, seen = self.tensors[kernel.inputs[0]].shape, shape_of(self.trace, node.args[0])
+        if is_cut and len(seen) == len(stored):
+            channels = channel_axis(len(stored))
+            stored = (*stored[:channels], seen[channels], *stored[channels + 1 :])
+        return axes(node, self.trace) if seen == stored else ()
 
     def _heads(self, kernel: Kernel, node: Node) -> tuple[Taken, ...]:
         """Return what a rotation, or attention that reads one or has fewer heads of keys, takes head by head."""
@@ -236,8 +242,8 @@ class _Builder:
         is_grouped = kernel.dims.get("kv_heads") != kernel.dims.get("heads")
         return heads_taken(self.trace, node, self.tensor_of) if is_turned or is_grouped else ()
 
-    def _steps(self, kernel: Kernel, nodes: tuple[Node, ...]) -> tuple[Step, ...]:
-        """Return the elementwise steps of a kernel, or of the epilogue of a product.
+    def _steps(self, kernel: Kernel, nodes: tuple[Node, ...], *, is_cut: bool) -> tuple[Step, ...]:
+        """Return the elementwise steps of a kernel that takes operands whole or `is_cut`, or of the epilogue of a product.
 
         Return () if the names of the operators already state everything, or if a step cannot be described.
         """
@@ -253,7 +259,7 @@ class _Builder:
             return ()
         else:
             behind, own = list(nodes), ""
-        if reordered(self.trace, behind, self.tensor_of, self.samples):
+        if not is_cut and reordered(self.trace, behind, self.tensor_of, self.samples):
             return ()
         steps = steps_of(self.trace, behind, self.tensor_of, own)
         taken = {name for _, name in steps if isinstance(name, str)} - {"", START}

@@ -14,15 +14,19 @@ An attention kernel states the order of its operands itself (:mod:`wse_sim.front
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import prod
 
 import numpy as np
 
 from wse_sim.frontend.attention_layout import ATTENTION, HEAD_AXES, SAME_ORDER, Elements, elements_of, viewed
 from wse_sim.frontend.trace import VIEWS, Argument, Node, NodeRef, Trace
-from wse_sim.graph.access import IMAGE, PIXELS
+from wse_sim.graph import Tensor
+from wse_sim.graph.access import IMAGE, PIXELS, Runs, channel_axis, runs_of
 
 MOST_ELEMENTS = 2**18
 """Most elements of a tensor whose views are compared element by element; those of a larger one by their strides."""
+MOST_CUT_ELEMENTS = 2**22
+"""The same where only some channels are taken (some 50 milliseconds)."""
 SOFTMAXES = ("softmax", "_softmax", "log_softmax", "_log_softmax", "_safe_softmax")
 COMMUTATIVE = ("add", "mul", "maximum", "minimum")
 IMAGE_SHAPE = ("samples", "channels", "lines", "columns")
@@ -61,33 +65,56 @@ def transposed_weight(trace: Trace, node: Node, tensor_of: Mapping[str, str]) ->
     return tensor_of.get(weight.name, "") if weight is not None and is_plain else ""
 
 
-def parts_taken(trace: Trace, nodes: Sequence[Node]) -> tuple[int, ...]:
-    """Return the numbers of the parts of one tensor that these operators read, in order of reading.
+def channels_taken(
+    trace: Trace,
+    nodes: Sequence[Node],
+    tensor_of: Mapping[str, str],
+    tensors: Mapping[str, Tensor],
+    samples: int,
+) -> tuple[tuple[str, Runs], ...]:
+    """Return the activations that these operators take, each with the channels that it takes: :attr:`Access.slices`.
 
-    A part is an equal slice of the tensor's features. The result is empty unless every part is read once and
-    nothing else is read.
+    The result is empty if all take all channels in order, or if one is read through another view.
     """
-    made = {node.name for node in nodes}
-    refs = [ref for node in nodes for ref in node.refs()]
-    bases = [(ref, trace.base(ref)) for ref in refs]
-    taken = [(ref, base) for ref, base in bases if base is not None and base.name not in made]
-    if len(taken) < 2 or len({base.name for _, base in taken}) > 1:
+    rank, made = len(nodes[0].shape), {node.name for node in nodes}
+    is_joined = nodes[0].op == "cat"
+    if is_joined and int(str(nodes[0].arg(1, "dim") or 0)) % rank != channel_axis(rank):
         return ()
-    found = []
-    for ref, base in taken:
-        seen = elements_of(trace, ref) if base.elements <= MOST_ELEMENTS else None
-        if seen is None or not (seen.size and seen.ndim and base.shape) or base.shape[-1] % seen.shape[-1]:
-            return ()
-        width = seen.shape[-1]
-        count = base.shape[-1] // width
-        number = int(seen.flat[0]) // width
-        cut = np.arange(base.elements).reshape(-1, count, width)
-        if number >= count or not np.array_equal(seen.reshape(-1, width), cut[:, number]):
-            return ()
-        found.append((count, number))
-    counts = {count for count, _ in found}
-    numbers = tuple(number for _, number in found)
-    return numbers if counts == {len(numbers)} == {len(set(numbers))} else ()
+    found, is_cut = [], is_joined
+    for node in nodes:
+        for ref in node.refs():
+            base = trace.base(ref)
+            if base is None or not base.dynamic or base.name not in tensor_of:
+                continue
+            is_whole = is_straight(trace, ref, samples)
+            if base.name in made:
+                if not is_whole:
+                    return ()
+                continue
+            count = base.shape[channel_axis(len(base.shape))] if base.shape else 1
+            runs = ((0, count, 1),) if is_whole else _cut(trace, ref, base)
+            is_stored = base.op not in ATTENTION and (
+                is_whole or tensors[tensor_of[base.name]].shape == base.shape
+            )
+            if not runs or not is_stored or not _keeps_order(node) or node.op in ATTENTION:
+                return ()
+            is_cut |= not is_whole
+            found.append((tensor_of[base.name], runs))
+    return tuple(found) if is_cut else ()
+
+
+def _cut(trace: Trace, ref: Argument, base: Node) -> Runs:
+    """Return the channels that a view takes of a tensor, each with all its elements; () if it takes others."""
+    seen = elements_of(trace, ref) if base.elements <= MOST_CUT_ELEMENTS and len(base.shape) > 1 else None
+    axis = channel_axis(len(base.shape))
+    outer, inner = prod(base.shape[:axis]), prod(base.shape[axis + 1 :])
+    if seen is None or not seen.size or seen.size % (outer * inner):
+        return ()
+    cut = seen.reshape(outer, -1, inner)
+    channels = cut[0, :, 0] // inner
+    whole = np.arange(base.elements, dtype=np.int32).reshape(outer, -1, inner)
+    is_cut = channels.max() < base.shape[axis] and np.array_equal(cut, whole[:, channels])
+    return runs_of(channels) if is_cut else ()
 
 
 def view_taken(

@@ -117,6 +117,6 @@ def _converted(graph: KernelGraph, kernel: Kernel, pixels: set[str], tensors: di
 def _shaped(name: str, shape: tuple[int, ...], tensors: dict[str, Tensor]) -> str:
     """Add a parameter in another shape to `tensors`; return its name."""
     found = f"{name}[{' x '.join(map(str, shape))}]"
-    derived = Derived("rows", tensors[name].derived or name, 0, tensors[name].shape[0])
+    derived = Derived("taken", tensors[name].derived or name, shape=tensors[name].shape)
     tensors[found] = dataclasses.replace(tensors[name], name=found, shape=shape, derived=derived)
     return found

@@ -24,6 +24,8 @@ from wse_sim.whole.separate_work import separate_notes, split_product
 PRODUCTS = ("gemm", "conv2d")
 OF_ITSELF: dict[str, tuple[str, str | float]] = {"mul": ("square", ""), "add": ("mul", 2.0)}
 """Operators on a tensor and itself, as a step."""
+NUMBERS = ".numbers"
+"""Name suffix of the kernel with the operators that follow a product."""
 OF_PRODUCT = ("bias",)
 """Fused operations that stay with a product if operators with constants follow."""
 
@@ -32,11 +34,12 @@ def with_steps(graph: KernelGraph) -> KernelGraph:
     """Return the forward graph with operators expanded by their `steps`; notes name the products that are
     split."""
     tensors, kernels, names = dict(graph.tensors), list[Kernel](), dict[str, list[str]]()
+    plain = plain_priced(graph)
     for kernel in map(_of_one_tensor, graph.kernels):
         if kernel.access.steps and kernel.family in POINTWISE:
             kernels.append(_spelled(kernel))
         elif kernel.access.steps and kernel.family in PRODUCTS:
-            kernels += _two(kernel, tensors)
+            kernels += _two(kernel, tensors, stores=f"{kernel.name}{NUMBERS}" not in plain)
             names.setdefault(f"applies numbers ({','.join(items_of(kernel))})", []).append(kernel.name)
         else:
             kernels.append(kernel)
@@ -93,13 +96,13 @@ def _started(first: str, steps: Sequence[Step]) -> tuple[Step, ...]:
     return (("", first), *((op, first if taken == START else taken) for op, taken in steps))
 
 
-def _two(kernel: Kernel, tensors: dict[str, Tensor]) -> tuple[Kernel, Kernel]:
-    """Return the product with its bias, and an elementwise kernel for the rest."""
+def _two(kernel: Kernel, tensors: dict[str, Tensor], *, stores: bool) -> tuple[Kernel, Kernel]:
+    """Return the product with its bias, and an elementwise kernel for the rest, whose price may count the image that it `stores`."""
     steps, count = _started(f"{kernel.name}.product", kernel.access.steps[1:]), len(kernel.inputs)
     attrs: dict[str, object] = {"ops": ",".join(op for op, _ in steps[1:]), "inputs": count}
-    if count > 1 and kernel.family == "conv2d":
+    if stores and count > 1 and kernel.family == "conv2d":
         attrs["stored"] = True
     ends = "product", tuple(item for item in items_of(kernel) if item in OF_PRODUCT)
-    first, second = split_product(kernel, tensors, ends, ".numbers", attrs, access=Access(steps=steps))
+    first, second = split_product(kernel, tensors, ends, NUMBERS, attrs, access=Access(steps=steps))
     first = dataclasses.replace(first, access=dataclasses.replace(kernel.access, factor=1.0, steps=()))
     return first, second

@@ -74,7 +74,7 @@ def with_affine(graph: KernelGraph) -> KernelGraph:
         result = tensors[kernel.outputs[0]]
         shape = (*tensors[kernel.parameters[0]].shape, *(1 for _ in result.shape[2:]))
         for rule, name, parameter in zip(AFFINE, names, kernel.parameters, strict=True):
-            derived = Derived(rule, module, epsilon=said.eps)
+            derived = Derived(rule, epsilon=said.eps, module=module)
             tensors[name] = dataclasses.replace(tensors[parameter], name=name, shape=shape, derived=derived)
         cols = result.shape[-1]
         dims = {"elements": result.elements, "rows": result.elements // cols, "cols": cols}

@@ -9,6 +9,7 @@ from functools import partial, reduce
 from wse_sim.frontend.training import add_training
 from wse_sim.graph import Kernel, KernelGraph, Phase, TensorKind
 from wse_sim.graph.kernel_graph import frozen
+from wse_sim.whole.channel_parts import in_parts
 from wse_sim.whole.channels_last import with_images
 from wse_sim.whole.elementwise_steps import in_one_family, with_steps
 from wse_sim.whole.factors import with_affine, with_scales
@@ -54,12 +55,13 @@ REWRITES: tuple[Pass, ...] = (
     with_spare_pixels,
     with_whole_words,
     for_every_sample,
-    with_pooled_tokens,
-    with_small_windows,
     with_affine,
     with_scales,
     with_steps,
     transposed,
+    in_parts,
+    with_pooled_tokens,
+    with_small_windows,
     unpacked,
     with_rotations,
     worked_apart,
@@ -73,6 +75,7 @@ OF_INFERENCE = (
     with_whole_words,
     with_small_windows,
     with_affine,
+    in_parts,
     worked_apart,
     scaled_apart,
     with_image_stores,
@@ -81,6 +84,7 @@ OF_INFERENCE = (
 TRAINING_REWRITES: tuple[Pass, ...] = (
     *(one for one in REWRITES if one not in OF_INFERENCE),
     partial(with_whole_words, trains=True),
+    partial(in_parts, trains=True),
     partial(worked_apart, trains=True),
     in_one_family,
 )

@@ -135,7 +135,9 @@ def most_bundles(graph: KernelGraph) -> dict[str, int]:
             found |= dict.fromkeys(set(kernel.outputs) & set(found), bands)
     tied = [kernel for kernel in graph.kernels if _is_as_one(kernel)]
     tied = [kernel for kernel in tied if kernel.inputs and kernel.outputs[0] in found]
-    for _ in tied:  # one tie may follow from another
+    before: dict[str, int] = {}
+    while before != found:  # one tie may follow from another
+        before = dict(found)
         for kernel in tied:
             names = [name for name in (*kernel.inputs, *kernel.outputs) if name in found]
             least = min(found[name] for name in names)

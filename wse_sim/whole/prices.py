@@ -185,17 +185,21 @@ def _check_programs(graph: KernelGraph, wafer: Wafer) -> None:
 def _without_large(
     graph: KernelGraph,
     composed: ComposedGraph,
-    found: Infeasible,
+    found: Plan | Infeasible,
     how: tuple[Wafer, Compiler, str | None, int],
 ) -> tuple[ComposedGraph, Plan | Infeasible]:
-    """Plan a graph that does not fit once more, with plain prices for the kernels whose programs are too large for a core
-    on all regions."""
-    sizer = sizer_for(composed.graph, how[0])
-    too_large = {group.forward.name for group, _ in sizer.too_large()} - {*composed.plain}
-    if found.unit != "bytes" or not too_large:
-        return composed, found
-    composed = composed_graph(graph, too_large)
-    return composed, _scheduled(composed.graph, *how)
+    """Plan a graph that does not fit again, with plain prices for the kernels whose programs are too large for a core on all
+    regions, and for those in their place that are."""
+    too_large = set[str]()
+    while isinstance(found, Infeasible) and found.unit == "bytes":
+        groups = sizer_for(composed.graph, how[0]).too_large()
+        more = {group.forward.name for group, _ in groups} - {*composed.plain, *too_large}
+        if not more:
+            break
+        too_large |= more
+        composed = composed_graph(graph, too_large)
+        found = _scheduled(composed.graph, *how)
+    return composed, found
 
 
 def _reason(told: WseError) -> str:

@@ -1,10 +1,8 @@
-"""Split a product whose result is read in parts into one product per part: a region has one inlet per
-operand.
+"""Split a product for queries, keys and values into one product for each: a region has one inlet per operand.
 
 ``torch.nn.MultiheadAttention`` has one weight of (3 E, K) for queries, keys and values, W = [W_q; W_k; W_v].
 The products with W_q, W_k and W_v give the same numbers from three regions. All three read the same input,
-which the routers multicast. Gated layers often make gate and values the same way (``chunk``, slices,
-``glu``).
+which the routers multicast.
 """
 
 from __future__ import annotations
@@ -15,88 +13,52 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from wse_sim.graph import Derived, Kernel, KernelGraph, Phase, Tensor, TensorKind
+from wse_sim.graph import Derived, Kernel, KernelGraph, Tensor, TensorKind
+from wse_sim.graph.access import channels_of
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.whole.factors import PARTS
 from wse_sim.whole.host_part import with_kernels
-from wse_sim.whole.regions.contract import POINTWISE
 from wse_sim.whole.regions.fused_work import items_of
-
-COUNTS = {2: "two", 3: "three", 4: "four"}
-"""Parts of a product that are separated."""
 
 
 def unpacked(graph: KernelGraph) -> KernelGraph:
-    """Return the forward graph with each product that is read in parts replaced by one product per part; a
-    note names them.
+    """Return the forward graph with each product that attention reads as three consecutive slices (`packed`) replaced by one product
+    per slice; a note names them.
 
-    A product is split if it has a weight (N, K), at most a bias, and one reader: attention that reads three
-    consecutive slices (`packed`), or elementwise work on parts. The parameters of the parts are named as
+    A product is split if it has a weight (N, K), at most a bias, and one reader. The parameters of the parts are named as
     slices: ``in_proj_weight[0:32]``.
     """
-    if not any(_parts_of(graph, kernel) for kernel in graph.kernels):
-        return graph
-    tensors = dict(graph.tensors)
-    kernels = list(graph.kernels)
-    split: dict[tuple[str, int], list[str]] = {}
+    tensors, kernels, split = dict(graph.tensors), list(graph.kernels), list[str]()
     for reader in graph.kernels:
-        names = _parts_of(graph, reader)
-        product = next((kernel for kernel in kernels if names and reader.inputs[0] in kernel.outputs), None)
+        is_packed = (
+            reader.family == "attention" and len(reader.inputs) == 1 and reader.attrs.get("packed", False)
+        )
+        product = next(
+            (kernel for kernel in kernels if is_packed and reader.inputs[0] in kernel.outputs), None
+        )
         if product is None or not _comes_apart(graph, product):
             continue
-        lie = names if reader.family == "attention" else sorted(names)
-        each = int(product.dims["n"]) // len(names)
-        parts = {
-            name: part_of_product(product, name, (i * each, (i + 1) * each), tensors)
-            for i, name in enumerate(lie)
-        }
+        each = int(product.dims["n"]) // len(PARTS)
+        cuts = enumerate(PARTS)
+        parts = [part_of_product(product, name, (i * each, (i + 1) * each), tensors) for i, name in cuts]
         place = kernels.index(product)
-        kernels[place : place + 1] = parts.values()
-        inputs = tuple(parts[name].outputs[0] for name in names)
-        kernels[kernels.index(reader)] = _reader_of(reader, inputs, tensors)
-        what = (
-            "queries, keys and values"
-            if reader.family == "attention"
-            else f"the {len(names)} parts of '{reader.name}'"
+        kernels[place : place + 1] = parts
+        kernels[kernels.index(reader)] = dataclasses.replace(
+            reader,
+            inputs=tuple(part.outputs[0] for part in parts),
+            attrs=frozen({name: value for name, value in reader.attrs.items() if name != "packed"}),
+            access=dataclasses.replace(reader.access.without_views(), order=()),
         )
-        split.setdefault((what, len(names)), []).append(product.name)
-    notes = (_note(products, what, count) for (what, count), products in split.items())
-    return with_kernels(graph, kernels, tensors, *notes)
+        split.append(product.name)
+    return with_kernels(graph, kernels, tensors, _note(split)) if split else graph
 
 
-def _note(products: Sequence[str], what: str, count: int) -> str:
+def _note(products: Sequence[str]) -> str:
     """Return the sentence on the products that are separated."""
-    if len(products) == 1:
-        return f"'{products[0]}' makes {what} in one product; on the fabric these are {COUNTS[count]} layers"
-    more = len(products) - 1
-    return f"'{products[0]}' and {more} more make {what} in one product; on the fabric each becomes {COUNTS[count]} layers"
-
-
-def _parts_of(graph: KernelGraph, reader: Kernel) -> tuple[str, ...]:
-    """Return the names of the parts that a kernel reads of one tensor, in operand order; sorted names give
-    the order in the tensor."""
-    if reader.phase is not Phase.FORWARD or len(reader.inputs) != 1:
-        return ()
-    if reader.family == "attention":
-        return PARTS if reader.attrs.get("packed", False) else ()
-    if reader.family == "activation" and reader.attrs["function"] == "glu":
-        whole, result = (graph.tensors[name].shape for name in (reader.inputs[0], reader.outputs[0]))
-        return ("part1", "part0") if whole == (*result[:-1], 2 * result[-1]) else ()
-    is_covered = reader.family in POINTWISE and len(reader.access.parts) in COUNTS
-    return tuple(f"part{number}" for number in reader.access.parts) if is_covered else ()
-
-
-def _reader_of(reader: Kernel, inputs: tuple[str, ...], tensors: Mapping[str, Tensor]) -> Kernel:
-    """Return the reader of the parts; ``glu`` becomes the sigmoid of one part times the other."""
-    if reader.family == "activation":
-        result = tensors[reader.outputs[0]]
-        cols = result.shape[-1]
-        dims = {"elements": result.elements, "rows": result.elements // cols, "cols": cols}
-        attrs = {"ops": "sigmoid,mul", "inputs": 2}
-        reader = dataclasses.replace(reader, family="generated", dims=frozen(dims), attrs=frozen(attrs))
-    attrs = {name: value for name, value in reader.attrs.items() if name != "packed"}
-    access = dataclasses.replace(reader.access.without_views(), order=())
-    return dataclasses.replace(reader, inputs=inputs, attrs=frozen(attrs), access=access)
+    name, *more = products
+    if not more:
+        return f"'{name}' makes queries, keys and values in one product; on the fabric these are three layers"
+    return f"'{name}' and {len(more)} more make queries, keys and values in one product; on the fabric each becomes three layers"
 
 
 def transposed(graph: KernelGraph) -> KernelGraph:
@@ -147,7 +109,12 @@ def part_of_product(
             tensors[whole],
             name=sliced,
             shape=(end - first, *tensors[whole].shape[1:]),
-            derived=Derived("rows", tensors[whole].derived or whole, first, end),
+            derived=Derived(
+                "taken",
+                tensors[whole].derived or whole,
+                taken=((0, ((first, end - first, 1),)),),
+                shape=tensors[whole].shape,
+            ),
         )
         parameters.append(sliced)
     out, before = f"{product.name}.{name}.out", tensors[product.outputs[0]]
@@ -177,22 +144,22 @@ def without_derived(
     graph: KernelGraph, values: Mapping[str, NDArray[np.float32]]
 ) -> dict[str, NDArray[np.float32]]:
     """Return values by parameter of the module: parts joined, transposed parameters transposed back, rows as filters."""
-    out: dict[str, NDArray[np.float32]] = {}
-    parts: dict[str | Derived, dict[int, NDArray[np.float32]]] = {}
-    for name, value in values.items():
-        derived = graph.tensors[name].derived
-        if derived is not None and derived.rule == "rows":
-            parts.setdefault(derived.source, {})[derived.first] = value
-        else:
-            _put(out, derived or name, value)
-    for source, cut in parts.items():
-        _put(out, source, np.concatenate([part for _, part in sorted(cut.items())]))
-    return out
+    found: dict[str | Derived, NDArray[np.float32]] = {
+        graph.tensors[name].derived or name: value for name, value in values.items()
+    }
+    while derived := [one for one in found if isinstance(one, Derived)]:
+        deepest = max(derived, key=_depth)
+        value = found.pop(deepest)
+        if deepest.rule != "taken":
+            found[deepest.source] = value.reshape(deepest.shape) if deepest.rule == "flat" else value.T
+            continue
+        whole = found.setdefault(deepest.source, np.zeros(deepest.shape, value.dtype))
+        places = {axis: channels_of(runs) for axis, runs in deepest.taken}
+        cut = np.ix_(*(places.get(axis, np.arange(size)) for axis, size in enumerate(whole.shape)))
+        whole[cut] = value.reshape(whole[cut].shape)
+    return {name: value for name, value in found.items() if isinstance(name, str)}
 
 
-def _put(out: dict[str, NDArray[np.float32]], source: str | Derived, value: NDArray[np.float32]) -> None:
-    """Add the value of a parameter to `out` under the module's name for it, transposed back or as filters if needed."""
-    while isinstance(source, Derived):
-        value = value.reshape(source.shape) if source.rule == "flat" else value.T
-        source = source.source
-    out[source] = value
+def _depth(derived: Derived) -> int:
+    """Return by how many rules a parameter follows from one of the module."""
+    return 1 + (_depth(derived.source) if isinstance(derived.source, Derived) else 0)
