@@ -111,7 +111,9 @@ def test_bands_have_the_features_of_a_bundle(work: str, count: int) -> None:
     """Values of operands and parameters in bundles equal those of autograd; features do not divide."""
     found = region.__wrapped__(work, 5, 14, 24)
     rows = max(found.region.rows, 2 * count)  # a plan may give work that is not the slowest a single row
-    found.region = dataclasses.replace(found.region, row=0, rows=rows, compute_cores=rows * found.compute_cols)
+    found.region = dataclasses.replace(
+        found.region, row=0, rows=rows, compute_cores=rows * found.compute_cols
+    )
     found.bundles = dict.fromkeys(found.tied, count)
     found.settle()
     assert len(found.bands) == len(set(found.gradient_inlets)) == count
