@@ -107,9 +107,8 @@ def _starts(groups: Sequence[Group], edges: Edges) -> dict[str, float]:
         rows = 1 if group.flow.parallel else group.rows_per_sample  # a core has one row, or more
         start = last[group.name] if group.is_barrier else first[group.name]
         end = max(start + 1, last[group.name] + 1 / rows)
-        work = 1.0 if group.flow.parallel else end - start
         for reader in readers[group.name]:
-            first[reader] = max(first[reader], start + work / rows)
+            first[reader] = max(first[reader], start + (end - start) / rows)
             last[reader] = max(last[reader], end)
         starts[group.name] = start
     return starts

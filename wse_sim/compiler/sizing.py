@@ -444,10 +444,13 @@ class Sizer:
         return float(np.asarray(self._costs(self.prices, group, rows, cols)[2]))
 
     def rows_of_core(self, group: Group, rows: int, cols: int) -> int:
-        """Return the rows of a sample that pass one after the other: if different cores have rows, those of one core."""
+        """Return the rows of a sample that pass one after the other: if different cores have rows, those of one core. Programs
+        of inference send them while they work on the next sample, so together."""
         kernel, count = group.forward, group.rows_per_sample
         if not group.flow.parallel or count == 1:
             return count
+        if not self.graph.training:
+            return 1
         alone = dataclasses.replace(kernel, dims=frozen({**kernel.dims, "rows": 1}))
         one, whole = (self.prices.cost(each, rows, cols, "stationary").total for each in (alone, kernel))
         return max(1, round(float(np.asarray(whole)) / float(np.asarray(one))))

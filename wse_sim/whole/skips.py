@@ -144,9 +144,7 @@ def _flowing(plan: PipelinedPlan, regions: Sequence[PlacedKernel]) -> PipelinedP
 
 def _stage(stage: Stage, region: PlacedKernel) -> Stage:
     late = 0.0
-    if stage.parallel or stage.rows_per_sample == 1:
-        # Rows come out while the cores work on the next sample, and a link takes them one after the other.
-        stage = dataclasses.replace(stage, rows_per_sample=1, parallel=False)
+    if stage.rows_per_sample == 1:  # rows come out together, and a link takes them one after the other
         late += region.result_words * region.wafer.wavelet_cycles
     return dataclasses.replace(
         stage, barrier=stage.barrier or region.takes_whole, latency_cycles=stage.latency_cycles + late

@@ -6,7 +6,7 @@ starts; ``u`` is the time until which the region's cores are taken by earlier wo
 
     ready        max over inputs of (their first row + h); a barrier waits for their last row
     start        max(ready, end of the same pass of sample i - 1, room in all streams out of it)
-                 `parallel`, in a batch: as soon as the first core has finished sample i - 1, start + s
+                 `parallel`, without rounds: as soon as the first core has finished sample i - 1, start + s
     u            <- max(u, start) + s
     end          max(u, max over inputs of (their end + h) + s / n)
     first row    start + (end - start) / n
@@ -183,13 +183,6 @@ class Lane:
         self.is_blocked, self.partial_since = True, inf
         return inf
 
-    def _is_last(self) -> bool:
-        """Whether the sample that has started is the last of its round or batch."""
-        size = self.region.pipeline.round_samples
-        return self.step_started == self.region.pipeline.size(self.step) or (
-            size > 0 and self.step_started % size == 0
-        )
-
     def _has_room(self, sample: int) -> bool:
         for link in self.after:
             if link.other.started <= sample - link.capacity:
@@ -241,7 +234,8 @@ class Lane:
                     stage.name, name, "compute", begin, self.cycles, 0.0, sample, self.name, self.name, sample
                 )
             )
-        if stage.parallel and not pipeline.round_samples and not self._is_last():
+        is_last = self.step_started == pipeline.size(self.step)
+        if stage.parallel and not pipeline.round_samples and not is_last:
             return min(end, max(now + alone, region.taken_until))  # the first core takes the next sample
         if stage.rotation == 1:
             return end

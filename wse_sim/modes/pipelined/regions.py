@@ -91,7 +91,7 @@ class StageMaker:
             forward_parts=frozen(parts_of(forward)),
             backward_parts=frozen(parts_of(backward)),
             rows_per_sample=sizer.rows_of_core(group, rows, cols),
-            parallel=group.flow.parallel,
+            parallel=group.flow.parallel and sizer.graph.training,
             barrier=group.is_barrier,
             in_flight=0,
             memory=memory,
