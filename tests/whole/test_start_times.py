@@ -31,6 +31,15 @@ def test_an_operand_taken_in_early_is_no_start() -> None:
     assert first_busy(run, place, bins, ahead=100) == 60  # never: the end of the run
 
 
+def test_a_last_row_that_waits_for_sums_is_no_start() -> None:
+    """The last of three rows receives a residual in the second bin; the first two work from the fourth on."""
+    busy = np.zeros((6, 3, 1), np.int64)
+    busy[1, 2], busy[3:, :2] = 10, 10
+    run: Any = SimpleNamespace(busy_bins=busy, cycles=60)
+    place = FabricPlace("layer", slice(0, 3), slice(0, 1), start_rows=slice(0, 2))
+    assert first_busy(run, place, BusyBins(6, 10)) == 30
+
+
 @pytest.mark.parametrize(
     ("engine", "fabric", "within", "same"),
     [

@@ -11,12 +11,15 @@ class FabricPlace:
 
     `ahead_cycles`: cycles in which a core reads operands of its first sample that may arrive before the last
     operand does.
+    `start_rows`: the rows of the fabric whose first work is the start of the region, if not all of them: in a dense
+    layer the last row only reads its residual until sums arrive.
     """
 
     name: str
     rows: slice
     cols: slice
     ahead_cycles: float = field(default=0.0, kw_only=True)
+    start_rows: slice | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)

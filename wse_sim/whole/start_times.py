@@ -1,8 +1,8 @@
 """Start times and wait times of regions, in the engine and on the fabric.
 
 A region starts in the event engine once rows of all its operands have arrived. On the fabric a core reads an
-operand as it arrives, so a layer reads the residual of its first sample long before that. These cycles are
-left out (`ahead_cycles` of a place): both starts then mean the start of work on all operands. A region is
+operand as it arrives, so a layer reads the residual of its first sample long before that. These cycles and rows are
+left out (`ahead_cycles` and `start_rows` of a place): both starts then mean the start of work on all operands. A region is
 idle before the first word of a step arrives and after its last work; in between it is busy, stalled on output
 or stalled on input. A core cannot know whether the words for which it waits belong to a sample that has
 partly arrived. So the time accounts of the engine, in which a region is idle between two samples, are not
@@ -42,9 +42,9 @@ def start_bins(engine: PipelinedRun) -> BusyBins:
 
 
 def first_busy(run: FabricResult, place: FabricPlace, bins: BusyBins, ahead: float = 0.0) -> float:
-    """Return the start of the bin in which a core of the place exceeds `ahead` busy cycles; the end of the
+    """Return the start of the bin in which a core of the start rows exceeds `ahead` busy cycles; the end of the
     run if none does."""
-    issued = np.cumsum(run.busy_bins[:, place.rows, place.cols], axis=0)
+    issued = np.cumsum(run.busy_bins[:, place.start_rows or place.rows, place.cols], axis=0)
     busy = np.flatnonzero((issued > ahead).any(axis=(1, 2)))
     return float(busy[0] * bins.cycles if busy.size else run.cycles)
 

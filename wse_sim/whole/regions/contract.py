@@ -187,12 +187,19 @@ class PlacedKernel(ABC):
     @property
     def area(self) -> FabricPlace:
         """The rectangle of its compute cores."""
-        return FabricPlace(self.name, self.rows, self.columns, ahead_cycles=self.ahead_cycles())
+        return FabricPlace(
+            self.name, self.rows, self.columns, ahead_cycles=self.ahead_cycles(), start_rows=self.start_rows
+        )
 
     def ahead_cycles(self) -> float:
         """Return the cycles in which a core reads operands of a sample that may arrive before the last
         operand."""
         return 0.0
+
+    @property
+    def start_rows(self) -> slice | None:
+        """The rows of the fabric whose first work is the start of the region; None for all."""
+        return None
 
     @property
     def inner_words(self) -> Mapping[tuple[Cell, Cell], float]:

@@ -403,9 +403,10 @@ class DenseShape(DensePlace, RegionKind):
         bundles = self.bundles.get(self.kernel.inputs[1]) or self.splits(self.kernel.inputs[1])[-1]
         return self.tokens * float(residual_cycles(self.features, self.outputs, bundles, self.wafer))
 
-    def ahead_cycles(self) -> float:
-        """Return the cycles to receive the residual of two tokens: one waits for its sums, the next one arrives."""
-        return min(2, self.tokens) * self.outputs / PAIR * ("residual" in self.items)
+    @property
+    def start_rows(self) -> slice | None:
+        """All rows but the last, which reads a residual before sums arrive."""
+        return slice(self.rows.start, self.rows.stop - 1) if "residual" in self.items else None
 
     def _hearing_cycles(self) -> float:
         """Return the cycles per sample of an inlet that receives its bundles and deals out its words."""

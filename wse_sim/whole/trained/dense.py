@@ -322,6 +322,7 @@ class TrainedDense(DensePlace, TrainedKind):
             name: one[:n] for name, one in weights.items()
         }
 
-    def ahead_cycles(self) -> float:
-        """Return the cycles to receive a residual on the last row."""
-        return self.tokens * self._outputs / PAIR * self.has_residual
+    @property
+    def start_rows(self) -> slice | None:
+        """All rows but the last, which reads a residual before sums arrive."""
+        return slice(self.rows.start, self.rows.stop - 1) if self.has_residual else None
