@@ -435,6 +435,11 @@ class Family:
             self.flows, rows=prod(dims.get(name, 0) for name in self.rows_by) if self.rows_by else 0
         )
 
+    def parts_of_core(self, dims: Dims, tiling: Tiling, attrs: Attrs = NONE) -> int:
+        """Return the parts of a sample, one after the other, in which results of a core leave, if its attributes state
+        them; else 0."""
+        return 0
+
     def lay(self, dims: Dims, attrs: Attrs = NONE) -> Lay:
         """Return the layout in a region; by default nothing is determined."""
         return Lay()

@@ -162,6 +162,7 @@ READ_BY_PLANS = {
     "pin_parts_in",
     "pin_parts_out",
     "packed",
+    "laps",
     "scale",
     "unusual",
     "around",

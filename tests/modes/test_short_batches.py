@@ -9,8 +9,9 @@ import pytest
 
 from tests.handmade import transformer
 from wse_sim import api
+from wse_sim.compiler.compute_columns import ComputeColumns
 from wse_sim.compiler.pricing import Prices
-from wse_sim.compiler.shelves import Box, with_efficiency
+from wse_sim.compiler.shelves import Box, with_columns
 from wse_sim.compiler.sizing import Sizer, make_groups
 from wse_sim.engine.options import Options
 from wse_sim.engine.trace import RunTrace
@@ -132,7 +133,7 @@ def test_the_layouts_to_choose_from_do_not_depend_on_the_constants():
     assert len(first) > 50
     assert layouts(SMALL.derive(fma_mixed_per_cycle=8.0, vector_start_cycles=30.0, hop_cycles=3)) == first
     assert layouts(SMALL, samples=100) != first
-    few, most = with_efficiency(first[0], 0.9)
+    few, most = with_columns(first[0], ComputeColumns(0.9))
     assert all(a.compute_cols <= b.compute_cols <= a.cols for a, b in zip(few, most, strict=True))
     assert few == first[0]  # more may compute, none has to
 

@@ -120,6 +120,23 @@ def test_bands_have_the_features_of_a_bundle(work: str, count: int) -> None:
     checked(found, work, samples=4, in_flight=2)
 
 
+@pytest.mark.parametrize(
+    ("tokens", "cores", "laps"), [(8, 4, 4), (8, 8, 2), (8, 16, 1), (6, 4, 2), (5, 4, 1)]
+)
+def test_a_slow_function_works_in_laps(tokens: int, cores: int, laps: int) -> None:
+    """A lap is a part of a sample that goes around all cores: up to 4 of equal size that leave 16 elements to each.
+
+    8 x 32 = 256 elements: 4 laps of 16 on 4 cores, 2 on 8 and one on 16. 6 tokens have 2 laps of equal size, 5 have one. Results are those of autograd in three rounds, and the price is what the cores issue.
+    """
+    found = region.__wrapped__("gelu", tokens, 32, 24)
+    found.compute_cols, found.left = 1, found.region.col + 1
+    found.region = dataclasses.replace(found.region, row=0, rows=cores, cols=2, compute_cores=cores)
+    found.settle()
+    assert found.laps == laps
+    assert cost_of(found) == issued(found)
+    checked(found, "gelu", samples=6, in_flight=2)
+
+
 @pytest.mark.parametrize("function", [name for name in ACTIVATIONS if name != "exp"])
 def test_slopes_of_large_and_small_operands(function: str) -> None:
     """Operands up to 60 and more: squares and cubes stay in range, and tails of slopes go to 0 or 1."""

@@ -26,6 +26,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
+from wse_sim.compiler.compute_columns import ComputeColumns
 from wse_sim.compiler.defects import dead_counts, dead_list, usable_bands, usable_cores, without_dead_rows
 from wse_sim.compiler.objectives import DELTA_T_WIRE, LATENCY
 from wse_sim.compiler.pins import pinned_size
@@ -96,13 +97,13 @@ class Box:
     compute_cols: int
 
 
-def with_efficiency(boxes: Sequence[Box], efficiency: float) -> tuple[list[Box], list[Box]]:
-    """Return the boxes twice, with at most the fraction `efficiency` of their columns computing.
+def with_columns(boxes: Sequence[Box], columns: ComputeColumns) -> tuple[list[Box], list[Box]]:
+    """Return the boxes twice, with at most as many columns computing as `columns` says.
 
     In the first list compute columns are reduced to that number if they exceed it; in the second they are set
     to it.
     """
-    most = compute_cols(np.array([box.cols for box in boxes]), efficiency).tolist()
+    most = columns.of([box.cols for box in boxes]).tolist()
     few = [
         replace(box, compute_cols=cols) if box.compute_cols > cols else box
         for box, cols in zip(boxes, most, strict=True)
@@ -111,13 +112,6 @@ def with_efficiency(boxes: Sequence[Box], efficiency: float) -> tuple[list[Box],
         replace(box, compute_cols=cols) if box.compute_cols != cols else box
         for box, cols in zip(boxes, most, strict=True)
     ]
-
-
-def compute_cols(cols: np.ndarray | int, efficiency: float) -> np.ndarray:
-    """Return the columns of a region that compute: the fraction `efficiency` of `cols`, rounded down, at
-    least one.
-    """
-    return np.maximum(1, np.floor(np.asarray(cols) * efficiency + 1e-9)).astype(np.int64)
 
 
 def region_widths(wafer: Wafer, step: float) -> NDArray[np.int64]:
@@ -138,7 +132,7 @@ class ShelfPlacer:
         self.sizer = sizer
         self.stacks = stacks
         self.wafer = without_dead_rows(sizer.wafer) if whole_rows else sizer.wafer
-        self.efficiency = sizer.wafer.pipeline_efficiency
+        self.columns = sizer.columns
         self.widths = region_widths(self.wafer, 1.01)
         self.small_rows = geometric(self.wafer.program_rows, 1.02)
         self._tables: dict[int, ShelfTable] = {}
@@ -173,7 +167,7 @@ class ShelfPlacer:
 
     def _shapes(self, rows: NDArray[np.int64], cols: NDArray[np.int64]) -> Shapes:
         """Return the compute shapes of all regions of `rows` (h,) x `cols` (w,) cores."""
-        return Shapes.grid(rows, compute_cols(cols, self.efficiency))
+        return Shapes.grid(rows, self.columns.of(cols))
 
     def _table(self, limit: int) -> ShelfTable:
         """Return the table of shelves of up to `limit` rows, shared by all placers of these stages."""
@@ -194,7 +188,7 @@ class ShelfPlacer:
                     ],
                     np.array(heights, np.int64),
                     self.widths,
-                    compute_cols(self.widths, self.efficiency),
+                    self.columns.of(self.widths),
                     cast(Tiles, shared.setdefault(stages, {})),
                 )
             found = self._tables[limit] = cast(ShelfTable, shared[key])
@@ -204,7 +198,7 @@ class ShelfPlacer:
         """Return the prices of a region with `inner` compute columns, in the order of
         :class:`~wse_sim.compiler.sizing.ShapePrices`.
         """
-        if inner != compute_cols(cols, self.efficiency):
+        if inner != self.columns.of(cols):
             return self.sizer.shape_prices(self.kinds[kind], Shapes.one(rows, inner)).at(0)
         row = int(np.searchsorted(self.small_rows, rows))
         col = int(np.searchsorted(self.stack_cols, cols))
@@ -360,7 +354,7 @@ class ShelfPlacer:
 
     def boxes(self, found: NDArray[np.int64]) -> list[Box]:
         """Convert the result of :meth:`place` to boxes."""
-        inner = compute_cols(found[:, 3], self.efficiency).tolist()
+        inner = self.columns.of(found[:, 3]).tolist()
         return [
             Box(row, col, high, wide, high, cols)
             for (row, col, high, wide), cols in zip(found.tolist(), inner, strict=True)

@@ -37,6 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wse_sim.compiler.block_recompute import BlockRecompute
+from wse_sim.compiler.compute_columns import ComputeColumns
 from wse_sim.compiler.pins import pinned_size
 from wse_sim.compiler.pricing import FloatArray, Prices, geometric
 from wse_sim.compiler.sample_buffers import bytes_at_cut, samples_in_flight, stream_bytes
@@ -199,12 +200,13 @@ class Candidates:
     held: float  # bytes of samples, in flight and in streams, to spread over the region
     fill: NDArray[np.float64]  # cycles from the first operand to the first result, forward
 
-    def fits(self, limit_bytes: float, spread: float) -> NDArray[np.bool_]:
-        """Return which shapes (n,) have room for the stage.
+    def need(self, columns: ComputeColumns) -> NDArray[np.float64]:
+        """Return the bytes of the fullest core (n,); samples are spread over the whole region."""
+        return self.memory + self.held / (self.rows * columns.region_cols(self.cols))
 
-        Samples are spread over the whole region, which has `spread` times as many cores as compute.
-        """
-        return self.memory + self.held / (self.rows * self.cols * spread) <= limit_bytes
+    def area(self, columns: ComputeColumns) -> NDArray[np.float64]:
+        """Return the compute cores (n,) for which the shapes count (:meth:`ComputeColumns.weight`)."""
+        return self.rows * self.cols * columns.weight(self.cols)
 
 
 @dataclass(frozen=True)
@@ -288,7 +290,7 @@ class Sizer:
         self.tables: dict[tuple[Hashable, ...], object] = {}  # tables that placers derive from the prices
         self._kinds: dict[str, Hashable] = {}
         self._front_of: Fronts | None = None
-        self.spread = 1.0 / wafer.pipeline_efficiency
+        self.columns = ComputeColumns.of_plan(graph, wafer)
 
     @property
     def copies(self) -> list[Group]:
@@ -324,7 +326,7 @@ class Sizer:
         other.groups = make_groups(self.graph, wafer)
         other.update_samples, other._front_of = None, None
         other._cache, other.tables, other._kinds = {}, {}, {}
-        other.spread = 1.0 / wafer.pipeline_efficiency
+        other.columns = ComputeColumns.of_plan(self.graph, wafer)
         return other
 
     def part(self, graph: KernelGraph) -> Sizer:
@@ -451,6 +453,10 @@ class Sizer:
             return count
         if not self.graph.training:
             return 1
+        if parts := family(kernel.family).parts_of_core(
+            kernel.dims, Tiling(rows, cols, "stationary"), kernel.attrs
+        ):
+            return parts
         alone = dataclasses.replace(kernel, dims=frozen({**kernel.dims, "rows": 1}))
         one, whole = (self.prices.cost(each, rows, cols, "stationary").total for each in (alone, kernel))
         return max(1, round(float(np.asarray(whole)) / float(np.asarray(one))))
@@ -514,13 +520,11 @@ class Sizer:
 
     def _price(self, group: Group) -> Candidates:
         """Return the priced candidates of a stage: a grid of side lengths, or its pinned rectangle."""
-        compute_cols = max(1, int(self.wafer.program_cols * self.wafer.pipeline_efficiency))
         side_r = geometric(self.wafer.program_rows)
-        side_c = geometric(compute_cols)
+        side_c = geometric(int(self.columns.of(self.wafer.program_cols)))
         pin = pinned_size(group.forward)
         if pin is not None:
-            inner = int(pin[1] * self.wafer.pipeline_efficiency + 1e-9)
-            side_r, side_c = np.array([pin[0]]), np.array([max(1, inner)])
+            side_r, side_c = np.array([pin[0]]), self.columns.of([pin[1]])
         found = self.shape_prices(group, Shapes.grid(side_r, side_c))
         rows, cols = _pairs(tuple(side_r.tolist()), tuple(side_c.tolist()))
         return Candidates(
@@ -535,10 +539,10 @@ class Sizer:
     def least_by_width(self, group: Group, pace_cycles: float) -> FloatArray:
         """Return the fewest compute cores (w,) with which a stage keeps the pace on each of many numbers of compute columns;
         infinite if it cannot. The stage may have other prices than those of the sizer."""
-        most = max(1, int(self.wafer.program_cols * self.wafer.pipeline_efficiency))
+        most = int(self.columns.of(self.wafer.program_cols))
         rows, cols = geometric(self.wafer.program_rows), geometric(most, 1.02)
         prices, cores = self.shape_prices(group, Shapes.grid(rows, cols)), np.outer(rows, cols).ravel()
-        held = prices.memory + self.held_bytes(group) / (cores * self.spread)
+        held = prices.memory + self.held_bytes(group) / np.outer(rows, self.columns.region_cols(cols)).ravel()
         keeps = (held <= self.wafer.sram_usable_bytes) & (self.times(prices) <= pace_cycles)
         area: FloatArray = np.where(keeps, 1.0 * cores, np.inf).reshape(rows.size, cols.size).min(axis=0)
         return area
@@ -564,9 +568,9 @@ class Sizer:
             of_group = np.array([position[id(one)] for one in found], np.int64)
             limit, fronts = float(self.wafer.sram_usable_bytes), []
             for one in shapes:
-                good = one.fits(limit, self.spread)
+                good = one.need(self.columns) <= limit
                 order = np.argsort(one.time[good], kind="stable")
-                area = (one.rows * one.cols)[good][order].astype(float)
+                area = one.area(self.columns)[good][order]
                 fronts.append((one.time[good][order], np.minimum.accumulate(area)))
             self._front_of = Fronts(shapes, of_group, fronts)
         return self._front_of
@@ -609,10 +613,10 @@ class Sizer:
         shapes, of_group = self._fronts().shapes, self._fronts().of_group
         tables = []
         for one in shapes:
-            good = one.fits(limit, self.spread) & (one.time <= slowest_cycles)
+            good = (one.need(self.columns) <= limit) & (one.time <= slowest_cycles)
             if not good.any():
                 return None
-            area = (one.rows * one.cols).astype(float)
+            area = one.area(self.columns)
             tables.append((one.time[good], (one.time + fill_weight * one.fill)[good], area[good]))
         counts = np.bincount(of_group, minlength=len(shapes))
         low, high = 1e-9, 1e9
@@ -635,8 +639,7 @@ class Sizer:
         found = []
         for group in self.groups:
             shapes = self.candidates(group)
-            need = shapes.memory + shapes.held / (shapes.rows * shapes.cols * self.spread)
-            if (least := float(need.min())) > limit:
+            if (least := float(shapes.need(self.columns).min())) > limit:
                 found.append((group, least))
         return found
 
@@ -650,9 +653,9 @@ class Sizer:
         memory_driven = total = 0.0
         for group in self.groups:
             shapes = self.candidates(group)
-            area = (shapes.rows * shapes.cols).astype(float)
+            area = shapes.area(self.columns)
             fast = shapes.time <= pace_cycles
-            both = fast & shapes.fits(limit, self.spread)
+            both = fast & (shapes.need(self.columns) <= limit)
             if not both.any():
                 continue  # only a shape between the candidates holds it, so its memory is unknown
             least = float(area[both].min())

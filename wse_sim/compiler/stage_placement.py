@@ -15,13 +15,14 @@ from collections.abc import Hashable, Iterator
 
 import numpy as np
 
+from wse_sim.compiler.compute_columns import ComputeColumns
 from wse_sim.compiler.objectives import DELTA_T_WIRE, LATENCY, OBJECTIVES, SHELVES, THROUGHPUT
 from wse_sim.compiler.pins import pinned_size
 from wse_sim.compiler.placement.curves import time_first
 from wse_sim.compiler.placement.problem import Block, Front, Placement, PlacementProblem, Progress
 from wse_sim.compiler.placers import StagePlacer, placer_named, rectangle_placer
 from wse_sim.compiler.pricing import geometric
-from wse_sim.compiler.shelves import Box, compute_cols, compute_cores, region_widths
+from wse_sim.compiler.shelves import Box, compute_cores, region_widths
 from wse_sim.compiler.sizing import Group, Shapes, Sizer
 from wse_sim.errors import ConfigError, PlacementError
 from wse_sim.hardware import Wafer
@@ -40,7 +41,7 @@ class StageShapes:
         pin = pinned_size(group.forward)
         self._rows = geometric(wafer.program_rows, 1.03) if pin is None else np.array([pin[0]])
         self._cols = region_widths(wafer, 1.03) if pin is None else np.array([pin[1]])
-        inner = compute_cols(self._cols, wafer.pipeline_efficiency)
+        inner = sizer.columns.of(self._cols)
         prices = sizer.shape_prices(group, Shapes.grid(self._rows, inner))
         cores = np.outer(self._rows, self._cols)
         memory = prices.memory.reshape(cores.shape) + sizer.held_bytes(group) / cores
@@ -100,10 +101,10 @@ def _blocked(wafer: Wafer) -> tuple[tuple[int, int, int, int], ...]:
     return (*dead_rows, *dead)
 
 
-def boxes_of(placement: Placement, wafer: Wafer) -> list[Box]:
+def boxes_of(placement: Placement, columns: ComputeColumns) -> list[Box]:
     """Return a placement as boxes of stages."""
     return [
-        Box(int(y), int(x), int(h), int(w), int(h), int(compute_cols(int(w), wafer.pipeline_efficiency)))
+        Box(int(y), int(x), int(h), int(w), int(h), int(columns.of(int(w))))
         for x, y, w, h in zip(placement.x, placement.y, placement.width, placement.height, strict=True)
     ]
 
@@ -185,6 +186,6 @@ def placements(
         placement = library.place(problem, seed=seed, time_limit_s=limit, progress=progress)
     except PlacementError:
         return
-    boxes = boxes_of(placement, sizer.wafer)
+    boxes = boxes_of(placement, sizer.columns)
     scale = 1.0 if targets is None else float(targets.max())
     yield placement.max_time * scale, boxes

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from functools import partial
+from math import gcd
 from types import MappingProxyType
 
 from wse_sim.graph import Kernel, KernelGraph, Phase
@@ -46,6 +47,7 @@ PLAIN_PRICED = "kernels with plain prices"
 PACKED = 3  # queries, keys and values
 TRAINED_AS_ONE = (*POINTWISE, "norm", "attention", "layout")
 """Families whose operands and result have the same number of bundles in training."""
+MOST_LAPS = 4  # parts of a sample that go around the cores of a function one after the other
 MOST_BANDS = 16  # bands of attention; each has four streams
 
 
@@ -189,6 +191,10 @@ def trained_attributes(graph: KernelGraph) -> dict[str, dict[str, object]]:
             out[kernel.name] = {links: most[result], "readers": readers}
             if kernel.family in (*POINTWISE, "layout"):
                 out[kernel.name]["token_words"] = token_words(graph, result)
+                if kernel.family == "generated" and len(owner.inputs) == 1 and not owner.parameters:
+                    words = token_words(graph, result)
+                    whole, rest = divmod(graph.tensors[result].elements // graph.samples, PAIR * words)
+                    out[kernel.name]["laps"] = 1 if rest else gcd(whole, MOST_LAPS)
     return out
 
 

@@ -61,6 +61,8 @@ from wse_sim.kernels.families.generated.reduction_chain import REDUCED, folded_p
 
 STORES = 2
 """Rows of cores, of every stream, that store an operand which waits for another, besides those that deal operands out."""
+LEAST_OF_LAP = 16
+"""Elements of a core in one of several laps: with fewer, whole words and starts of instructions cost more than a lap gains."""
 REDUCTIONS = frozenset({"sum", "mean", "amax", "amin", "var", "logsumexp", "argmax"})
 
 
@@ -81,6 +83,9 @@ class GeneratedAttributes(WordAttributes):
     numbers: str = attribute(
         "", "in training, positions of the operators that take a number, comma-separated"
     )
+    laps: int = attribute(
+        1, "in training, parts of a sample that go around all cores one after the other, at most", at_least=1
+    )
 
 
 class Generated(OnElements):
@@ -96,11 +101,18 @@ class Generated(OnElements):
     color = "#f0f0f0"
 
     def flow(self, dims: Dims, attrs: Attrs = NONE) -> Flow:
-        """Row by row; with whole words a core has its part of a sample at once, which waits for a special
-        function."""
+        """Row by row; with whole words a core has its part of a sample, or of a lap of it, at once, which waits for a
+        special function."""
         stated = GeneratedAttributes.of(attrs)
         is_long = stated.in_words and not SPECIAL_FUNCTIONS.isdisjoint(stated.ops.split(","))
-        return Flow(rows=1 if is_long else dims.get("rows", 0), parallel=is_long)
+        return Flow(rows=stated.laps if is_long else dims.get("rows", 0), parallel=is_long)
+
+    def parts_of_core(self, dims: Dims, tiling: Tiling, attrs: Attrs = NONE) -> int:
+        """Return the laps of a core, with the fewest bundles that are stated."""
+        stated = GeneratedAttributes.of(attrs)
+        count = 1 if stated.bundles is None else max(1, stated.bundles.least)
+        size, rows = largest_of(dims["elements"], count, stated.bundles), max(1, int(tiling.rows) // count)
+        return int(laps_of(stated.laps, size, rows * tiling.cols))
 
     def link(self, attrs: Attrs = NONE) -> Link:
         """Return the operators as a chain."""
@@ -196,6 +208,21 @@ class Generated(OnElements):
         )
 
 
+def laps_of(most: int, elements: Size, cores: Size) -> Size:
+    """Return the laps in which `elements` go around the cores: the largest divisor of `most` that leaves enough to each.
+
+    Laps let the first results leave, and the last ones follow the last operands, after a part of a core's time.
+
+    >>> int(laps_of(4, 6400, 100)), int(laps_of(4, 640, 100))
+    (4, 1)
+    """
+    found = np.ones(np.broadcast(elements, cores).shape, np.int64)
+    for laps in range(2, most + 1):
+        if most % laps == 0:
+            found = np.where(elements >= LEAST_OF_LAP * laps * cores, np.int64(laps), found)
+    return found
+
+
 def _trained_cost(
     ops: Sequence[str],
     elements: Size,
@@ -216,15 +243,17 @@ def _trained_cost(
     found: Cost | None = None
     for count in spaced(range(1, (bundles.most if bundles is not None else 1) + 1)):
         size, rows = largest_of(elements, count, bundles), np.maximum(1, tiling.rows // count)
-        n = pair * ceil_div(ceil_div(size, rows * tiling.cols), pair)
-        work, ramp = cycles_of_kept(ops, phase, n, wafer, numbers), (stated.inputs + 1) * words(n, dtype)
+        laps = laps_of(stated.laps, size, rows * tiling.cols)
+        n = pair * ceil_div(ceil_div(size / laps, rows * tiling.cols), pair)
+        work = laps * cycles_of_kept(ops, phase, n, wafer, numbers)
+        ramp = laps * (stated.inputs + 1) * words(n, dtype)
         streams = stated.inputs if phase is Phase.FORWARD else max(stated.inputs, stated.readers)
-        entry = wafer.wavelet_cycles * streams * (words(size, dtype) + 1)
+        entry = wafer.wavelet_cycles * streams * (words(size, dtype) + laps)
         is_possible = (count == 1) | (tiling.rows >= count * stated.inputs)
         enough = bundles is None or count >= bundles.least
-        is_possible = np.logical_and(is_possible & enough, has_room(n, bundles, wafer))
+        is_possible = np.logical_and(is_possible & enough, has_room(laps * n, bundles, wafer))
         late = np.where(is_possible, np.maximum(0.0, entry - work - ramp), np.inf)
-        idle = 2.0 * wafer.hop_cycles * ceil_div(size, n)  # along all cores of a band, and back
+        idle = 2.0 * wafer.hop_cycles * ceil_div(size / laps, n)  # along all cores of a band, and back
         cost = Cost(ramp=ramp, compute=work, stalled_input=late, idle=idle)
         found = cost if found is None else found.or_faster(cost)
     assert found is not None

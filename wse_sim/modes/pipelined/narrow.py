@@ -31,7 +31,7 @@ def narrow_note(sizer: Sizer, stages: Sequence[Stage], fed_per_s: float) -> tupl
     if cores > FEW * every or rate > fed_per_s:
         return ()
     shapes = sizer.candidates(group)
-    fitting = shapes.time[shapes.fits(float(sizer.wafer.sram_usable_bytes), sizer.spread)]
+    fitting = shapes.time[shapes.need(sizer.columns) <= sizer.wafer.sram_usable_bytes]
     if not fitting.size or stage.cycles_per_sample > SAME * float(fitting.min()):
         return ()
     ways = []

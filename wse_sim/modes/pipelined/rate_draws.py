@@ -44,7 +44,12 @@ def _pace(plan: PipelinedPlan, wafers: DrawnWafers) -> FloatArray:
     own = sizer_of(plan, plan.wafer)
     groups = {group.name: group for group in own.groups}
     sizers: dict[int, tuple[Sizer, dict[str, Group]]] = {}
-    slower = np.array([plan.wafer.pipeline_efficiency / wafer.pipeline_efficiency for wafer in wafers.each])
+    efficiencies = np.array([wafer.pipeline_efficiency for wafer in wafers.each])
+    slower = (
+        np.ones(len(efficiencies))
+        if own.columns.most_moving
+        else plan.wafer.pipeline_efficiency / efficiencies
+    )
     slowest = np.zeros(len(wafers.each))
     known: set[Hashable] = set()
     for stage in plan.stages:

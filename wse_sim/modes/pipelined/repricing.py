@@ -48,7 +48,7 @@ def reprice(plan: PipelinedPlan, wafer: Wafer, cluster: Cluster) -> PipelinedPla
     groups = {group.name: group for group in sizer.groups}
     # Rounding to whole columns would change narrow regions by a third; a compiler with the new value would
     # re-place them.
-    slower = plan.wafer.pipeline_efficiency / wafer.pipeline_efficiency
+    slower = 1.0 if sizer.columns.most_moving else plan.wafer.pipeline_efficiency / wafer.pipeline_efficiency
     stages = tuple(
         _stage(sizer, groups[stage.kernels[0]], stage, slower)
         if stage.kernels

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from wse_sim.compiler.block_recompute import NOTE, BlockRecompute, block_recompute
+from wse_sim.compiler.compute_columns import ComputeColumns
 from wse_sim.compiler.concatenations import concatenated_in_parts
 from wse_sim.compiler.defects import Repair, repair, usable_cores
 from wse_sim.compiler.flow import run_steps, step
@@ -23,7 +24,7 @@ from wse_sim.compiler.pins import check_pins, pinned_replicas, pinned_size, sett
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.compiler.rounds import for_rounds, trains_in_rounds
 from wse_sim.compiler.scores import without_scores
-from wse_sim.compiler.shelves import Box, ShelfPlacer, area_bound_cycles, with_efficiency
+from wse_sim.compiler.shelves import Box, ShelfPlacer, area_bound_cycles, with_columns
 from wse_sim.compiler.sizing import Group, Sizer
 from wse_sim.compiler.stage_placement import place_stages, placements
 from wse_sim.compiler.streams import route_streams
@@ -378,7 +379,7 @@ def _fastest_batch(
     cycles = LayoutCycles(sizer, samples)
     found: list[tuple[float, Sequence[Box]]] = []
     for searched in reference_layouts(sizer, samples):
-        few, most = with_efficiency(searched, sizer.wafer.pipeline_efficiency)
+        few, most = with_columns(searched, sizer.columns)
         found += [(cycles(boxes), boxes) for boxes in ((few,) if few == most else (few, most))]
     found.sort(key=lambda one: one[0])
     best, least = plan, _batch_cycles(plan)
@@ -599,8 +600,11 @@ def _defect_notes(sizer: Sizer, pace: float, placer: str, objective: str) -> tup
 
 
 def _notes(graph: KernelGraph, wafer: Wafer) -> tuple[str, ...]:
+    columns = ComputeColumns.of_plan(graph, wafer)
     notes = [
-        f"{100 * wafer.pipeline_efficiency:.0f} % of a region's cores compute: an efficiency fitted to two published rates, not explained",
+        f"{columns.most_moving} columns of a region move data, as its program needs; {1 - columns.efficiency:.0%} of a narrow one"
+        if columns.most_moving
+        else f"{columns.efficiency:.0%} of a region's cores compute: an efficiency fitted to two published rates, not explained"
     ]
     notes.extend(notes_of(graph.kernels))
     return (*graph.notes, *notes)

@@ -174,13 +174,20 @@ class PointwisePlace(PlacedKernel):
         return min(cores, rows), ceil(cores / rows)
 
     def _cores(self) -> int:
-        return ceil_div(self.elements, self.each)
+        return ceil_div(self.elements // self.laps, self.each)
+
+    laps = 1
+    """Parts of a sample that go around the cores one after the other."""
+
+    @property
+    def most_cores(self) -> int:
+        """Cores that the region has for the work."""
+        return rows_in_turn(self.region, self.wafer) * self.compute_cols
 
     @property
     def each(self) -> int:
-        """Elements of every core but the last."""
-        cores = rows_in_turn(self.region, self.wafer) * self.compute_cols
-        return self.unit * ceil_div(self.elements, self.unit * cores)
+        """Elements of every core but the last, of a lap."""
+        return self.unit * ceil_div(self.elements // self.laps, self.unit * self.most_cores)
 
     @property
     def unit(self) -> int:
@@ -203,8 +210,8 @@ class PointwisePlace(PlacedKernel):
 
     @property
     def rest(self) -> int:
-        """Elements of the last core."""
-        return self.elements - (self._cores() - 1) * self.each
+        """Elements of the last core, of a lap."""
+        return self.elements // self.laps - (self._cores() - 1) * self.each
 
     def count_of(self, position: int) -> int:
         """Return the elements of the core at a position of the serpentine."""
@@ -393,7 +400,7 @@ class PointwisePlace(PlacedKernel):
         route_takers(b, feed, cell, self.snake, 0, "E")
 
     def deal(self, core: CoreClass, feed: int, source: int | Buffer) -> None:
-        """Deal a sample to the cores in sequence, from a color as it arrives or from a buffer."""
+        """Deal a sample, or a lap of it, to the cores in sequence, from a color as it arrives or from a buffer."""
 
         def send(first: int, count: int, step: int, advance: str | None) -> None:
             part = (

@@ -28,7 +28,7 @@ class TrainedBandedAttention(InBands[TrainedAttention], TrainedKind):
     def splits(self, tensor: str) -> tuple[int, ...]:
         """Return the numbers of bands with room for the stated samples in flight, or else for one."""
         most = {count: min(band.most_in_flight() for band in bands) for count, bands in self._ways.items()}
-        held = AttentionAttributes.of(self.kernel.attrs).held_samples
+        held = max(1, AttentionAttributes.of(self.kernel.attrs).held_samples)
         enough = [tuple(count for count in most if most[count] >= samples) for samples in (held, 1)]
         return enough[0] or enough[1] or tuple(most)
 

@@ -38,6 +38,7 @@ from wse_sim.kernels.blocks.activation_slopes import (
 )
 from wse_sim.kernels.blocks.rounds import pitch
 from wse_sim.kernels.contract.parameters import Attributes
+from wse_sim.kernels.families.generated.family import laps_of
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Floats, bundle_elements, refused
 from wse_sim.whole.regions.pointwise_place import PointwisePlace, Taken, met_by, numbers_in, operators_of
@@ -85,6 +86,12 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
                 )
 
     @property
+    def laps(self) -> int:  # type: ignore[override]
+        """The kernel states how many; fewer if cores would have too few elements."""
+        stated = self.kernel.attrs.get("laps", 1)
+        return int(laps_of(stated, self.elements, self.most_cores)) if isinstance(stated, int) else 1
+
+    @property
     def _last(self) -> str:
         """An operand without stores: one of those with the longest path."""
         return next(name for name in self.kernel.inputs if not self.waits(name))
@@ -114,6 +121,7 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
             work = (count + 1) * each / PAIR + float(
                 cycles_of_kept(self.operators, phase, each, self.wafer, numbers_in(self.kernel))
             )
+            work *= max(band.laps for band in self.bands)
             cycles += max(work, streams * largest / PAIR * self.wafer.wavelet_cycles)
         return cycles
 
@@ -144,7 +152,7 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
                 inlet = b.core_class(f"{self.name} inlet of {name}")
                 with inlet.loop(batch.rounds):
                     for arriving in (color, *ports.arriving):
-                        with inlet.loop(batch.in_flight):
+                        with inlet.loop(batch.in_flight * self.laps):
                             self.deal(inlet, feed, arriving)
                 b.place(inlet, cells[0])
                 self.route_feed(b, feed, cells[0])
@@ -152,7 +160,7 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
                 self.take_in(b, name, color, feed, links, batch.samples)
         for color, towards in ports.every_way():
             route_senders(b, color, self.snake, towards)
-        self._declare(b, batch.in_flight)
+        self._declare(b, batch.in_flight * self.laps)
 
         def write(core: CoreClass, advance: str | None, n: int) -> None:
             self._core(core, ports, feeds, batch, advance, n)
@@ -244,7 +252,7 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
                         take_in(first + 1, step)
                     work(first, step)
 
-                slot_by_slot(core, batch.in_flight, one)
+                slot_by_slot(core, batch.in_flight * self.laps, one)
         for master, sums, copy in zip(self.masters, self.sums, self.held, strict=True):
             core.fmac(master.dsd(), master.dsd(), sums.dsd(), scalar(batch.factor))
             core.mov(copy.dsd(), master.dsd())
@@ -369,7 +377,7 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
         scratch."""
         held = len(self.kernel.inputs) + len(self.operators)  # a value of each, or the slope of a function
         each = max(band._pitch for band in self.bands)
-        a_sample = held * FP16 * each
+        a_sample = held * FP16 * max(band._pitch * band.laps for band in self.bands)
         fixed = (
             each * (FP16 + len(self._banks) * FP32 + len(self.kernel.parameters) * (FP16 + 2 * FP32))
             + self.wafer.kernel_code_bytes

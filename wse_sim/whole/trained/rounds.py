@@ -64,8 +64,8 @@ def in_rounds(plan: PipelinedPlan, samples: int, regions: Sequence[TrainedKind])
             stream = dataclasses.replace(stream, capacity_samples=held + stream.on_way_samples)
         streams.append(stream)
     stages = (
-        dataclasses.replace(stage, rows_per_sample=1)
-        if _has_parts(readers.get(plain_name(stage.name)))
+        dataclasses.replace(stage, rows_per_sample=one.laps)
+        if isinstance(one := readers.get(plain_name(stage.name)), PointwisePlace)
         else stage
         for stage in plan.stages
     )

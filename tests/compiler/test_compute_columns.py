@@ -1,0 +1,43 @@
+"""Columns of regions that compute: the count, its reverse, and which plans have a limit on the others."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from tests.whole.test_dense_chain import graph_of
+from wse_sim.compiler.compute_columns import ComputeColumns
+from wse_sim.hardware import load_wafer
+from wse_sim.whole import inputs_over_rows
+
+WAFER = load_wafer("wse2")
+
+
+@given(st.integers(1, 757), st.floats(0.3, 1.0), st.integers(0, 5))
+def test_a_region_is_the_narrowest_whose_columns_compute(compute: int, efficiency: float, most: int) -> None:
+    """As many columns compute as asked, and one column fewer is too narrow."""
+    rule = ComputeColumns(efficiency, most)
+    region = int(np.ceil(rule.region_cols(compute) - 1e-9))
+    assert int(rule.of(region)) >= compute
+    assert region == compute or int(rule.of(region - 1)) < compute or compute == 1
+    assert region - compute <= most or not most
+
+
+@pytest.mark.parametrize(("most", "expected"), [(0, [1, 2, 7, 28]), (3, [1, 2, 7, 37])])
+def test_wide_regions_lose_a_number_of_columns_and_narrow_ones_a_part(most: int, expected: list[int]) -> None:
+    """0.72 of 1, 4, 10 and 40 columns: 0.7, 2.9, 7.2 and 28.8 rounded down; with a limit of 3, 37 of 40 compute."""
+    assert ComputeColumns(0.72, most).of([1, 4, 10, 40]).tolist() == expected
+
+
+def test_only_graphs_with_the_layouts_of_programs_have_a_limit() -> None:
+    """A graph as it is captured has none, nor has one for inference."""
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4))
+    graph = graph_of(model, 8, training=True, optimizer="sgd")
+    limits = [
+        ComputeColumns.of_plan(one, WAFER).most_moving
+        for one in (graph, inputs_over_rows(graph_of(model, 8)), inputs_over_rows(graph))
+    ]
+    assert limits == [0, 0, 3]
