@@ -54,7 +54,7 @@ def region_of(graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) ->
     if not issubclass(kind, Convolution):
         return kind(graph, kernel, stage, wafer)
     ways = [kind(graph, kernel, stage, wafer, count) for count in abreast_of(kernel.dims, kernel.attrs)]
-    return min(ways, key=lambda way: (max(way.issued_cycles(), way.linked_cycles()), way.issued_cycles()))
+    return min(ways, key=lambda way: way.fastest_cycles)
 
 
 __all__ = ["KINDS", "Inlet", "Ports", "RegionKind", "region_of"]
