@@ -3,6 +3,7 @@
 contract.py          the interface of a kind of region: inlets, an outlet, core programs, issue cycles
 shared_color.py      cells that receive words in sequence, cells that send in sequence
 turns.py             loops over items in the buffers of a core
+stores.py            cores in which samples wait, of gradients as well
 dense.py             products with weights, and the operations fused to them
 norm.py              layer and RMS norm
 softmax.py           softmax of every token
