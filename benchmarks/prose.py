@@ -108,7 +108,7 @@ RULES = (
         "is not a X",
         0,
     ),
-    Rule("is none", r"\b(?<!there )(?:is|are) none\b(?! of)", "is invalid, is not one", 11),
+    Rule("is none", r"\b(?<!there )(?:is|are) none\b(?! of)", "is invalid, is not one", 10),
     Rule("for ever", r"\bfor ever\b", "forever", 1),
     Rule("mended", r"\bmend(?:ed|s)?\b", "corrected, fixed, repaired", 1),
     Rule("does not read", r"\bdo(?:es)? not read;", "cannot be parsed", 0),

@@ -27,7 +27,7 @@ from wse_sim.whole import inputs_over_rows
 from wse_sim.whole.paths import Grid
 from wse_sim.whole.run import stepped
 from wse_sim.whole.trained import TRAINED, trained_network
-from wse_sim.whole.trees import cheapest_way, found_way
+from wse_sim.whole.trees import found_way
 from wse_sim.whole.values import check_values
 
 RATE = 0.05
@@ -343,9 +343,9 @@ def test_a_model_whose_output_does_not_leave_is_refused() -> None:
         trained_network(plan, 8)
 
 
-def test_a_way_takes_the_color_on_which_it_is_short() -> None:
-    """A wall of the first color leaves one gap at the end of 9 rows: 8 cells down, 4 across and 8 up. The second color
-    is straight.
+def test_a_way_goes_around_a_wall_of_its_color() -> None:
+    """A wall of the first color leaves one gap at the end of 9 rows: 8 cells down, 4 across and 8 up. Without a gap, the second
+    color is straight.
     """
     grid = Grid(9, 5)
     grid.take(0, [(row, 2) for row in range(8)])
@@ -353,8 +353,7 @@ def test_a_way_takes_the_color_on_which_it_is_short() -> None:
     assert (first := found_way(grid, ends[0], [ends[1]], [ends[0]], lambda _: 1.0, [0]))
     assert first.hops(ends[1]) == 20
     fresh = Grid(9, 5)
-    fresh.take(0, [(row, 2) for row in range(8)])
-    assert (way := cheapest_way(fresh, ends[0], ends[1], [ends[0]], lambda _: 1.0, [0, 1, 2]))
+    fresh.take(0, [(row, 2) for row in range(9)])
+    assert found_way(fresh, ends[0], [ends[1]], [ends[0]], lambda _: 1.0, [0]) is None
+    assert (way := found_way(fresh, ends[0], [ends[1]], [ends[0]], lambda _: 1.0, [0, 1]))
     assert (way.color, way.hops(ends[1])) == (1, 4)
-    fresh.take(2, [(row, 2) for row in range(9)])
-    assert cheapest_way(fresh, ends[0], ends[1], [ends[0]], lambda _: 1.0, [2]) is None

@@ -37,12 +37,6 @@ class Grid:
         self.words: dict[tuple[Cell, Cell], float] = {}  # of a sample, on links where they are known
         self.limit = math.inf  # words of a sample that a link carries at the pace of the plan
 
-    def without_colors(self) -> Grid:
-        """Return a grid with the same link loads and no color taken."""
-        empty = Grid(self.rows, self.cols)
-        empty.links, empty.words, empty.limit = self.links, self.words, self.limit
-        return empty
-
     def sharing(self, link: tuple[Cell, Cell], words: float) -> float:
         """Return the cost of a link for `words` per sample, in addition to that of its cell: 0 if no other
         route uses it."""

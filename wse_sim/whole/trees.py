@@ -138,37 +138,6 @@ def _beyond(grid: Grid, parents: Mapping[Cell, Cell], words: float) -> float:
     return max(0.0, max(loads, default=0.0) - grid.limit)
 
 
-def cheapest_way(
-    grid: Grid,
-    source: Cell,
-    sink: Cell,
-    senders: Sequence[Cell],
-    cost: Callable[[Cell], float],
-    colors: Sequence[int],
-) -> Way | None:
-    """Return the cheapest route over all `colors`, and mark its cells and `senders` as taken; None if there
-    is none.
-
-    On the first color with any route the detour may be long, over links that other streams fill.
-    """
-    least, best = math.inf, None
-    free = _parents(grid.without_colors(), 0, source, [sink], set(senders[1:]), cost)
-    bound = _cost_of(grid, free, cost)
-    for color in colors:
-        parents = _parents(grid, color, source, [sink], set(senders[1:]), cost)
-        if parents is not None and (found := _cost_of(grid, parents, cost)) < least:
-            least, best = found, color
-        if least <= bound:
-            break
-    return None if best is None else found_way(grid, source, [sink], senders, cost, [best])
-
-
-def _cost_of(grid: Grid, parents: Mapping[Cell, Cell] | None, cost: Callable[[Cell], float]) -> float:
-    """Return the cost of all cells of a route; 0 if there is none."""
-    links = ((parent, cell) for cell, parent in (parents or {}).items())
-    return sum(cost(cell) + SHARED * ((parent, cell) in grid.links) for parent, cell in links)
-
-
 def way_cost(planned: set[Cell], regions: Sequence[Region]) -> Callable[[Cell], float]:
     def cost(cell: Cell) -> float:
         for region in regions:

@@ -73,12 +73,12 @@ def unfolded_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs) -> Cos
             (new < old) | ((new == old) & (other.stalled_input > found.stalled_input)), other
         )
 
-    ways = (_unfolded_cost(dims, tiling, wafer, attrs, abreast) for abreast in abreast_of(dims, attrs))
+    ways = (abreast_cost(dims, tiling, wafer, attrs, abreast) for abreast in abreast_of(dims, attrs))
     return reduce(faster, ways)
 
 
-def _unfolded_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs, abreast: int) -> Cost:
-    """Return the cost of pixels unfolded into runs of whole words, which are spread over the rows.
+def abreast_cost(dims: Dims, tiling: Tiling, wafer: Wafer, attrs: Attrs, abreast: int) -> Cost:
+    """Return the cost of `abreast` pixels at a time, unfolded into runs of whole words, which are spread over the rows.
 
     The inlet of a row receives the image, or some channels of it, two words per cycle, stores two of them, and sends the
     words of its row. A link carries one word per `wavelet_cycles`, of the image or of the result. The image comes in the

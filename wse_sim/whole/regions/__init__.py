@@ -3,6 +3,7 @@
 contract.py          the interface of a kind of region: inlets, an outlet, core programs, issue cycles
 shared_color.py      cells that receive words in sequence, cells that send in sequence
 turns.py             loops over items in the buffers of a core
+stores.py            cores in which samples wait, of gradients as well
 dense.py             products with weights, and the operations fused to them
 norm.py              layer and RMS norm
 softmax.py           softmax of every token
@@ -54,7 +55,7 @@ def region_of(graph: KernelGraph, kernel: Kernel, stage: Stage, wafer: Wafer) ->
     if not issubclass(kind, Convolution):
         return kind(graph, kernel, stage, wafer)
     ways = [kind(graph, kernel, stage, wafer, count) for count in abreast_of(kernel.dims, kernel.attrs)]
-    return min(ways, key=lambda way: (max(way.issued_cycles(), way.linked_cycles()), way.issued_cycles()))
+    return min(ways, key=lambda way: way.fastest_cycles)
 
 
 __all__ = ["KINDS", "Inlet", "Ports", "RegionKind", "region_of"]

@@ -14,14 +14,12 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Generic, TypeVar
 
-import numpy as np
-
 from wse_sim.compiler.plan import Stage
 from wse_sim.fabric.format.builder import Builder
-from wse_sim.graph import Kernel, Phase, frozen
+from wse_sim.graph import Kernel, frozen
 from wse_sim.kernels.contract.family import Tiling
 from wse_sim.kernels.families.attention.attributes import AttentionAttributes
-from wse_sim.kernels.families.attention.pairs import LEAST_ROWS, pair_cost, pair_footprint
+from wse_sim.kernels.families.attention.pairs import LEAST_ROWS, pair_footprint
 from wse_sim.whole.areas import FabricPlace
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.attention import Attention
@@ -125,17 +123,6 @@ class InBands(AttentionByPairs, Generic[B]):
         """Return the masks of all bands."""
         return {name: values for band in self.bands for name, values in band.values(weights).items()}
 
-    def cycles(self, phase: Phase, attrs: Mapping[str, object] = frozen()) -> float:
-        """Return the planned cycles per sample of a pass with this number of bands, and further attributes of its price."""
-        stated = {**self.kernel.attrs, "bands": len(self.bands), **attrs}
-        cost = pair_cost(self.kernel.dims, self._planned, self.wafer, phase, stated)
-        return float(np.asarray(cost.total - cost.idle))
-
-    @property
-    def _planned(self) -> Tiling:
-        """The cores of the region, as its price has them."""
-        return Tiling(self.region.rows, self.compute_cols, "stationary")
-
 
 class BandedAttention(InBands[Attention], RegionKind):
     """Attention with its heads in bands, in inference."""
@@ -146,12 +133,12 @@ class BandedAttention(InBands[Attention], RegionKind):
 
     def pace(self) -> float:
         """Return the planned cycles per sample with this number of bands; infinite if a core has no room for them."""
-        count = len(self.bands)
-        stated = {**self.kernel.attrs, "bands": count}
-        need = pair_footprint(self.kernel.dims, self._planned, self.wafer, stated).total_bytes
+        stated = {**self.kernel.attrs, "bands": len(self.bands)}
+        place = Tiling(self.region.rows, self.compute_cols, "stationary")
+        need = pair_footprint(self.kernel.dims, place, self.wafer, stated).total_bytes
         if need > self.wafer.sram_usable_bytes:
             return math.inf
-        return self.cycles(Phase.FORWARD)
+        return self.priced_cycles(bands=len(self.bands))
 
     def build(self, b: Builder, ports: Ports, samples: int) -> None:
         """Write every band with its streams."""

@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 from wse_sim.compiler.plan import Region, Stage
 from wse_sim.errors import ModelError
 from wse_sim.fabric.format.builder import Builder
-from wse_sim.graph import Kernel, KernelGraph, frozen
+from wse_sim.graph import Kernel, KernelGraph, Phase, frozen
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.on_tables import OnTables
 from wse_sim.kernels.contract.equations import ceil_div
+from wse_sim.kernels.contract.family import Tiling
 from wse_sim.kernels.contract.registry import family
 from wse_sim.whole.areas import FabricPlace
 from wse_sim.whole.paths import STEPS, Cell
@@ -265,6 +266,16 @@ class PlacedKernel(ABC):
         """Return the cycles per sample of the busiest core, including inlets; 0 for kinds whose tensors have
         one bundle."""
         return 0.0
+
+    def priced_cycles(self, phase: Phase = Phase.FORWARD, **stated: object) -> float:
+        """Return the cycles per sample of a pass, as the kernel's price on its compute cores has them with further attributes,
+        without the fill."""
+        kernel = self.kernel.with_samples(1, self.graph.samples)
+        tiling = Tiling(self.region.rows, self.compute_cols, "stationary")
+        cost = family(kernel.family).cost(
+            kernel.dims, tiling, self.wafer, phase=phase, dtype=kernel.dtype, attrs={**kernel.attrs, **stated}
+        )
+        return float(np.asarray(cost.total - cost.idle))
 
 
 class RegionKind(PlacedKernel):

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import inf
 
 import numpy as np
 
@@ -29,12 +28,12 @@ from wse_sim.fabric.format.classes import CoreClass, Operand
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.line_ring import LineRing, has_room, held_in
-from wse_sim.kernels.blocks.word_rows import QUEUED_WORDS
-from wse_sim.kernels.contract.equations import ceil_div, divisors
+from wse_sim.kernels.contract.equations import divisors
+from wse_sim.kernels.contract.family import Cost, Tiling
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
-from wse_sim.kernels.families.conv2d.cost import abreast_of, waiting_cycles, windows_in
+from wse_sim.kernels.families.conv2d.cost import abreast_cost, abreast_of, windows_in
 from wse_sim.whole.frozen_layers import frozen_layers
-from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, Ports, refused
+from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, Ports, refused, token_words
 from wse_sim.whole.regions.dense import Dense
 from wse_sim.whole.regions.fused_work import items_of
 from wse_sim.whole.regions.shared_color import route_rows
@@ -235,33 +234,30 @@ class Convolution(Dense):
         return write
 
     def pace(self) -> float:
-        """Return the cycles per sample; inlets receive an image at two words per cycle and send a row's part of it, and links
-        bring and take a word per `wavelet_cycles`. While an inlet fills the queues of its row with the first words of a
-        sample, it receives none. Rows wait for images that inlets have no room for (:func:`waiting_cycles`).
-        """
-        windows = self.windows
-        heard, each = windows.size / PAIR, self.features // PAIR
-        dealt = self.tokens * max(self.words)
-        inlet = heard / 2 + dealt
-        given = self.tokens * ceil_div(each, self.result_bundles)
-        link = self.wafer.wavelet_cycles
-        issued = self.issued_cycles()
-        refill = float(waiting_cycles(issued, dealt, windows, self.fed, self.wafer))
-        return float(max(issued, inlet, link * heard + QUEUED_WORDS, link * given, refill))
+        """Return the cycles per sample, as the kernel's price has them with the chosen bundles."""
+        heard, given = self.streams, self.result_bundles
+        stated = {
+            "most_bundles": heard,
+            "least_bundles": heard,
+            "most_results": given,
+            "least_results": given,
+        }
+        return float(np.asarray(self._cost(stated).total))
 
-    def linked_cycles(self) -> float:
-        """Return the cycles per sample with the best number of bundles of the image, and as many of the result as possible;
-        infinite if an inlet has no room in any number. More bundles may share the rows less evenly."""
-        chosen, (image, result) = self.bundles, (self.kernel.inputs[0], self.kernel.outputs[0])
-        most = self.splits(result)[-1]
-        try:
-            paces = []
-            for count in self.splits(image):
-                self.bundles = {image: count, result: most}
-                paces.append(self.pace())
-            return min(paces, default=inf)
-        finally:
-            self.bundles = chosen
+    @property
+    def fastest_cycles(self) -> tuple[float, float]:
+        """Cycles per sample with the best numbers of bundles, and those of the busiest core."""
+        words = token_words(self.graph, self.kernel.inputs[0]), self._dim("k") // PAIR
+        stated = {"most_bundles": words[0], "least_bundles": 0, "most_results": words[1], "least_results": 0}
+        cost = self._cost(stated)
+        return float(np.asarray(cost.total)), float(np.asarray(cost.compute + cost.fabric))
+
+    def _cost(self, stated: Mapping[str, object]) -> Cost:
+        """Return the kernel's price on its compute cores with further attributes, without the fill."""
+        kernel = self.kernel.with_samples(1, self.graph.samples)
+        place = Tiling(self.region.rows, self.compute_cols, "stationary")
+        attrs = {**kernel.attrs, **stated}
+        return replace(abreast_cost(kernel.dims, place, self.wafer, attrs, self.abreast), idle=0.0)
 
     def splits(self, tensor: str) -> Sequence[int]:
         """Return the numbers of bundles of whole words: an image has a row and room for two images in an inlet for every bundle, a

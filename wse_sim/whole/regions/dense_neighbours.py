@@ -10,13 +10,14 @@ from typing import NamedTuple
 
 from wse_sim.fabric.format.builder import Buffer, Builder, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
-from wse_sim.whole.paths import BACK, Cell, direction
+from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import Ports, elements_of
-from wse_sim.whole.regions.dense_shape import LAST_SLOTS, DenseShape
-from wse_sim.whole.regions.shared_color import deal, receive_all, route_rows, route_takers, send_all
-from wse_sim.whole.regions.turns import RELAY_SLOTS, alternate, relay
+from wse_sim.whole.regions.dense_shape import DenseShape
+from wse_sim.whole.regions.shared_color import deal, receive_all, route_rows, route_takers
+from wse_sim.whole.regions.stores import write_stores
+from wse_sim.whole.regions.turns import alternate
 
-STORE, HAND_ON, RECEIVE = 1, 2, 1  # microthreads: of a store, in and out; of an inlet
+RECEIVE = 1  # microthread of an inlet
 
 
 class WayIn(NamedTuple):
@@ -83,22 +84,16 @@ class DenseBeside(DenseShape):
         receives a part of a sample while it passes on the one before."""
         count = samples * self.tokens // self.unit
         for bundle, color in enumerate(colors):
-            cells = self.stores_of(bundle)
+            cells, dealing = self.stores_of(bundle), ports.own[3 + bundle % 2]
             # Colors of sums are free next to the compute cores.
-            links = [ports.own[1 + i % 2] for i in range(len(cells) - 1)]
-            dealing = ports.own[3 + bundle % 2]
-            for i, cell in enumerate(cells):
-                store = b.core_class(f"{self.name} store {bundle} {i}")
-                slots = [
-                    b.buffer(f"{self.name}.slot{bundle} {i} {turn}", self.stored, "fp16", cell)
-                    for turn in range(self.slots if i else LAST_SLOTS)
-                ]
-                self._keep(store, slots, [*links, color][i], links[i - 1] if i else dealing, count, bundle, i)
-                b.place(store, cell)
-                if i:
-                    onward = direction(cell, cells[i - 1])
-                    b.route(links[i - 1], cell, rx="R", tx=onward)
-                    b.route(links[i - 1], cells[i - 1], rx=BACK[onward], tx="R")
+            inward = [*(ports.own[1 + i % 2] for i in range(len(cells) - 1)), color]
+            stored = self.unit * len(self.part_of_residual(bundle))
+
+            def deal_out(store: CoreClass, slot: Buffer, color: int = dealing, bundle: int = bundle) -> None:
+                self._deal_residual(store, slot, color, bundle)
+
+            name = f"{self.name} residual {bundle}"
+            write_stores(b, name, cells, inward, stored, self.slots, count, deal_out, "fp16x2")
             self._route_residual(b, dealing, bundle)
 
     def _taking(self, bundle: int) -> list[tuple[Cell, int, int]]:
@@ -120,40 +115,6 @@ class DenseBeside(DenseShape):
         passing = set(way) - set(takers)
         cells = [*(cell for cell in way if cell in passing), *takers]
         route_takers(b, color, store, cells, 0, "E", passing=passing)
-
-    def _keep(
-        self,
-        store: CoreClass,
-        slots: Sequence[Buffer],
-        inward: int,
-        outward: int,
-        count: int,
-        bundle: int,
-        place: int,
-    ) -> None:
-        """Write one store: it passes parts of samples to the next store, or deals them to the columns if it
-        is the last."""
-
-        stored = self.unit * len(self.part_of_residual(bundle))
-
-        def receive(turn: int) -> None:
-            receive_all(store, inward, slots[turn].dsd(0, stored), STORE, "low")
-
-        def hand_on(turn: int) -> None:
-            part = slots[turn].dsd(0, stored)
-            send_all(store, fabric_out(outward), part, HAND_ON)
-
-        def deal_out(turn: int) -> None:
-            self._deal_residual(store, slots[turn], outward, bundle)
-
-        def at_once(turn: int) -> None:
-            hand_on(turn)
-            store.join(HAND_ON)
-
-        if place and len(slots) == RELAY_SLOTS:
-            relay(store, count, receive, hand_on, (STORE, HAND_ON))
-        else:
-            alternate(store, count, receive, at_once if place else deal_out, (STORE,))
 
     def _deal_residual(self, store: CoreClass, slot: Buffer, color: int, bundle: int) -> None:
         """Deal each column its part of every token."""

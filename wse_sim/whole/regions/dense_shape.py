@@ -35,11 +35,11 @@ from wse_sim.whole.regions.contract import (
     refused,
 )
 from wse_sim.whole.regions.fused_work import ITEMS, items_of
+from wse_sim.whole.regions.stores import LAST_SLOTS
 from wse_sim.whole.regions.turns import RELAY_SLOTS
 
 STORES = 3  # most cores that store a residual, if the region has room
 STORED_FRACTION = 0.8  # of a core's memory that three samples in a store may take; beyond it a store has two
-LAST_SLOTS = 2  # samples in the store that deals them out
 
 
 @lru_cache(maxsize=1024)

@@ -11,7 +11,7 @@ from math import prod
 
 from wse_sim.fabric.format.builder import Buffer, Builder
 from wse_sim.fabric.format.classes import CoreClass, Operand
-from wse_sim.graph import Kernel, KernelGraph, Phase, TensorKind
+from wse_sim.graph import Kernel, KernelGraph, TensorKind
 from wse_sim.kernels.blocks.on_tables import OnTables
 from wse_sim.kernels.contract.element_work import ElementWork, Held
 from wse_sim.kernels.contract.registry import family
@@ -131,10 +131,3 @@ class WorkRegion(WorkPlace, Pointwise):
         """Write the work on the `count` elements of a core."""
         scratch = [one.dsd(0, count) for one in self.scratch]
         self.work.forward(core, result, value, Held(others, scratch), count)
-
-    def work_cycles(self, count: int) -> float:
-        """Return the issue cycles of the work on `count` elements."""
-        work, start = self.work, self.wafer.vector_start_cycles
-        return work.starts(Phase.FORWARD) * start + count / work.unit * work.unit_cycles(
-            Phase.FORWARD, self.wafer
-        )

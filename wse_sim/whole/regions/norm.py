@@ -176,12 +176,8 @@ class NormRegion(NormPlace, RegionKind):
         return 1 + self.lane_colors
 
     def pace(self) -> float:
-        """Return the larger of the cycles per sample of a link and of the fullest core, with its waits for the
-        others of its lane."""
-        rows = rows_in_turn(self.region, self.wafer)
-        link = self.wafer.wavelet_cycles * self.tokens * self.features / PAIR / self.lane
-        lanes = lanes_of(rows, self.compute_cols, self.lane)
-        return float(max(self.blocks.cost(self.tokens, lanes).total, link))
+        """Return the cycles per sample, as the kernel's price has them with the chosen bundles."""
+        return self.priced_cycles(most_bundles=self.lane, least_bundles=self.lane)
 
     def extent(self) -> tuple[int, int]:
         """Return the rows and columns of the cores that may have tokens."""

@@ -28,7 +28,6 @@ from math import ceil
 
 from wse_sim.fabric.format.builder import Buffer, Builder, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass, Operand
-from wse_sim.kernels.contract.equations import stored_cycles
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import (
     PAIR,
@@ -36,16 +35,15 @@ from wse_sim.whole.regions.contract import (
     Ports,
     RegionKind,
 )
-from wse_sim.whole.regions.fused_work import work_cycles
 from wse_sim.whole.regions.pointwise_place import (
     CORE_SLOTS,
-    LAST_SLOTS,
     STORES,
     PointwisePlace,
     emit_operators,
     met_by,
 )
 from wse_sim.whole.regions.shared_color import receive_all, route_senders, send_all
+from wse_sim.whole.regions.stores import LAST_SLOTS
 from wse_sim.whole.regions.turns import RELAY_SLOTS, alternate
 
 
@@ -53,21 +51,8 @@ class Pointwise(PointwisePlace, RegionKind):
     """Elementwise work in inference."""
 
     def pace(self) -> float:
-        """Return the cycles per sample; operands of a band share the links of its serpentine."""
-        words = max(band.dealt_words for band in self.bands)
-        stored = max(band.stored_cycles for band in self.bands)
-        return max(self.issued_cycles(), words * self.wafer.wavelet_cycles, stored)
-
-    @property
-    def stored_cycles(self) -> float:
-        """Issue cycles per sample of the core that deals out an operand that waits, while the next one arrives."""
-        waiting = (self.count_in(name, self.elements) for name in self.kernel.inputs if self.waits(name))
-        return float(stored_cycles(max(waiting, default=0), self.wafer))
-
-    @property
-    def dealt_words(self) -> float:
-        """Words of a sample of all operands, or of a bundle of them."""
-        return sum(self.count_in(name, self.elements) for name in self.kernel.inputs) / PAIR
+        """Return the cycles per sample, as the kernel's price has them with the chosen bundles."""
+        return self.priced_cycles(most_bundles=self.result_bundles, least_bundles=self.result_bundles)
 
     def most_stores(self, tensor: str) -> int:
         """Return one store for every two kernels on the longer path plus the one that deals; more stores
@@ -197,21 +182,8 @@ class Pointwise(PointwisePlace, RegionKind):
         """Write the work on the `count` elements of a core."""
         emit_operators(core, self.operators, result, value, others, self.wafer)
 
-    def work_cycles(self, count: int) -> float:
-        """Return the issue cycles of the work on `count` elements, pixel by pixel if all meet one."""
-        at_once = self.pixel if self.shared else count
-        return count // at_once * work_cycles(self.operators, at_once, self.wafer)
-
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
         """Return every core's part of the parameters."""
         if self.share > 1 or self.result_bundles == 1:
             return super().values(weights)
         return {name: value for band in self.bands for name, value in band.values(weights).items()}
-
-    def issued_cycles(self) -> float:
-        """Return the issue cycles per sample, by the formulas of the module."""
-        return max(
-            (band.each + sum(band.count_in(name, band.each) for name in self.kernel.inputs)) / PAIR
-            + band.work_cycles(band.each)
-            for band in self.bands
-        )

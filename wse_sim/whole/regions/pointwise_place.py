@@ -20,7 +20,7 @@ from wse_sim.graph import Kernel, KernelGraph, TensorKind
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.chains import BINARY, FUNCTIONS, MAPPED, ops_of
 from wse_sim.kernels.contract.equations import SPECIAL_FUNCTIONS, ceil_div
-from wse_sim.whole.paths import BACK, Cell, direction
+from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import (
     IMAGE_AXES,
     PAIR,
@@ -35,12 +35,12 @@ from wse_sim.whole.regions.contract import (
     token_words,
 )
 from wse_sim.whole.regions.shared_color import advance_of, cable, place_kinds, route_all, route_takers
-from wse_sim.whole.regions.turns import RELAY_SLOTS, alternate, relay
+from wse_sim.whole.regions.stores import LAST_SLOTS, write_stores
+from wse_sim.whole.regions.turns import RELAY_SLOTS
 
 STORES = 3  # cores in which an early operand waits at most
-LAST_SLOTS, CORE_SLOTS = 2, 1  # samples in the store that deals them out; those that cores take in ahead
+CORE_SLOTS = 1  # samples that cores take in ahead
 FP16_BYTES = 2
-STORE, HAND_ON = 1, 2  # microthreads of a store
 MOST_OPERANDS = 5  # from regions: each has a microthread, and one sends
 ORDERED = ("sub", "div")
 Taken = tuple[str, int | float]
@@ -384,7 +384,7 @@ class PointwisePlace(PlacedKernel):
 
         if self.waits(name):
             colors = [*(links[i % 2] for i in range(len(cells) - 1)), color]
-            self._store(b, cells, colors, size, deal, samples)
+            write_stores(b, f"{self.name} {name}", cells, colors, size, self.relay_slots, samples, deal)
         else:
             inlet = b.core_class(f"{self.name} inlet of {name}")
             with inlet.loop(samples):
@@ -417,64 +417,6 @@ class PointwisePlace(PlacedKernel):
         send(last, self.rest, 0, None)
         if last:
             core.control(feed, Command.RESET, start="none")
-
-    def _store(
-        self,
-        b: Builder,
-        cells: tuple[Cell, ...],
-        colors: list[int],
-        size: int,
-        deal: Callable[[CoreClass, int | Buffer], None],
-        samples: int,
-    ) -> None:
-        """Write the stores of `size` elements; each passes earlier samples on while it receives one, the first store to the
-        serpentine, by `deal`.
-
-        `colors` bring a sample to each of them. A store receives while it deals: otherwise a link brings the next
-        sample only after the one before is dealt.
-        """
-        is_relay = self.relay_slots == RELAY_SLOTS
-        for i, cell in enumerate(cells):
-            store = b.core_class(f"{self.name} store {cell}")
-            slots = [
-                b.buffer(f"{self.name}.slot{cell} {turn}", size, "fp16", cell)
-                for turn in range(self.relay_slots if i else LAST_SLOTS)
-            ]
-
-            def receive(turn: int, store: CoreClass = store, slots: list[Buffer] = slots, i: int = i) -> None:
-                store.mov(
-                    slots[turn].dsd(),
-                    fabric_in(colors[i]),
-                    dtype="fp16",
-                    wire="fp16x4",
-                    start="none",
-                    thread=STORE,
-                    priority="high",
-                )
-
-            def hand_out(
-                turn: int, store: CoreClass = store, slots: list[Buffer] = slots, i: int = i
-            ) -> None:
-                slot = slots[turn]
-                if i and is_relay:
-                    out = fabric_out(colors[i - 1])
-                    store.mov(out, slot.dsd(), dtype="fp16", wire="fp16x4", start="none", thread=HAND_ON)
-                elif i:
-                    store.mov(
-                        fabric_out(colors[i - 1]), slot.dsd(), dtype="fp16", wire="fp16x4", start="none"
-                    )
-                else:
-                    deal(store, slot)
-
-            if i and is_relay:
-                relay(store, samples, receive, hand_out, (STORE, HAND_ON))
-            else:
-                alternate(store, samples, receive, hand_out, (STORE,))
-            if i:
-                onward = direction(cell, cells[i - 1])
-                b.route(colors[i - 1], cell, rx="R", tx=onward)
-                b.route(colors[i - 1], cells[i - 1], rx=BACK[onward], tx="R")
-            b.place(store, cell)
 
     # ---- values ------------------------------------------------------------------------------------------------------
 

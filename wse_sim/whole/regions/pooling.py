@@ -34,14 +34,11 @@ from wse_sim.kernels.blocks.pooling_core import (
     RESULT,
     PooledCore,
     Step,
-    apart_cost,
     bands_on,
     words_apart,
 )
 from wse_sim.kernels.blocks.windows import Band, Windows
 from wse_sim.kernels.contract.equations import ceil_div
-from wse_sim.kernels.contract.family import Tiling
-from wse_sim.kernels.contract.parameters import Attributes
 from wse_sim.kernels.families.pool2d import Pool2dAttributes
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, PlacedKernel, Ports, RegionKind, refused
@@ -160,15 +157,11 @@ class Pooling(PoolingPlace, RegionKind):
         return tuple(count for count in range(1, self.height + 1) if self.height % count == 0)
 
     def pace(self) -> float:
-        """Return the cycles per sample, as the kernel's price has them."""
-        said = Attributes(
-            most_bundles=self.bundles.get(self.kernel.inputs[0], 1),
-            most_results=self.result_bundles,
+        """Return the cycles per sample, as the kernel's price has them with the chosen bundles."""
+        heard = self.bundles.get(self.kernel.inputs[0], 1)
+        return self.priced_cycles(
+            most_bundles=heard, most_results=self.result_bundles, least_bundles=0, least_results=0
         )
-        tiling = Tiling(self.region.rows, self.compute_cols, "stationary")
-        dims = {**self.kernel.dims, "b": 1}
-        cost = apart_cost(self.core_of, self.windows, dims, tiling, self.wafer, said)
-        return float(cost.total - cost.idle)
 
     def core_of(self, windows: Windows, words: int) -> PooledCore:
         """Return the core that has windows, and a number of words of a pixel."""
@@ -379,7 +372,3 @@ class Pooling(PoolingPlace, RegionKind):
         size = max(core.held for core in self._band_cores(self.words))
         found = np.full((self.height, len(self.bands), size), LEAST, np.float32)
         return {f"{self.name}.{LINES}": found}
-
-    def issued_cycles(self) -> float:
-        """Return the issue cycles of the cores of the first row, which have the most channels."""
-        return max(core.issued_cycles() for core in self._band_cores(self.words))

@@ -199,9 +199,9 @@ def advance_of(position: int, count: int) -> str | None:
     return "path" if position == count - 1 else "local"
 
 
-def send_all(core: CoreClass, out: Operand, source: Operand, thread: int) -> None:
+def send_all(core: CoreClass, out: Operand, source: Operand, thread: int, wire: str = "fp16x2") -> None:
     """Send all elements of `source` concurrently with the main thread, before what other microthreads send."""
-    core.mov(out, source, dtype="fp16", start="none", thread=thread, priority="high")
+    core.mov(out, source, dtype="fp16", wire=wire, start="none", thread=thread, priority="high")
 
 
 def receive_all(core: CoreClass, color: int, target: Operand, thread: int, priority: str = "high") -> None:

@@ -125,25 +125,29 @@ def blocks_in_turn(
 def relay(
     core: CoreClass,
     count: int,
+    slots: int,
     receive: Callable[[int], None],
     send: Callable[[int], None],
     threads: tuple[int, int],
 ) -> None:
-    """Pass `count` samples through three buffers: one leaves and one waits while the next arrives, on a
-    thread each."""
+    """Pass `count` samples through two or three buffers, on a thread each: one leaves while the next arrives, and with three one
+    waits."""
     coming, leaving = threads
 
     def turn(now: int, *, more: bool) -> None:
         core.join(coming)
+        if slots < RELAY_SLOTS:
+            core.join(leaving)  # from the buffer of the next
         if more:
-            receive((now + 1) % RELAY_SLOTS)
-        core.join(leaving)
+            receive((now + 1) % slots)
+        if slots == RELAY_SLOTS:
+            core.join(leaving)
         send(now)
 
     receive(0)
-    rounds, rest = divmod(count - 1, RELAY_SLOTS)
+    rounds, rest = divmod(count - 1, slots)
     with core.loop(rounds):
-        for now in range(RELAY_SLOTS):
+        for now in range(slots):
             turn(now, more=True)
     for now in range(rest):
         turn(now, more=True)

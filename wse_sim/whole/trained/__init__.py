@@ -5,7 +5,7 @@ kinds.py         the kinds by kernel family; frozen layers have those of inferen
 products.py      compute cores of products
 dense.py         dense layers; dense_inlets.py has the cores next to their products
 convolution.py   convolutions; pixels.py has their compute cores, image_gradient.py the sums of their image gradients
-rows.py          work of a core on one token after another, and its slots for tokens and samples
+rows.py          slots of a core for tokens and samples
 norm.py          layer and RMS norm
 pointwise.py     elementwise work and activations
 attention.py     softmax attention

@@ -34,8 +34,8 @@ class TrainedBandedAttention(InBands[TrainedAttention], TrainedKind):
 
     def pace(self) -> float:
         """Return the cycles of a sample, both passes, with this number of bands."""
-        stated = {"least_bundles": len(self.bands)}
-        return sum(self.cycles(phase, stated) for phase in (Phase.FORWARD, Phase.INPUT_GRADIENT))
+        count, passes = len(self.bands), (Phase.FORWARD, Phase.INPUT_GRADIENT)
+        return sum(self.priced_cycles(phase, bands=count, least_bundles=count) for phase in passes)
 
     def gradient_senders(self, tensor: str, bundle: int) -> tuple[Cell, ...]:
         """Return the cores that send the gradient of an operand, of a band."""

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from wse_sim.compiler.coloring import HOST_COLORS
 from wse_sim.compiler.plan import Stream
 from wse_sim.errors import ModelError
-from wse_sim.fabric.format.builder import Builder
+from wse_sim.fabric.format.builder import Buffer, Builder, fabric_out
+from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.result import FabricResult
 from wse_sim.graph import KernelGraph
@@ -40,6 +41,7 @@ from wse_sim.whole.network import (
 )
 from wse_sim.whole.paths import BACK, SHARED, Cell, Grid, direction
 from wse_sim.whole.regions.contract import PAIR, divisor, stream_order
+from wse_sim.whole.regions.stores import LAST_SLOTS, write_stores
 from wse_sim.whole.room import fewest_bundles
 from wse_sim.whole.stream_routes import (
     Controls,
@@ -56,8 +58,8 @@ from wse_sim.whole.trained.coverage import check_trained
 from wse_sim.whole.trained.loss import LossPlace, check_loss, core_counts, mean_of, place_loss
 from wse_sim.whole.trained.order import SentGradient, by_tensor, gradients_of
 from wse_sim.whole.trained.rounds import most_of_all, regions_of
-from wse_sim.whole.trained.sums import MOST_STORES, write_store, write_sum
-from wse_sim.whole.trees import Tree, Way, cheapest_way, way_cost
+from wse_sim.whole.trained.sums import MOST_STORES, write_sum
+from wse_sim.whole.trees import Tree, Way, found_way, way_cost
 
 
 @dataclass(frozen=True)
@@ -384,7 +386,7 @@ class _Ways:
         def around(cell: Cell) -> float:
             return cost(cell) + SHARED * (cell in self.computing)
 
-        way = cheapest_way(self.grid, senders[0], sink, senders, around, order)
+        way = found_way(self.grid, senders[0], [sink], senders, around, order)
         if way is None:
             raise ModelError(
                 f"the gradient of tensor '{tensor}' has no free route from core {senders[0]} to core {sink} on any of "
@@ -466,8 +468,12 @@ def _write_back(b: Builder, back: Back, size: int, samples: int) -> None:
         for i, (cell, (before, after)) in enumerate(
             zip(part.stores, zip(part.ways, part.ways[1:], strict=False), strict=True)
         ):
-            name = f"{back.tensor} {back.bundle} from {part.sent.reader}, store {i}"
-            write_store(b, name, cell, before.color, after.color, size, samples)
+
+            def hand_on(store: CoreClass, slot: Buffer, color: int = after.color) -> None:
+                store.mov(fabric_out(color), slot.dsd(), dtype="fp16", start="none")
+
+            name = f"{back.tensor} {back.bundle} from {part.sent.reader}, {i}"
+            write_stores(b, name, [cell], [before.color], size, LAST_SLOTS, samples, hand_on, "fp16x2")
             b.route(after.color, cell, rx="R", tx=after.ports(cell))
         for way in part.ways:
             _route_way(b, way)

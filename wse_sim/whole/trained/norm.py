@@ -31,7 +31,7 @@ from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.kernels.blocks.line_programs import RowWork
-from wse_sim.kernels.blocks.line_stages import FEATURE, MATRIX, RowLayout, Vector
+from wse_sim.kernels.blocks.line_stages import FEATURE, MATRIX, Lines, RowLayout, Vector
 from wse_sim.kernels.blocks.rounds import pitch
 from wse_sim.kernels.blocks.token_blocks import lanes_for
 from wse_sim.kernels.contract.parameters import Attributes
@@ -59,7 +59,7 @@ from wse_sim.whole.regions.shared_color import (
 from wse_sim.whole.regions.turns import in_turn
 from wse_sim.whole.room import room_bytes
 from wse_sim.whole.trained.contract import Batch, TrainedKind, TrainedPorts
-from wse_sim.whole.trained.rows import Held, Slots, emit_row
+from wse_sim.whole.trained.rows import Held, Slots
 
 RECEIVE, SEND = 1, 2  # microthreads
 FP16, FP32 = 2, 4  # bytes
@@ -237,7 +237,7 @@ class TrainedNorm(NormPlace, TrainedKind):
 
     def _core(self, core: CoreClass, bundle: int, ports: TrainedPorts, batch: Batch, row: int) -> None:
         tokens, advance = batch.in_flight * self.each, advance_of(row, self.cores)
-        apart, place, own = self._apart, (self.sharing, bundle), ports.own
+        apart, own, layout = self._apart, ports.own, RowLayout(1, self.part, by_row=True)
         ((outward, _),) = ports.results
 
         def receive(turn: int) -> None:
@@ -245,6 +245,9 @@ class TrainedNorm(NormPlace, TrainedKind):
 
         def send(color: int, held: Held) -> None:
             send_all(core, fabric_out(color, advance), held.dsd(0, self.part), SEND)
+
+        def emit(work: RowWork, buffers: Mapping[str, Held]) -> None:
+            Lines(work.shapes, buffers, layout, self.sharing, self.wafer).emit(core, work.vectors, bundle)
 
         def parameters(which: int) -> dict[str, Held]:
             return {
@@ -258,7 +261,7 @@ class TrainedNorm(NormPlace, TrainedKind):
             buffers |= {"by": self.inverse.of_turn(first, step)}
             if self.affine:
                 buffers |= parameters(0)
-            emit_row(core, self.forward.vectors, self.forward.shapes, buffers, self.part, place)
+            emit(self.forward, buffers)
             send(outward, self.results[now] if self.affine else kept)
 
         def backward(now: int, first: int, step: int) -> None:
@@ -270,7 +273,7 @@ class TrainedNorm(NormPlace, TrainedKind):
                     GRADIENTS[name]: Slots(self.sums, apart, self.part, i * apart)
                     for i, name in enumerate(self.affine)
                 }
-            emit_row(core, self.backward.vectors, self.backward.shapes, buffers, self.part, place)
+            emit(self.backward, buffers)
             for ((color, _),) in ports.leaving.values():
                 send(color, self.results[now])
 

@@ -43,20 +43,3 @@ def write_sum(
 
     alternate(core, samples, receive, add, (RECEIVE,))
     b.place(core, cell)
-
-
-def write_store(
-    b: Builder, name: str, cell: Cell, inward: int, outward: int, size: int, samples: int
-) -> None:
-    """Write a core that buffers two samples of `size` elements."""
-    core = b.core_class(name)
-    slots = [b.buffer(f"{name}.slot{turn}", size, "fp16", cell) for turn in (0, 1)]
-
-    def receive(turn: int) -> None:
-        receive_all(core, inward, slots[turn].dsd(), RECEIVE)
-
-    def hand_on(turn: int) -> None:
-        core.mov(fabric_out(outward), slots[turn].dsd(), dtype="fp16", start="none")
-
-    alternate(core, samples, receive, hand_on, (RECEIVE,))
-    b.place(core, cell)
