@@ -12,7 +12,7 @@ from wse_sim.graph.kernel_graph import frozen
 from wse_sim.whole.channel_parts import in_parts
 from wse_sim.whole.channels_last import with_images
 from wse_sim.whole.elementwise_steps import in_one_family, with_steps
-from wse_sim.whole.factors import with_affine, with_scales
+from wse_sim.whole.factors import with_affine, with_raised, with_scales
 from wse_sim.whole.frozen_layers import frozen_layers
 from wse_sim.whole.host_images import with_patches, with_spare_pixels, with_whole_words
 from wse_sim.whole.host_part import (
@@ -25,6 +25,7 @@ from wse_sim.whole.host_part import (
     without_dropout,
     without_logarithm,
 )
+from wse_sim.whole.masks import with_masks
 from wse_sim.whole.parallel_links import (
     PACKED,
     PLAIN_PRICED,
@@ -56,6 +57,7 @@ REWRITES: tuple[Pass, ...] = (
     with_whole_words,
     for_every_sample,
     with_affine,
+    with_raised,
     with_scales,
     with_steps,
     transposed,
@@ -63,6 +65,7 @@ REWRITES: tuple[Pass, ...] = (
     with_pooled_tokens,
     with_small_windows,
     unpacked,
+    with_masks,
     with_rotations,
     worked_apart,
     scaled_apart,

@@ -26,13 +26,13 @@ from numpy.typing import NDArray
 from torch import nn
 
 from wse_sim.errors import ModelError
-from wse_sim.graph import KernelGraph
+from wse_sim.graph import KernelGraph, TensorKind
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
 from wse_sim.whole.coverage import check_plan, check_streamed
 from wse_sim.whole.frozen_layers import frozen_layers, frozen_parameters
 from wse_sim.whole.host_part import LOGARITHM
-from wse_sim.whole.host_values import constants_of, patches_of
+from wse_sim.whole.host_values import constants_of, in_whole_words, patches_of
 from wse_sim.whole.reference import Reference
 from wse_sim.whole.run import WholeRun, run_whole
 from wse_sim.whole.split_products import with_derived, without_derived
@@ -179,8 +179,9 @@ def check_values(
     start = {name: value.detach().clone().numpy() for name, value in truth.state_dict().items()}
     x = torch.tensor(np.asarray(values, np.float32))
     start |= constants_of(plan.graph, truth, (x[:1],))
-    patches = patches_of(plan.graph, start, np.asarray(values, np.float32))
+    patches = patches_of(plan.graph, np.asarray(values, np.float32))
     sent = x if patches is None else torch.tensor(patches)
+    _check_samples(plan.graph, sent.numpy())
     if not plan.graph.training:
         labels = None
     wanted = None if labels is None else torch.tensor(np.asarray(labels).reshape(-1))
@@ -258,7 +259,7 @@ class _Taught:
         return _Step(
             outputs.detach().numpy(),
             total.item() / rows,
-            without_derived(reference.graph, gradients),
+            without_derived(reference.graph, gradients, are_gradients=True),
             without_derived(reference.graph, moved),
         )
 
@@ -364,6 +365,22 @@ def _check_whole(graph: KernelGraph) -> None:
         raise ModelError(
             f"{by_host}, but only models that are on the fabric from end to end have their values checked; "
             "compare the outputs of run_whole or train_whole with the model's"
+        )
+
+
+def _check_samples(graph: KernelGraph, sent: Floats) -> None:
+    """Check that samples have the shape for which the graph was made."""
+    (taken,) = [one for one in graph.tensors.values() if one.kind is TensorKind.INPUT]
+    given = in_whole_words(graph, sent)
+    is_alike = given.ndim == len(taken.shape)  # else rows of samples are in other dimensions
+    if (
+        (len(sent), *taken.shape[1:]) != given.shape
+        if is_alike
+        else given.size % (taken.elements // graph.samples)
+    ):
+        raise ModelError(
+            f"the samples have shape {tuple(sent.shape)}, but the plan is of a model that takes {taken.shape}; give the model that the "
+            "plan was made from, and let a factory make the same one at every call"
         )
 
 

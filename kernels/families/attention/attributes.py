@@ -41,3 +41,8 @@ class AttentionAttributes(Attributes):
         "scores: they pass more than a factor and a mask; order: features of an operand are not stored head by head",
         choices=("", "scores", "order"),
     )
+
+    @property
+    def masks(self) -> bool:
+        """Whether values are added to the scores: a mask, causal or dense."""
+        return self.causal or bool(self.mask)
