@@ -17,6 +17,7 @@ from wse_sim import api
 from wse_sim.errors import ModelError
 from wse_sim.graph import KernelGraph
 from wse_sim.whole import check_graph, compare_training, compare_with_engine, inputs_over_rows
+from wse_sim.whole.trained.coverage import check_any
 from wse_sim.whole.values import check_values
 
 T, H, D = 6, 2, 8
@@ -171,7 +172,36 @@ class HeadByHead(Turns):
         return list(self.qkv(self.norm(x)).view(len(x), T, -1, 3 * D).transpose(1, 2).chunk(3, -1))
 
 
+class Capped(Layer):
+    """Scores between -2 and 2, with a window behind."""
+
+    def mix(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        scores = torch.tanh(q @ k.transpose(2, 3) * D**-0.5 / 2.0) * 2.0
+        hidden = torch.where(window(), 0.0, torch.finfo(torch.float32).min)
+        return torch.softmax(scores + hidden, -1) @ v
+
+
+class Listed(Turns):
+    """Keys and values of one head are taken by lists of places, and repeated for all queries of spelled scores."""
+
+    def __init__(self) -> None:
+        super().__init__(heads=4, shared=1)
+        self.qkv = nn.Linear(4 * D, 6 * D, bias=False)
+
+    def parts(self, x: torch.Tensor) -> list[torch.Tensor]:
+        whole = (x @ self.qkv.weight.T).view(len(x), T, 6, D)
+        return [one.transpose(1, 2) for one in (whole[:, :, :-2], whole[:, :, [-2]], whole[:, :, [-1]])]
+
+    def mix(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        q, k = self.turn(q), self.turn(k)
+        k, v = (one[:, :, None].expand(-1, -1, 4, -1, -1).reshape(len(q), 4, T, D) for one in (k, v))
+        scores = q @ k.transpose(2, 3) * D**-0.5
+        scores = torch.where(window(width=T), scores, torch.finfo(torch.float32).min)
+        return torch.softmax(scores, -1) @ v
+
+
 MODELS = {
+    "lists of places": Listed,
     "window": Windowed,
     "slopes": Sloped,
     "slopes of a product": Biased,
@@ -212,6 +242,24 @@ def test_values_are_those_of_pytorch(name: str) -> None:
     assert checked.largest("outputs")[0] <= 6 * ROUNDING
     assert checked.largest("outputs")[1] <= 4 * ROUNDING
     assert abs(compare_with_engine(plan, 6).difference) < 0.06
+
+
+@pytest.mark.slow
+def test_bounded_scores_do_not_train() -> None:
+    """In inference they do: three times as large queries come near the bound; a graph that trains says what is missing."""
+    torch.manual_seed(0)
+    model = Capped().eval()
+    with torch.no_grad():
+        model.q.weight *= 3
+    plan = plan_of(graph_of(model), 48)
+    checked = check_values(model, plan, samples_of(model))
+    assert checked.largest("outputs")[0] <= 6 * ROUNDING
+    assert checked.largest("outputs")[1] <= 4 * ROUNDING
+    assert abs(compare_with_engine(plan, 6).difference) < 0.06
+    with pytest.raises(
+        ModelError, match="bounds its scores by 2, which trains on no program; leave the bound out"
+    ):
+        check_any(graph_of(model, training=True, optimizer="sgd"))
 
 
 @pytest.mark.slow

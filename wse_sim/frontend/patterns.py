@@ -324,6 +324,7 @@ class SpelledAttention:
             return None  # attention weights with other readers have to be computed
         masks: list[Mask] = []
         factor: float | None = 1.0  # of the scores; None if other operations are applied to them
+        cap = 0.0  # of cap tanh(score / cap)
         value, reader = weights.args[0], weights
         for _ in range(8):
             step = trace.base(value)
@@ -339,18 +340,20 @@ class SpelledAttention:
                         operand = scaled.args[0]
                         scaled = trace.node(operand)
                     operands.append(operand)
-                return self._made(node, step, tuple(operands), (masks, p, factor), trace)
+                return self._made(node, step, tuple(operands), (masks, p, factor, cap), trace)
             if step.op == "baddbmm":  # a bias on the scores
                 beta, alpha = (_number(step.arg(*at, 1)) for at in ((3, "beta"), (4, "alpha")))
-                masks.append(Mask(step.args[0], ADDED, factor if beta == 1 else None))
+                masks.append(Mask(step.args[0], ADDED, factor if beta == 1 and not cap else None))
                 factor = None if factor is None or not alpha else factor * alpha
-                return self._made(node, step, step.args[1:3], (masks, p, factor), trace)
+                return self._made(node, step, step.args[1:3], (masks, p, factor, cap), trace)
             if step.op in MASKING:
                 found = masked_by(step, trace, factor)
                 if found is None or (masks and not trace.is_constant(found[1].value)):
                     return None
                 value = found[0]
-                masks.append(found[1])
+                masks.append(found[1]._replace(factor=None) if cap else found[1])
+            elif step.op == "tanh" and factor and not cap:
+                cap, factor, value = factor, 1.0, step.args[0]
             elif step.op == "tanh" or (step.op in ("mul", "div") and trace.is_constant(step.args[1])):
                 factor = _times(factor, step, trace)
                 value = step.args[0]
@@ -363,10 +366,10 @@ class SpelledAttention:
         node: Node,
         scores: Node,
         operands: tuple[Any, ...],
-        changes: tuple[list[Mask], float, float | None],
+        changes: tuple[list[Mask], float, float | None, float],
         trace: Trace,
     ) -> Node | None:
-        masks, p, factor = changes
+        masks, p, factor, cap = changes
         q, k = operands
         v = node.args[1]
         heads = _heads(trace, q, scores)
@@ -403,7 +406,8 @@ class SpelledAttention:
             ),
             sizes=tuple(sizes.items()),
             value_width=node.shape[-1],
-            scale=factor,
+            scale=factor * cap if factor and cap else factor,
+            cap=cap,
             reshaped=factor is None,
             masked=tuple((mask.how, mask.factor) for mask in masks),
         )

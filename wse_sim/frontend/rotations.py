@@ -21,6 +21,7 @@ from wse_sim.graph.access import Runs, runs_of
 
 ROTARY = "wse.rotary"
 NORMS = ("rms_norm", "layer_norm", "native_layer_norm", "_fused_rms_norm", "wse.rms_norm", "wse.layer_norm")
+SWAPS = ("transpose", "swapaxes", "swapdims")
 OF_HEADS = (ROTARY, *NORMS)
 """Operators that work on every head of a token by itself, if their operand has a dimension of heads."""
 _CUTS = ("slice", "split", "split_with_sizes", "chunk")
@@ -83,9 +84,16 @@ def heads_taken(
     apart: list[Runs] = []
     sizes = dict(node.kwargs.get("sizes") or ())
     for place, operand in enumerate(node.args[: 3 if node.op in ATTENTION else 1]):
+        turned = node.op == ATTENTION[1] and place == 1  # its keys are transposed, as a right factor
+        swapped = trace.node(operand) if turned else None
+        if (
+            swapped is not None
+            and swapped.op in SWAPS
+            and {one % HEAD_AXES for one in swapped.args[1:3]} == {2, 3}
+        ):
+            operand, turned = swapped.args[0], False
         ref = _before_repeats(trace, operand)
         base = trace.base(ref)
-        turned = node.op == ATTENTION[1] and place == 1  # its keys are transposed, as a right factor
         axes = (2,) if node.op in ATTENTION else (1, 2)
         found = _place_of(trace, ref, axes, turned=turned, samples=int(sizes.get("b", 0)))
         if found is None or base is None or base.name not in tensor_of:

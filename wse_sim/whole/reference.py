@@ -235,6 +235,8 @@ class Reference:
         q, k, v = (x.reshape(len(x), int(kernel.dims["q"]), -1, width).transpose(1, 2) for x in operands)
         k, v = (x.repeat_interleave(heads // x.shape[1], 1) for x in (k, v))
         scores = q @ k.transpose(-1, -2) * (float(kernel.attrs.get("scale", 0.0)) or width**-0.5)
+        if cap := float(kernel.attrs.get("cap", 0.0)):
+            scores = cap * torch.tanh(scores / cap)
         if kernel.attrs.get("causal", False):
             later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
             scores = scores.masked_fill(later, float("-inf"))

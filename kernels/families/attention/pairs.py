@@ -4,7 +4,7 @@ Symbols: T tokens, H heads of d features, of keys and values H' of them (H' = H,
 columns; S = H t n scores and N = t H d results of it; o = vector_start_cycles, e = special_element_cycles,
 w multiply-accumulates per cycle, p = ceil(T / n) columns in use::
 
-    scores    3 o + S d + S / mov + S / mul [+ o + S / add with a mask]
+    scores    3 o + S d + S / mov + S / mul [+ 2 o + e S + S / mul with a cap] [+ o + S / add with a mask]
     softmax   e S, or its instructions if these take longer; maximum and sum: 4 (o + H t), and two row collectives of
               (p - 1) (relay + hop) + handover cycles each
     values    2 o + S / mov + S ceil(d / w); o + N words along the row, even with a single column
@@ -178,9 +178,17 @@ def _late(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Attrs) -> Size:
     rest = np.maximum(0.0, rest - sum(issued(SOFTMAX, SHAPES, RowLayout(heads * t, n, by_row=True), wafer)))
     moves = ceil_rate(scores, wafer.mov_fp32_per_cycle) + ceil_rate(scores, wafer.mul_fp32_per_cycle)
     masked = o + ceil_rate(scores, wafer.add_fp32_memory_per_cycle) if masks else 0.0
-    maximum = 5 * o + scores * d + moves + masked + rest
+    capped = _capped(scores, wafer, attrs)
+    maximum = 5 * o + scores * d + moves + masked + capped.total + rest
     words = 1.0 * n * heads_of_keys(dims) * d
     return np.clip(dims["q"] * heads_of_keys(dims) * d - maximum, 0.0, words)
+
+
+def _capped(scores: Size, wafer: Wafer, attrs: Attrs) -> Cost:
+    """Return the cost of a bound of the scores: a quotient becomes part of their factor, a function and a product follow."""
+    has = 1.0 * (AttentionAttributes.of(attrs).cap > 0.0)
+    special, product = wafer.special_element_cycles * scores, ceil_rate(scores, wafer.mul_fp32_per_cycle)
+    return Cost(compute=has * product, special=has * special, startup=has * 2.0 * wafer.vector_start_cycles)
 
 
 def pair_busy(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Attrs) -> Cost:
@@ -195,7 +203,7 @@ def pair_busy(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Attrs) -> Cost:
     moves = 2 * ceil_rate(scores, wafer.mov_fp32_per_cycle) + ceil_rate(scores, wafer.mul_fp32_per_cycle)
     masked = ceil_rate(scores, wafer.add_fp32_memory_per_cycle) if masks else 0.0
     products = scores * d + scores * ceil_rate(d, wafer.fma_mixed_per_cycle)
-    return Cost(
+    return _capped(scores, wafer, attrs) + Cost(
         compute=1.0 * (moves + masked + products),
         special=1.0 * special,
         fabric=several * 4.0 * heads * t + results,

@@ -16,6 +16,7 @@ import numpy as np
 
 from wse_sim.fabric.format.builder import Buffer, scalar
 from wse_sim.fabric.format.classes import CoreClass, Operand
+from wse_sim.fabric.format.program import Fn
 from wse_sim.graph import Kernel, KernelGraph, TensorKind
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.kernels.contract.family import Tiling
@@ -185,7 +186,12 @@ class AttentionByPairs(PlacedKernel):
 
     def _scores(self, core: CoreClass, held: PairBuffers) -> None:
         self._products(core, held, held.q)
-        core.mul(held.scores.dsd(), held.scores.dsd(), scalar(self.scale))
+        cap = AttentionAttributes.of(self.kernel.attrs).cap
+        core.mul(held.scores.dsd(), held.scores.dsd(), scalar(self.scale / cap if cap else self.scale))
+        if cap:
+            period = round(1000 * self.wafer.special_element_cycles)
+            core.map(Fn.TANH, held.scores.dsd(), held.scores.dsd(), dtype="fp32", period=period)
+            core.mul(held.scores.dsd(), held.scores.dsd(), scalar(cap))
         if self.masks:
             core.add(held.scores.dsd(), held.scores.dsd(), held.mask.dsd())
 
