@@ -15,7 +15,7 @@ from tests.whole.test_dense_chain import plan_of
 from tests.whole.test_rotation import halves
 from wse_sim import api
 from wse_sim.errors import ModelError
-from wse_sim.graph import KernelGraph
+from wse_sim.graph import KernelGraph, TensorKind
 from wse_sim.whole import check_graph, compare_training, compare_with_engine, inputs_over_rows
 from wse_sim.whole.trained.coverage import check_any
 from wse_sim.whole.values import check_values
@@ -200,7 +200,23 @@ class Listed(Turns):
         return torch.softmax(scores, -1) @ v
 
 
+class Cached(Turns):
+    """Returns its keys and values as well, and a product that makes both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kv = nn.Linear(H * D, 2 * H * D)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        q = self.q(x).view(len(x), T, -1, D).transpose(1, 2)
+        k, v = (one.view(len(x), T, -1, D).transpose(1, 2) for one in self.kv(x).chunk(2, -1))
+        k = self.turn(k)
+        y = F.scaled_dot_product_attention(self.turn(q), k, v, is_causal=True)
+        return {"result": self.out(y.transpose(1, 2).reshape(len(x), T, -1)), "cache": [(k, v)]}
+
+
 MODELS = {
+    "keys and values returned": Cached,
     "lists of places": Listed,
     "window": Windowed,
     "slopes": Sloped,
@@ -293,6 +309,13 @@ def test_masks_of_a_graph() -> None:
     assert mask.parameters == ("attention.mask",)
     assert graph_of(model_of("slopes")).tensors["attention.mask"].shape == (H, T, T)
     assert graph_of(model_of("window")).tensors["attention.mask"].shape[0] == 1
+
+
+def test_keys_and_values_that_are_returned_stay_on_the_wafer() -> None:
+    """One result leaves."""
+    graph = graph_of(model_of("keys and values returned"))
+    assert "2 results with keys and values for later tokens stay on the wafer" in graph.notes
+    assert [name for name, one in graph.tensors.items() if one.kind is TensorKind.OUTPUT] == ["out.out"]
 
 
 def test_head_by_head_gives_products_of_whole_heads() -> None:

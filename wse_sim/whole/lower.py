@@ -9,6 +9,7 @@ from functools import partial, reduce
 from wse_sim.frontend.training import add_training
 from wse_sim.graph import Kernel, KernelGraph, Phase, TensorKind
 from wse_sim.graph.kernel_graph import frozen
+from wse_sim.whole.caches import without_caches
 from wse_sim.whole.channel_parts import in_parts
 from wse_sim.whole.channels_last import with_images
 from wse_sim.whole.elementwise_steps import in_one_family, with_steps
@@ -51,6 +52,7 @@ from wse_sim.whole.tokens import with_pooled_tokens, with_small_windows
 
 Pass = Callable[[KernelGraph], KernelGraph]
 REWRITES: tuple[Pass, ...] = (
+    without_caches,
     with_patches,
     with_images,
     with_spare_pixels,

@@ -218,8 +218,8 @@ class _Taught:
         model.zero_grad()
         if self.labels is None:
             with torch.no_grad():
-                return _Step(_rows(model(x), 0).numpy(), 0.0, {}, {})
-        outputs = _rows(model(x), len(self.labels))
+                return _Step(_rows(result_of(model, x), 0).numpy(), 0.0, {}, {})
+        outputs = _rows(result_of(model, x), len(self.labels))
         total = self._total(outputs)
         total.backward()  # type: ignore[no-untyped-call]
         rows = len(self.labels)
@@ -319,6 +319,14 @@ def _distance(a: Mapping[str, Floats], b: Mapping[str, Floats]) -> float:
     )
 
 
+def result_of(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Return the first tensor that a model returns; others are keys and values for later tokens."""
+    found = model(x)
+    while not isinstance(found, torch.Tensor):
+        found = next(iter(found.values() if isinstance(found, Mapping) else found))
+    return found
+
+
 def _rows(outputs: torch.Tensor, rows: int) -> torch.Tensor:
     """Reshape outputs to (rows, N): one row per label, or along the last axis if `rows` is 0."""
     return outputs.reshape(rows, -1) if rows else outputs.reshape(-1, outputs.shape[-1])
@@ -394,7 +402,7 @@ def _check_same(
             f"the model has no parameter '{missing[0]}' that the plan reads; give the model that the plan was made from"
         )
     with torch.no_grad():
-        found, wanted = exact(held, x), model[0](model[1])
+        found, wanted = exact(held, x), result_of(*model)
     is_same = found.numel() == wanted.numel()
     if not is_same or float((found.reshape(wanted.shape) - wanted).abs().max()) > SAME * float(
         wanted.abs().max()
