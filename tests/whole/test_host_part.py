@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -128,27 +129,48 @@ def test_it_trains_without_dropout_and_with_its_tables_at_rest() -> None:
         train_whole(plan, weights, rows, labels.numpy().reshape(-1), rate=0.5, loss="squared error")
 
 
-def test_a_table_that_is_a_weight_as_well_does_not_train() -> None:
-    """Its gradient would lack the part of the look-ups; in inference a table may have both uses."""
-    assert lowered(Spelled(tied=True)).kernel("head").parameters == ("words.weight",)
-    with pytest.raises(
-        ModelError, match=r"'words.weight' is a table .* and the weight of 'head'.* its own weight"
-    ):
-        lowered(Spelled(tied=True), training=True)
+@pytest.mark.slow
+def test_a_layer_trains_a_copy_of_a_table() -> None:
+    """Its gradient is that of a model whose layer has a weight besides the table; a second step starts from the copy."""
+    torch.manual_seed(0)
+    model = Spelled(tied=True)
+    assert lowered(model).kernel("head").parameters == ("words.weight",)
+    graph = lowered(model, training=True)
+    assert graph.kernel("head").parameters == ("head.weight",)
+    assert any("trains a copy, 'head.weight', without the gradient" in note for note in graph.notes)
+    plan = plan_of(graph, 48, phase="training", optimizer="sgd", batch=4, mode_options={"replicas": 1})
+    apart = copy.deepcopy(model).eval()
+    apart.head.weight = nn.Parameter(model.words.weight.detach().clone())
+    ids = torch.cat([IDS, IDS.flip(1)])[:4]
+    labels = (ids * 7 + 1) % WORDS
+    rows, weights = host_rows(graph, model, (ids,)), weights_of(model)
+    del weights["head.weight"]
+    for _ in range(2):
+        apart.zero_grad()
+        F.nll_loss(apart(ids).flatten(0, 1), labels.flatten()).backward()
+        step = train_whole(plan, weights, rows, labels.numpy().reshape(-1), rate=0.5)
+        wanted = apart.head.weight.grad.numpy()
+        assert np.abs(step.gradients["head.weight"] - wanted).max() <= 14 * 2**-11 * np.abs(wanted).max()
+        assert "words.weight" not in step.gradients
+        with torch.no_grad():
+            for name, one in apart.named_parameters():
+                if name in step.weights:
+                    one -= 0.5 * one.grad
+        weights |= step.weights
 
 
 @pytest.mark.slow
 def test_a_mask_that_is_no_triangle_is_not_taken_for_one() -> None:
-    """A sum next to the triangle, a fill that hides nothing and a band give other scores than the fabric computes."""
+    """A fill that hides nothing gives other scores than the fabric computes; a sum next to the triangle and a band are values."""
     biased = Spelled()
     biased.slope = torch.linspace(-1.0, 0.0, T * T).reshape(T, T)
     with_both = api.lower(biased.eval(), (IDS[:1],)).kernel("attention")
-    assert (with_both.attrs["mask"], with_both.attrs["causal"]) == ("dense", False)  # and so refused
+    assert (with_both.attrs["mask"], with_both.attrs["causal"]) == ("dense", False)
     mild, band = Spelled(fill=-1e-9), Spelled()
     band.seen.copy_(torch.ones(T, T).triu(-1).tril())
-    for model in (mild, band):
-        graph = api.lower(model.eval(), (torch.zeros(1, T, dtype=torch.int64),))
-        assert graph.kernel("attention").attrs["unusual"] == "scores"
+    unusual, dense = (api.lower(one.eval(), (IDS[:1],)).kernel("attention").attrs for one in (mild, band))
+    assert unusual["unusual"] == "scores"
+    assert (dense["mask"], "unusual" in dense) == ("dense", False)
     assert api.lower(Spelled().eval(), (IDS[:1],)).kernel("attention").attrs["causal"]
 
 

@@ -17,6 +17,7 @@ from wse_sim import api
 from wse_sim.errors import ModelError
 from wse_sim.graph import KernelGraph
 from wse_sim.whole import check_graph, inputs_over_rows, run_whole
+from wse_sim.whole.values import check_values
 
 T, E, HEADS = 4, 16, 2
 
@@ -150,10 +151,15 @@ def test_a_product_for_all_three_becomes_three_layers() -> None:
     graph.validate()
 
 
-def test_another_order_is_refused() -> None:
-    """Values come before keys: the shapes are equal, the numbers differ."""
-    with pytest.raises(ModelError, match=r"reads 1 tensors.*queries, keys and values"):
-        check_graph(inputs_over_rows(lowered("values first")))
+@pytest.mark.thinned(1)
+@pytest.mark.parametrize("order", ["values first", "heads first", "features first"])
+def test_another_order_has_its_own_rows_of_the_weight(order: str) -> None:
+    """Values before keys, or queries, keys and values of each head together: the shapes are equal, the numbers differ."""
+    torch.manual_seed(0)
+    model = Packed(order).eval()
+    plan = plan_of(inputs_over_rows(api.lower(model, (torch.zeros(1, T, E),))), 48)
+    x = torch.randn(2, T, E).half().float().numpy()
+    assert max(check_values(model, plan, x).largest("outputs")) < 6 * 2.0**-11
 
 
 class Spelled(nn.Module):
@@ -201,8 +207,8 @@ def test_scores_have_the_factor_that_the_model_says(name: str) -> None:
 
 
 def test_scores_that_pass_more_than_a_factor_are_refused() -> None:
-    """A soft limit on the scores has the same cost in the plan, but gives different values."""
-    graph = api.lower(Spelled(torch.tanh), (torch.zeros(1, T, E),))
+    """A function twice has the same cost in the plan, but gives different values."""
+    graph = api.lower(Spelled(lambda scores: torch.tanh(torch.tanh(scores))), (torch.zeros(1, T, E),))
     with pytest.raises(ModelError, match=r"changes its scores by more than a factor"):
         check_graph(inputs_over_rows(graph))
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import nn
 from tests.whole.alone import EPS
 from tests.whole.test_dense_chain import plan_of
 from wse_sim import api
+from wse_sim.errors import ModelError
 from wse_sim.whole import inputs_over_rows
 from wse_sim.whole.random_values import check_random
 
@@ -124,3 +126,47 @@ def test_the_example_of_a_checked_model_may_have_several_samples() -> None:
     plan = plan_of(inputs_over_rows(api.lower(model, (example,))), 24)
     assert plan.graph.samples == 1
     assert check_random("a model", (model, (example,), {}), plan).largest("outputs")[0] < 0.01
+
+
+def convolution(channels: int, side: int) -> Made:
+    """Return patches of an image, and their mean."""
+    layers = nn.Conv2d(3, channels, 4, 4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 6)
+    return nn.Sequential(*layers), (torch.zeros(1, 3, side, side),)
+
+
+def perceptron(*sizes: int) -> Made:
+    """Return dense layers."""
+    layers = [nn.Linear(*pair) for pair in pairwise(sizes)]
+    return nn.Sequential(*layers), (torch.zeros(1, sizes[0]),)
+
+
+@pytest.mark.parametrize(
+    ("planned", "given", "sentence"),
+    [
+        (perceptron(16, 12, 6), perceptron(16, 10, 6), r"'0.weight' has shape \(10, 16\).* of a model with \(12, 16\)"),
+        (perceptron(16, 12, 6), perceptron(16, 12, 12, 6), r"'1.weight' has shape \(12, 12\).* of a model with \(6, 12\)"),
+        (perceptron(16, 12, 6), perceptron(16, 12), "has no parameter '1.weight'"),
+        (perceptron(16, 12), perceptron(20, 12), r"samples have shape \(\d+, 20\).* a model that takes \(1, 16\)"),
+        (convolution(8, 16), convolution(10, 16), r"'0.weight' has shape \(10, 3, 4, 4\).* with \(8, 3, 4, 4\)"),
+        (convolution(8, 16), convolution(8, 32), r"samples have shape \(\d+, 3, 32, 32\)"),
+    ],
+)  # fmt: skip
+def test_another_model_than_that_of_the_plan_is_refused(planned: Made, given: Made, sentence: str) -> None:
+    """A factory may draw a model at every call: weights, layers or samples that do not fit are its user's fault."""
+    plan = plan_of(inputs_over_rows(api.lower(planned[0].eval(), planned[1])), 48)
+    with pytest.raises(ModelError, match=f"{sentence}.*give the model that the plan was made from"):
+        check_random("a model", (*given, {}), plan)
+
+
+def test_a_factory_that_draws_its_size_ends_in_a_sentence(wse: Any, small: Path, tmp_path: Path) -> None:
+    """The model is built once for the plan and once for its values."""
+    file = tmp_path / "drawn.py"
+    file.write_text(
+        "import itertools, torch\nsizes = itertools.count(12, 2)\n"
+        "def model():\n    n = next(sizes)\n"
+        "    return torch.nn.Sequential(torch.nn.Linear(16, n), torch.nn.Linear(n, 6)), (torch.zeros(1, 16),)\n"
+    )
+    options = f"{PIPELINED} --whole-fabric --check-values --batch 4 --wafer {small} --quiet"
+    ran = wse("run", f"{file}:model", *shlex.split(options))
+    assert ran.status == 2, ran.err
+    assert "let a factory make the same one at every call" in ran.err

@@ -43,7 +43,7 @@ _CUT = frozenset(["split", "split_with_sizes", "chunk", "unbind"])
 def stated(trace: Trace, node: Node, dims: dict[str, int]) -> dict[str, Attr]:
     """Return the attributes of an attention kernel that differ from the usual; `dims` are its dimensions.
 
-    `scale` is the factor of the scores if it is not 1 / sqrt(d); `packed` is true if queries, keys and values
+    `scale` is the factor of the scores if it is not 1 / sqrt(d); `cap` is their bound, if they have one; `packed` is true if queries, keys and values
     are parts of one tensor in the usual layout; `unusual` is "order" for another layout, or "scores" if the
     scores pass through more than a factor and a mask.
     """
@@ -51,6 +51,8 @@ def stated(trace: Trace, node: Node, dims: dict[str, int]) -> dict[str, Attr]:
     attrs: dict[str, Attr] = {}
     if isinstance(scale, (int, float)) and not isclose(scale, usual, rel_tol=1e-6):
         attrs["scale"] = float(scale)
+    if cap := node.kwargs.get("cap"):
+        attrs["cap"] = float(cap)  # type: ignore[arg-type]
     if node.kwargs.get("reshaped", False):
         attrs["unusual"] = "scores"
     bases = [trace.base(operand) for operand in node.args[:3]]
@@ -185,6 +187,10 @@ def _viewed(seen: Elements, node: Node) -> Elements | None:
         return seen.swapaxes(args[1], args[2])
     if node.op in ("t", "mT") and seen.ndim > 1:
         return seen.swapaxes(-1, -2)
+    if node.op == "numpy_T":
+        return seen.T
+    if node.op == "movedim":
+        return np.moveaxis(seen, args[1], args[2])
     if node.op == "permute":
         return seen.transpose(args[1])
     if node.op == "select":
@@ -193,6 +199,6 @@ def _viewed(seen: Elements, node: Node) -> Elements | None:
         axis = node.arg(1, "dim", 0) % seen.ndim
         cut = slice(node.arg(2, "start"), node.arg(3, "end"), node.arg(4, "step", 1))
         return seen[(slice(None),) * axis + (cut,)]
-    if node.op in ("expand", "expand_as") and seen.shape == node.shape:
+    if node.op in ("expand", "expand_as", "broadcast_to") and seen.shape == node.shape:
         return seen
     return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wse_sim.errors import ModelError, UnsupportedOpError
-from wse_sim.frontend.attention_layout import ATTENTION, stated
+from wse_sim.frontend.attention_layout import ATTENTION, HEAD_AXES, stated
 from wse_sim.frontend.classify import Draft, axes, classify, opaque, shape_of
 from wse_sim.frontend.classify_rows import REDUCTIONS, known_operators
 from wse_sim.frontend.cleanup import clean
@@ -28,12 +28,12 @@ from wse_sim.frontend.pairs import COMPLEX, as_pairs, is_complex, pair_shape
 from wse_sim.frontend.precision import Precision
 from wse_sim.frontend.repeats import find_repeats
 from wse_sim.frontend.rewrites import Applied, fuse, rewrite
-from wse_sim.frontend.rotations import ROTARY, Taken, heads_taken
+from wse_sim.frontend.rotations import NORMS, OF_HEADS, ROTARY, Taken, heads_taken
 from wse_sim.frontend.samples import computed, in_doubt, settled
 from wse_sim.frontend.steps import says_more, steps_of
 from wse_sim.frontend.trace import Argument, Node, Trace
 from wse_sim.graph import Access, Kernel, KernelGraph, Step, Tensor, TensorKind, frozen
-from wse_sim.graph.access import START, channel_axis
+from wse_sim.graph.access import START, Runs, channel_axis
 from wse_sim.kernels import Family, check_graph, family
 from wse_sim.kernels.blocks.training import fused_items
 
@@ -202,6 +202,7 @@ class _Builder:
         order = operand_order(self.trace, nodes, self.tensor_of) if is_chain else ()
         if set(order) != {*kernel.inputs, *kernel.parameters} or order == kernel.inputs:
             order = ()
+        heads, apart = self._heads(kernel, nodes[0])
         view, token = view_taken(self.trace, nodes, self.tensor_of, self.samples) if names else ("", None)
         access = Access(
             reordered=names,
@@ -212,13 +213,20 @@ class _Builder:
             transposed=transposed_weight(self.trace, nodes[0], self.tensor_of) if names else "",
             factor=self._factor(nodes) if "scale" in fused_items(kernel) else 1.0,
             steps=self._steps(kernel, nodes, is_cut=bool(slices)),
-            heads=self._heads(kernel, nodes[0]),
+            heads=heads,
+            apart=apart,
             axes=self._axes(kernel, nodes[0], is_cut=bool(slices)),
             channels=channels_moved(self.trace, nodes, self.tensor_of, self.samples)
             if names or is_chain
             else (),
+            raised=self._raised(nodes[0]),
         )
         return dataclasses.replace(kernel, access=access)
+
+    def _raised(self, node: Node) -> tuple[tuple[str, float], ...]:
+        """Return the scale of a norm to which the model adds a number, and the number."""
+        base = self.trace.base(node.args[1]) if node.kwargs.get("raised") else None
+        return ((self.tensor_of[base.name], float(node.kwargs["raised"])),) if base is not None else ()  # type: ignore[arg-type]
 
     def _axes(self, kernel: Kernel, node: Node, *, is_cut: bool) -> tuple[int, ...]:
         """Return the dimensions along which a reduction is, if it reads its only operand in the shape in which it is stored, but
@@ -231,16 +239,22 @@ class _Builder:
             stored = (*stored[:channels], seen[channels], *stored[channels + 1 :])
         return axes(node, self.trace) if seen == stored else ()
 
-    def _heads(self, kernel: Kernel, node: Node) -> tuple[Taken, ...]:
-        """Return what a rotation, or attention that reads one or has fewer heads of keys, takes head by head."""
-        if node.op == ROTARY:
-            return heads_taken(self.trace, node, self.tensor_of)
-        if node.op not in ATTENTION:
-            return ()
-        bases = [self.trace.base(ref) for ref in node.args[:3]]
-        is_turned = any(base is not None and base.op == ROTARY for base in bases)
-        is_grouped = kernel.dims.get("kv_heads") != kernel.dims.get("heads")
-        return heads_taken(self.trace, node, self.tensor_of) if is_turned or is_grouped else ()
+    def _heads(self, kernel: Kernel, node: Node) -> tuple[tuple[Taken, ...], tuple[Runs, ...]]:
+        """Return what a kernel takes head by head, as :func:`heads_taken` does: a rotation, a norm of heads, or attention that
+        reads one of these, has fewer heads of keys, or takes all operands of one tensor in an unusual order."""
+        if node.op in NORMS:
+            of_heads = node.op.startswith("wse.") or len(node.args[1]) == 1
+            is_headed = of_heads and len(node.shape) == HEAD_AXES
+        elif node.op in ATTENTION:
+            bases = [self.trace.base(ref) for ref in node.args[:3]]
+            is_made = any(
+                base is not None and base.op in OF_HEADS and len(base.shape) == HEAD_AXES for base in bases
+            )
+            is_one = all(base is bases[0] for base in bases) and not kernel.attrs.get("packed")
+            is_headed = is_made or is_one or kernel.dims.get("kv_heads") != kernel.dims.get("heads")
+        else:
+            is_headed = node.op == ROTARY
+        return heads_taken(self.trace, node, self.tensor_of) if is_headed else ((), ())
 
     def _steps(self, kernel: Kernel, nodes: tuple[Node, ...], *, is_cut: bool) -> tuple[Step, ...]:
         """Return the elementwise steps of a kernel that takes operands whole or `is_cut`, or of the epilogue of a product.

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from numpy.typing import NDArray
-
 from wse_sim.errors import UnsupportedOpError
+from wse_sim.frontend.masks import mask_kind
 from wse_sim.frontend.trace import Argument, Node, NodeRef, Trace
 from wse_sim.kernels.blocks.windows import surround
 
@@ -459,7 +458,7 @@ def _attention(node: Node, trace: Trace) -> Draft:
         dims, value_width = dict(sizes), node.kwargs["value_width"]
     mask = node.arg(3, "attn_mask")
     causal = bool(node.arg(5, "is_causal", False))
-    kind = "causal" if causal else mask_kind(trace, mask)
+    kind = "causal" if causal else "dense" if node.kwargs.get("masked") else mask_kind(trace, mask)
     attrs: dict[str, Any] = {"causal": kind == "causal"}
     p = node.arg(4, "dropout_p", 0.0) or 0.0
     attrs["dropout"] = float(p)
@@ -467,7 +466,7 @@ def _attention(node: Node, trace: Trace) -> Draft:
         attrs["mask"] = "dense"
     if value_width != dims["d"]:
         attrs["value_width"] = value_width
-    operands = [q, k, v] + ([mask] if kind == "dense" else [])
+    operands = [q, k, v] + ([mask, *node.args[6:]] if kind == "dense" else [])
     sample = "b" if batch_of(trace, q, k, v) else None
     return Draft("attention", dims, sample, attrs, operands)
 
@@ -504,43 +503,6 @@ _HEAD_VIEWS = frozenset(
         "_unsafe_view",
     ]
 )
-
-
-def mask_kind(trace: Trace, mask: Argument) -> str:
-    """Return the kind of a mask: "none" (all keys are visible), "causal", or "dense" (anything else)."""
-    if not isinstance(mask, NodeRef):
-        return "none"
-    if not trace.is_constant(mask):
-        return "dense"
-    value = trace.evaluate(mask.name)
-    return "dense" if value is None else kind_of_mask(value)
-
-
-HIDDEN = -1e4
-"""Largest value that, added to a score, hides a key."""
-
-
-def kind_of_mask(value: NDArray[Any]) -> str:
-    """Return the kind of a mask from its values.
-
-    These are booleans (true is visible), or numbers that are added to the scores.
-    """
-    if value.ndim < 2:
-        return "dense"
-    plane = value.reshape(-1, *value.shape[-2:])
-    seen = plane if plane.dtype == bool else plane > HIDDEN
-    if plane.dtype != bool and not ((plane == 0) | (plane <= HIDDEN)).all():
-        return "dense"
-    if seen.all():
-        return "none"
-    rows, cols = seen.shape[-2:]
-    corner = cols - rows
-    # In a causal mask row i sees exactly columns 0 .. i + corner.
-    counts = seen.sum(-1)
-    triangle = counts == [min(cols, i + corner + 1) for i in range(rows)]
-    first_hidden = seen.argmin(-1)
-    prefix = ((first_hidden == counts) | (counts == cols)).all()
-    return "causal" if corner >= 0 and triangle.all() and prefix else "dense"
 
 
 TORCH_LAYER_EPS, TORCH_RMS_EPS = 1e-5, 2.0**-23  # torch's defaults for fp32 norms

@@ -9,6 +9,8 @@ of another one takes its result. Products with one expert's weights represent it
 
 from __future__ import annotations
 
+import numpy as np
+
 from wse_sim.frontend.expert_stacks import group_experts
 from wse_sim.frontend.trace import Node, NodeRef, Trace, renamed, shape_operand
 
@@ -50,6 +52,7 @@ def clean(trace: Trace) -> Trace:
     _expand_repeated(trace)
     _forget_shapes(trace)
     _leave_out_nothing(trace)
+    _slice_by_constants(trace)
     for node in trace:
         if node.kind != "call":
             continue
@@ -128,6 +131,33 @@ def _leave_out_nothing(trace: Trace) -> None:
     if empty:
         trace.spread()
         trace.forget_users()
+
+
+def _slice_by_constants(trace: Trace) -> None:
+    """Replace selections by constant places at equal distances, as in ``x[..., [-1], :]``, by slices, which move nothing."""
+    for node in trace:
+        if node.kind != "call" or node.op != "index" or not isinstance(node.args[1], tuple):
+            continue
+        source, (index, *more) = (
+            trace.node(node.args[0]),
+            [one for one in node.args[1] if one is not None] or [None],
+        )
+        if (
+            source is None
+            or not source.dynamic
+            or more
+            or not isinstance(index, NodeRef)
+            or not trace.is_constant(index)
+        ):
+            continue
+        axis, found = node.args[1].index(index), trace.evaluate(index.name)
+        if found is None or found.dtype == bool or found.ndim != 1 or not found.size:
+            continue
+        places = found.astype(int) % source.shape[axis]
+        step = int(places[1] - places[0]) if len(places) > 1 else 1
+        if step > 0 and (np.diff(places) == step).all():
+            node.op, node.args = "slice", (node.args[0], axis, int(places[0]), int(places[-1]) + 1, step)
+            trace.forget_users()
 
 
 def is_active_dropout(node: Node) -> bool:

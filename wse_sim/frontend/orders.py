@@ -310,7 +310,14 @@ def is_straight(trace: Trace, ref: Argument, samples: int, *, turned: bool = Fal
 def _usual(whole: Elements, base: Node, samples: int) -> list[Elements]:
     """Return the elements of a tensor in its usual orders."""
     numbers = whole.reshape(base.shape)
-    if base.op in ATTENTION and len(base.shape) == HEAD_AXES:
+    sizes = dict(base.kwargs.get("sizes") or ())
+    if (
+        base.op in ATTENTION
+        and len(base.shape) == HEAD_AXES - 1
+        and base.shape[0] == sizes.get("b", 0) * sizes.get("heads", 0)
+    ):
+        numbers = numbers.reshape(int(sizes["b"]), -1, *base.shape[1:])  # samples and heads are one dimension
+    if base.op in ATTENTION and numbers.ndim == HEAD_AXES:
         numbers = numbers.swapaxes(1, 2)  # the kernel writes token by token, with all heads
     # Sample by sample, or token by token.
     if samples > 1 and len(base.shape) > 1 and samples in base.shape[:2]:

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from wse_sim.frontend.classify import HIDDEN, distinct_heads, kind_of_mask, mask_kind
+from wse_sim.frontend.classify import distinct_heads
+from wse_sim.frontend.masks import ADDED, MASKING, Mask, masked_by, without_idle
 from wse_sim.frontend.rotations import ROTARY, block_of, joined_heads, whole_head
 from wse_sim.frontend.trace import PARTIAL_VIEWS, VIEWS, Argument, Node, NodeRef, Trace
 
@@ -71,7 +72,7 @@ class SpelledRmsNorm:
     def match(self, node: Node, trace: Trace) -> Node | None:
         for x, scale in _sides(node):
             root = _base(trace, scale, "rsqrt")
-            if root is not None and self._is_mean_square(root.args[0], x, trace):
+            if root is not None and self._is_mean_square(root.args[0], x, trace) and not _centred(trace, x):
                 return made_from(node, "wse.rms_norm", (x,), eps=_offset(trace, root.args[0]))
             norm = _base(trace, x, "wse.rms_norm")
             if (
@@ -80,8 +81,9 @@ class SpelledRmsNorm:
                 and isinstance(scale, NodeRef)
                 and not trace.nodes[scale.name].dynamic
             ):
-                weight = _without_offset(trace, scale)
-                return made_from(node, "wse.rms_norm", (norm.args[0], weight), **norm.kwargs)
+                weight, offset = _without_offset(trace, scale)
+                raised: dict[str, Argument] = {"raised": offset} if offset else {}
+                return made_from(node, "wse.rms_norm", (norm.args[0], weight), **norm.kwargs, **raised)
         return None
 
     @staticmethod
@@ -92,19 +94,29 @@ class SpelledRmsNorm:
         return square is not None and trace.base(square.args[0]) is trace.base(x)
 
 
+def _centred(trace: Trace, x: Argument) -> bool:
+    """Return whether a value is another one less its mean, as in a layer norm."""
+    less = _base(trace, x, "sub")
+    mean = _base(trace, less.args[1], "mean") if less else None
+    return less is not None and mean is not None and trace.base(mean.args[0]) is trace.base(less.args[0])
+
+
 def _offset(trace: Trace, value: Argument) -> float:
     """Return the number in `value + number`; 0 if there is none."""
     total = _base(trace, value, "add")
     return next((n for n in map(_number, total.args[1:2]) if n is not None), 0.0) if total else 0.0
 
 
-def _without_offset(trace: Trace, weight: Argument) -> Argument:
-    """Return the weight in `1 + weight`, which is folded into it; other weights as they are."""
+def _without_offset(trace: Trace, weight: Argument) -> tuple[Argument, float]:
+    """Return the weight in `1 + weight` and the number; other weights as they are, and 0."""
     total = _base(trace, weight, "add")
-    if total is None:
-        return weight
-    sides = [a for a, b in _sides(total) if trace.is_parameter(a) and trace.is_constant(b)]
-    return sides[0] if sides else weight
+    for one, other in _sides(total) if total is not None and "alpha" not in total.kwargs else []:
+        if trace.is_parameter(one) and trace.is_constant(other):
+            node = trace.node(other)
+            values = trace.evaluate(node.name) if node is not None else np.asarray(other)
+            if values is not None and values.size and (values == values.flat[0]).all():
+                return one, float(values.flat[0])
+    return weight, 0.0
 
 
 class SpelledLayerNorm:
@@ -279,15 +291,6 @@ class Rotary:
         return made_from(node, ROTARY, (whole or NodeRef(source.name), *turned.args[1:]), block=block)
 
 
-def _filled(step: Node, trace: Trace) -> str:
-    """Return the kind of a `masked_fill` mask: "none" (all visible), "causal", or "dense" (anything else)."""
-    hidden = trace.evaluate(step.args[1].name) if isinstance(step.args[1], NodeRef) else None
-    number = _number(step.args[2])
-    if hidden is None or hidden.dtype != bool or number is None or number > HIDDEN:
-        return "dense"
-    return kind_of_mask(~hidden)
-
-
 def _times(factor: float | None, step: Node, trace: Trace) -> float | None:
     """Return `factor` times the factor of a step; None if that is not a single number."""
     if factor is None or step.op not in ("mul", "div"):
@@ -302,7 +305,7 @@ def _times(factor: float | None, step: Node, trace: Trace) -> float | None:
 
 
 class SpelledAttention:
-    """Matches attention as products of activations: softmax(scale q k + mask) v."""
+    """Matches attention as products of activations: softmax(scale q k + mask) v, perhaps with several masks."""
 
     name = "attention"
     roots = frozenset({"matmul", "bmm"})
@@ -319,9 +322,9 @@ class SpelledAttention:
             dropped and not _is_alone(trace, dropped, node)
         ):
             return None  # attention weights with other readers have to be computed
-        mask: Argument = None
-        causal = False
+        masks: list[Mask] = []
         factor: float | None = 1.0  # of the scores; None if other operations are applied to them
+        cap = 0.0  # of cap tanh(score / cap)
         value, reader = weights.args[0], weights
         for _ in range(8):
             step = trace.base(value)
@@ -337,17 +340,20 @@ class SpelledAttention:
                         operand = scaled.args[0]
                         scaled = trace.node(operand)
                     operands.append(operand)
-                return self._made(node, step, tuple(operands), mask, p, trace, factor, causal)
+                return self._made(node, step, tuple(operands), (masks, p, factor, cap), trace)
             if step.op == "baddbmm":  # a bias on the scores
-                return self._made(node, step, step.args[1:3], step.args[0], p, trace, factor, causal)
-            if step.op in ("add", "where", "masked_fill", "maximum", "max"):
-                found = self._masked(step, trace)
-                if found is None or (mask is not None and trace.is_constant(found[1]) is False):
+                beta, alpha = (_number(step.arg(*at, 1)) for at in ((3, "beta"), (4, "alpha")))
+                masks.append(Mask(step.args[0], ADDED, factor if beta == 1 and not cap else None))
+                factor = None if factor is None or not alpha else factor * alpha
+                return self._made(node, step, step.args[1:3], (masks, p, factor, cap), trace)
+            if step.op in MASKING:
+                found = masked_by(step, trace, factor)
+                if found is None or (masks and not trace.is_constant(found[1].value)):
                     return None
-                if step.op == "masked_fill" and found[1] is None:
-                    kind = _filled(step, trace)
-                    causal, factor = causal or kind == "causal", None if kind == "dense" else factor
-                value, mask = found[0], found[1] if mask is None else mask
+                value = found[0]
+                masks.append(found[1]._replace(factor=None) if cap else found[1])
+            elif step.op == "tanh" and factor and not cap:
+                cap, factor, value = factor, 1.0, step.args[0]
             elif step.op == "tanh" or (step.op in ("mul", "div") and trace.is_constant(step.args[1])):
                 factor = _times(factor, step, trace)
                 value = step.args[0]
@@ -356,33 +362,14 @@ class SpelledAttention:
         return None
 
     @staticmethod
-    def _masked(step: Node, trace: Trace) -> tuple[Any, Any] | None:
-        """Return (scores, mask) of one masking step; None if the scores are not found."""
-        if step.op == "where":
-            return step.args[1], step.args[0]
-        if step.op == "masked_fill":
-            return step.args[0], None if trace.is_constant(step.args[1]) else step.args[1]
-        scores = ("matmul", "bmm", "baddbmm", "mul", "div", "where", "tanh")
-        candidates = [
-            (a, b)
-            for a, b in _sides(step)
-            if _base(trace, a, *scores) is not None and not trace.is_constant(a)
-        ]
-        if not candidates:
-            return None
-        return candidates[0]
-
-    @staticmethod
     def _made(
         node: Node,
         scores: Node,
         operands: tuple[Any, ...],
-        mask: Argument,
-        p: float,
+        changes: tuple[list[Mask], float, float | None, float],
         trace: Trace,
-        factor: float | None,
-        causal: bool,
     ) -> Node | None:
+        masks, p, factor, cap = changes
         q, k = operands
         v = node.args[1]
         heads = _heads(trace, q, scores)
@@ -402,16 +389,27 @@ class SpelledAttention:
             "kv": keys,
             "d": width,
         }
+        kind, masks = without_idle(trace, masks)
+        if any(mask.factor is None for mask in masks):
+            factor = None
         return made_from(
             node,
             "wse.attention",
-            (q, k, v, mask, p),
+            (
+                q,
+                k,
+                v,
+                masks[0].value if masks else None,
+                p,
+                kind == "causal",
+                *(one.value for one in masks[1:]),
+            ),
             sizes=tuple(sizes.items()),
             value_width=node.shape[-1],
-            scale=factor,
+            scale=factor * cap if factor and cap else factor,
+            cap=cap,
             reshaped=factor is None,
-            # With a dense mask in addition, the attention is not causal only.
-            is_causal=causal and mask_kind(trace, mask) != "dense",
+            masked=tuple((mask.how, mask.factor) for mask in masks),
         )
 
 

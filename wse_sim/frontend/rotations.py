@@ -4,19 +4,26 @@ With T tokens of W features, a value (B, H, T, d) or (B, T, H, d) takes features
 
     element (b, h, t, i) = (b T + t) W + first + h d + i
 
-The views are applied to arrays whose memory is never touched.
+Heads may also be apart, as in a product that makes queries, keys and values head by head. The views are applied to arrays whose memory is never touched.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from wse_sim.frontend.attention_layout import ATTENTION, HEAD_AXES, Elements, viewed
+from wse_sim.frontend.attention_layout import ATTENTION, HEAD_AXES, MOST_ELEMENTS, Elements, viewed
 from wse_sim.frontend.trace import Argument, Node, NodeRef, Trace
+from wse_sim.graph.access import Runs, runs_of
 
 ROTARY = "wse.rotary"
+NORMS = ("rms_norm", "layer_norm", "native_layer_norm", "_fused_rms_norm", "wse.rms_norm", "wse.layer_norm")
+SWAPS = ("transpose", "swapaxes", "swapdims")
+OF_HEADS = (ROTARY, *NORMS)
+"""Operators that work on every head of a token by itself, if their operand has a dimension of heads."""
 _CUTS = ("slice", "split", "split_with_sizes", "chunk")
 TABLES = (".cos", ".sin")
 """Suffixes of the name of a rotation: its cosines and sines."""
@@ -67,19 +74,36 @@ def joined_heads(trace: Trace, turned: Sequence[Node]) -> tuple[Argument, int]:
     return (value, min(blocks)) if is_in_order else (None, 0)
 
 
-def heads_taken(trace: Trace, node: Node, tensor_of: Mapping[str, str]) -> tuple[Taken, ...]:
-    """Return the operands of attention or of a rotation, in order: the tensor, the first and the end of the features that
-    are taken head by head; () if one is taken otherwise."""
+def heads_taken(
+    trace: Trace, node: Node, tensor_of: Mapping[str, str]
+) -> tuple[tuple[Taken, ...], tuple[Runs, ...]]:
+    """Return the operands of attention, of a rotation or of a norm of heads, in order: the tensor, the first and the end of the
+    features that are taken head by head, and for operands whose heads are not next to one another the features of all heads in
+    order; (), () if one is taken otherwise."""
     out: list[Taken] = []
-    for place, operand in enumerate(node.args[: 1 if node.op == ROTARY else 3]):
+    apart: list[Runs] = []
+    sizes = dict(node.kwargs.get("sizes") or ())
+    for place, operand in enumerate(node.args[: 3 if node.op in ATTENTION else 1]):
+        turned = node.op == ATTENTION[1] and place == 1  # its keys are transposed, as a right factor
+        swapped = trace.node(operand) if turned else None
+        if (
+            swapped is not None
+            and swapped.op in SWAPS
+            and {one % HEAD_AXES for one in swapped.args[1:3]} == {2, 3}
+        ):
+            operand, turned = swapped.args[0], False
         ref = _before_repeats(trace, operand)
         base = trace.base(ref)
-        turned = node.op == ATTENTION[1] and place == 1  # its keys are transposed, as a right factor
-        found = _lies(trace, ref, (1, 2) if node.op == ROTARY else (2,), turned=turned)
+        axes = (2,) if node.op in ATTENTION else (1, 2)
+        found = _place_of(trace, ref, axes, turned=turned, samples=int(sizes.get("b", 0)))
         if found is None or base is None or base.name not in tensor_of:
-            return ()
-        out.append((tensor_of[base.name], *found[1:]))
-    return tuple(out)
+            return (), ()
+        channels = found.channels
+        is_next = bool((np.diff(channels) == 1).all())
+        first = int(channels[0]) if is_next else 0
+        out.append((tensor_of[base.name], first, first + len(channels)))
+        apart.append(runs_of(channels))
+    return tuple(out), () if all(len(runs) == 1 and runs[0][2] == 1 for runs in apart) else tuple(apart)
 
 
 def attributes_of(trace: Trace, node: Node) -> dict[str, int]:
@@ -143,47 +167,94 @@ def _before_repeats(trace: Trace, ref: Argument) -> Argument:
     return ref
 
 
-def _lies(
-    trace: Trace, ref: Argument, axes: tuple[int, ...], *, turned: bool = False
-) -> tuple[int, int, int] | None:
-    """Return the axis of the tokens, one of `axes`, and the first and the end of the features that a value takes head by
-    head; None if it does not."""
+class _Place(NamedTuple):
+    """The place of a value in its tensor: the axis of the tokens, and the features of a token, head by head."""
+
+    axis: int
+    channels: NDArray[np.integer]
+
+
+def _place_of(
+    trace: Trace, ref: Argument, axes: tuple[int, ...], *, turned: bool = False, samples: int = 0
+) -> _Place | None:
+    """Return the place of a value in its tensor, with the tokens on one of `axes`; None if it does not take features head by head.
+    Samples and heads may be one dimension of `samples` samples."""
     base = trace.base(ref)
     if base is None or not base.elements:
         return None
     whole: Elements = np.empty(base.elements, np.int8)
-    seen = viewed(trace, ref, whole)
-    if seen is None or seen.ndim != HEAD_AXES or not np.may_share_memory(seen, whole):
+    seen, rows = viewed(trace, ref, whole), _rows(trace, base)
+    if seen is None or rows is None:
+        return None
+    is_view = np.may_share_memory(seen, whole)
+    if not is_view:  # a reshape copies
+        seen = viewed(trace, ref, np.arange(base.elements)) if base.elements <= MOST_ELEMENTS else None
+    if seen is None:
+        return None
+    if seen.ndim == HEAD_AXES - 1 and samples and seen.shape[0] % samples == 0:
+        seen = seen.reshape(samples, -1, *seen.shape[1:])
+    if seen.ndim != HEAD_AXES:
         return None
     seen = seen.swapaxes(-1, -2) if turned else seen
-    rows = _rows(trace, base)
-    if rows is None:
-        return None
-    tokens, strides, width = rows
-    first = seen.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
     for axis in axes:
         by_token = seen.swapaxes(1, 2) if axis == 2 else seen
-        heads, d = by_token.shape[2:]
-        wanted = (*strides[:2], strides[2] or d, 1)
-        sizes = zip(by_token.strides, wanted, by_token.shape, strict=True)
-        if by_token.shape[1] == tokens and all(a == b for a, b, size in sizes if size > 1):
-            return (axis, first, first + heads * d) if first + heads * d <= width else None
+        if by_token.shape[1] != rows.tokens:
+            continue
+        channels = _channels(by_token, rows, whole if is_view else None)
+        if channels is not None:
+            return _Place(axis, channels)
     return None
 
 
-def _rows(trace: Trace, base: Node) -> tuple[int, tuple[int, int, int], int] | None:
-    """Return the tokens of a tensor, the elements from sample to sample, token to token and head to head (0: as wide as a
-    head), and the features of a token."""
-    if base.op == ROTARY and len(base.shape) == HEAD_AXES:
-        found = _lies(trace, base.args[0], (1, 2))
+def _channels(by_token: Elements, rows: _Rows, whole: Elements | None) -> NDArray[np.integer] | None:
+    """Return the features of a token that (samples, tokens, heads, d) takes of a tensor, in order; None if it takes others for
+    other tokens. With a tensor's memory `whole` the elements are known by their strides, else by their numbers."""
+    heads, d = by_token.shape[2:]
+    h, i = np.arange(heads)[:, None], np.arange(d)
+    if whole is not None:
+        first = by_token.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+        strides = [
+            stride if size > 1 else 0 for stride, size in zip(by_token.strides, by_token.shape, strict=True)
+        ]
+        wanted = [
+            stride if size > 1 else 0 for stride, size in zip(rows.strides, by_token.shape[:2], strict=True)
+        ]
+        if strides[:2] != wanted:
+            return None
+        places = first + h * strides[2] + i * strides[3]
+    else:
+        steps = [np.arange(size) * stride for size, stride in zip(by_token.shape, rows.strides, strict=False)]
+        places = by_token[0, 0]
+        if not (by_token == steps[0][:, None, None, None] + steps[1][:, None, None] + places).all():
+            return None
+    if rows.of_head:  # a result head by head, of which all heads are taken in order
+        is_whole = (places == h * rows.of_head + i).all() and heads * d == rows.width
+        return np.arange(rows.width) if is_whole else None
+    return places.reshape(-1) if places.max() < rows.width else None
+
+
+class _Rows(NamedTuple):
+    """Tokens of a tensor, elements from sample to sample and from token to token, and from head to head of a result that is stored
+    head by head (0: all features of a token are next to one another), and features of a token."""
+
+    tokens: int
+    strides: tuple[int, int]
+    of_head: int
+    width: int
+
+
+def _rows(trace: Trace, base: Node) -> _Rows | None:
+    """Return where the tokens of a tensor are; None if that is not known."""
+    if base.op in OF_HEADS and len(base.shape) == HEAD_AXES:
+        found = _place_of(trace, base.args[0], (1, 2))
         if found is None:
             return None
-        if found[0] == 1:
+        if found.axis == 1:
             _, tokens, heads, d = base.shape
-            return tokens, (tokens * heads * d, heads * d, d), heads * d
+            return _Rows(tokens, (tokens * heads * d, heads * d), 0, heads * d)
         _, heads, tokens, d = base.shape
-        return tokens, (tokens * heads * d, d, tokens * d), heads * d
+        return _Rows(tokens, (tokens * heads * d, d), tokens * d, heads * d)
     if len(base.shape) != HEAD_AXES - 1:
         return None
     _, tokens, width = base.shape
-    return tokens, (tokens * width, width, 0), width
+    return _Rows(tokens, (tokens * width, width), 0, width)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from wse_sim.frontend.attention_layout import ATTENTION
 from wse_sim.frontend.build import lower_trace
 from wse_sim.frontend.capture import export, trace_exported
+from wse_sim.frontend.masks import ADDED, MASK, sum_of_masks
 from wse_sim.frontend.orders import ROWS
 from wse_sim.frontend.precision import precision_of
 from wse_sim.frontend.rotations import ROTARY, TABLES
+from wse_sim.frontend.trace import Node, NodeRef
 
 
 class _Recorder(torch.fx.Interpreter):
@@ -38,13 +41,25 @@ def _leaves(args: object) -> Iterator[object]:
         yield from _leaves(item)
 
 
+def _mask_of(node: Node, values: Mapping[str, object]) -> torch.Tensor | None:
+    """Return what is added to the scores of one sample of attention, (heads or 1, queries, keys); None without such values."""
+    named = [one.name for one in (node.arg(3, "attn_mask"), *node.args[6:]) if isinstance(one, NodeRef)]
+    masks = [one.detach().cpu().numpy() for one in map(values.get, named) if isinstance(one, torch.Tensor)]
+    hows = node.kwargs.get("masked") or ((ADDED, 1.0),)
+    if len(hows) != len(masks) or any(factor is None for _, factor in hows):
+        return None
+    found = torch.tensor(sum_of_masks(hows, masks))
+    return found.reshape(-1, *found.shape[-2:]) if found.ndim > 1 else None
+
+
 def values_of(
     module: torch.nn.Module, args: tuple[object, ...], names: Collection[str]
 ) -> dict[str, NDArray[np.float32]]:
     """Return the values of the tensors in `names` of the module's inference graph, as fp32 arrays.
 
     The name of a kernel with the suffix :data:`ROWS` is the operand that the kernel reads through its view of
-    an input; that of a rotation of positions with those of :data:`TABLES` its cosines or sines. Names without a value are left out.
+    an input; that of a rotation of positions with those of :data:`TABLES` its cosines or sines; that of attention with :data:`MASK`
+    what is added to its scores. Names without a value are left out.
     """
     was_training = module.training
     module.eval()
@@ -83,6 +98,9 @@ def values_of(
                 if len(parts) == len(refs):
                     of_node[kernel.name + end] = kernel.name + end
                     recorder.values[kernel.name + end] = torch.cat(torch.broadcast_tensors(*parts), -1)
+        if node.op in ATTENTION and (mask := _mask_of(node, recorder.values)) is not None:
+            of_node[kernel.name + MASK] = kernel.name + MASK
+            recorder.values[kernel.name + MASK] = mask
     found = {name: recorder.values[of_node[name]] for name in names if name in of_node}
     return {
         name: value.detach().float().numpy()

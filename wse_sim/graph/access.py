@@ -62,6 +62,10 @@ class Access:
         Tensors that the kernel takes with the channels in another place, each with what it takes: PIXELS (samples, lines, columns,
         channels) of an image, the last two of the first three perhaps as one, or an IMAGE (samples, channels, lines, columns) of
         pixels.
+    raised:
+        Parameters to which the kernel adds a number before it uses them, as in ``x * (1 + weight)``.
+    apart:
+        Of operands in `heads`, the features in the order of heads; empty where those of all are next to one another.
 
     Examples
     --------
@@ -80,6 +84,8 @@ class Access:
     heads: tuple[tuple[str, int, int], ...] = ()
     axes: tuple[int, ...] = ()
     channels: tuple[tuple[str, str], ...] = ()
+    raised: tuple[tuple[str, float], ...] = ()
+    apart: tuple[Runs, ...] = ()
 
     def renamed(self, name_of: Callable[[str], str | None]) -> Access:
         """The same access to tensors with other names; `name_of` returns None for a name that stays."""
@@ -95,6 +101,7 @@ class Access:
             heads=tuple((new(name), first, end) for name, first, end in self.heads),
             channels=tuple((new(name), taken_as) for name, taken_as in self.channels),
             slices=tuple((new(name), runs) for name, runs in self.slices),
+            raised=tuple((new(name), number) for name, number in self.raised),
             steps=tuple(
                 (op, new(operand) if isinstance(operand, str) else operand) for op, operand in self.steps
             ),
@@ -103,7 +110,7 @@ class Access:
     def without_views(self) -> Access:
         """The same access, with operands in the order in which they are stored."""
         return dataclasses.replace(
-            self, reordered=(), view="", token=None, slices=(), transposed="", axes=(), channels=()
+            self, reordered=(), view="", token=None, slices=(), transposed="", axes=(), channels=(), apart=()
         )
 
 
@@ -149,7 +156,7 @@ class Derived:
     """How a parameter follows from parameters of the module.
 
     `rule` is "taken" (of one parameter of `shape` the runs in `taken`, by axis, with zeros for -1), "transposed", "flat" (filters of
-    `shape` as rows of a matrix), or, of a batch norm `module` with running statistics, "scale" or "shift": ``a x + b`` with ``a =
+    `shape` as rows of a matrix), "raised" (by the number `epsilon`), "copy" (that trains as `module`), or, of a batch norm `module` with running statistics, "scale" or "shift": ``a x + b`` with ``a =
     weight / sqrt(running_var + epsilon)`` and ``b = bias - a running_mean``, or "filters": the filters before it times a.  `source`
     is the parameter, itself derived or the name of one of the module; of a scale or shift it is "".
     """
@@ -176,6 +183,10 @@ class Derived:
             return found.reshape(len(found), -1)
         if self.rule == "transposed":
             return found.T
+        if self.rule == "raised":
+            return found + np.float32(self.epsilon)
+        if self.rule == "copy":  # of a later step
+            return weights.get(self.module, found)
         for axis, runs in self.taken:
             channels = channels_of(runs)
             found = np.take(found, np.maximum(channels, 0), axis)

@@ -1,4 +1,4 @@
-"""Graph passes that fold constant factors: of queries and keys into the attention scores, of a batch norm
+"""Graph passes that fold constants: factors of queries and keys into the attention scores, numbers into parameters, a batch norm
 into a scale and a shift."""
 
 from __future__ import annotations
@@ -48,6 +48,21 @@ def with_scales(graph: KernelGraph) -> KernelGraph:
         )
     found = list(kernels.values())
     return graph if found == list(graph.kernels) else with_kernels(graph, found, dict(graph.tensors))
+
+
+def with_raised(graph: KernelGraph) -> KernelGraph:
+    """Return the forward graph with parameters to which their kernels add a number as parameters that contain it."""
+    tensors, kernels = dict(graph.tensors), []
+    for kernel in graph.kernels:
+        names: dict[str, str] = {}
+        for one, number in kernel.access.raised:
+            whole, name = tensors[one], f"{one}+{number:g}"
+            derived = Derived("raised", whole.derived or one, epsilon=number)
+            names[one], tensors[name] = name, dataclasses.replace(whole, name=name, derived=derived)
+        parameters = tuple(names.get(one, one) for one in kernel.parameters)
+        access = dataclasses.replace(kernel.access, raised=()).renamed(names.get)
+        kernels.append(dataclasses.replace(kernel, parameters=parameters, access=access) if names else kernel)
+    return graph if kernels == list(graph.kernels) else with_kernels(graph, kernels, tensors)
 
 
 def with_affine(graph: KernelGraph) -> KernelGraph:

@@ -17,7 +17,7 @@ from wse_sim.errors import ModelError
 from wse_sim.frontend.fusions import DraftGraph, Epilogue
 from wse_sim.frontend.orders import ROWS
 from wse_sim.frontend.repeats import find_repeats
-from wse_sim.graph import PLAIN, Kernel, KernelGraph, Phase, Tensor, TensorKind
+from wse_sim.graph import PLAIN, Derived, Kernel, KernelGraph, Phase, Tensor, TensorKind
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.whole.regions.contract import POINTWISE, is_pointwise
 
@@ -32,12 +32,8 @@ def behind_host(graph: KernelGraph, *, trains: bool = False) -> KernelGraph:
     """Return the forward graph that starts after the table look-ups of the host; a note names the tables.
 
     All leading kernels of :data:`OF_HOST` move to the host if together they produce exactly one tensor;
-    otherwise the graph is returned unchanged.
-
-    Raises
-    ------
-    ModelError
-        If `trains` and a table is also the weight of a layer.
+    otherwise the graph is returned unchanged. The tables do not train; if the graph `trains`, a layer whose weight is also a table
+    gets a copy of it.
     """
     front = looked_up(graph)
     rest = [kernel for kernel in graph.kernels if kernel not in front]
@@ -46,32 +42,35 @@ def behind_host(graph: KernelGraph, *, trains: bool = False) -> KernelGraph:
     leaves = any(graph.tensors[name].kind is TensorKind.OUTPUT for name in made)
     if len(between) != 1 or leaves:
         return graph
-    if trains:
-        check_tables(graph, front, rest)
     name = between.pop()
     tensors = dict(graph.tensors)
     tensors[name] = dataclasses.replace(tensors[name], kind=TensorKind.INPUT, per_sample=True)
     looked = ", ".join(f"'{table}'" for table in _tables(graph, front))
     note = f"the host looks up {looked} and sends '{name}' to the fabric"
-    if trains:
-        note += ", and these tables do not train"
-    return with_kernels(graph, rest, tensors, note)
+    if not trains:
+        return with_kernels(graph, rest, tensors, note)
+    rest, copies = _with_copies(rest, tensors, {*_tables(graph, front)})
+    return with_kernels(graph, rest, tensors, f"{note}, and these tables do not train", *copies)
 
 
-def check_tables(graph: KernelGraph, front: Iterable[Kernel], rest: Iterable[Kernel]) -> None:
-    """Check that no table of the look-ups in `front` is a weight of a layer in `rest`.
-
-    Raises
-    ------
-    ModelError
-        Naming the table and the layer.
-    """
-    for kernel in rest:
-        for table in {*kernel.parameters}.intersection(_tables(graph, front)):
-            raise ModelError(
-                f"parameter '{table}' is a table that the host looks tokens up in and the weight of '{kernel.name}', and on the whole "
-                "fabric tables do not train; give the layer its own weight"
+def _with_copies(
+    kernels: Iterable[Kernel], tensors: dict[str, Tensor], tables: set[str]
+) -> tuple[list[Kernel], list[str]]:
+    """Return kernels that have copies of `tables` as weights, which are added to `tensors`, and a note for each."""
+    found, notes = list[Kernel](), list[str]()
+    for kernel in kernels:
+        names = {one: f"{kernel.name}.{one.rpartition('.')[2]}" for one in kernel.parameters if one in tables}
+        for one, name in names.items():
+            derived = Derived("copy", tensors[one].derived or one, module=name)
+            tensors[name] = dataclasses.replace(tensors[one], name=name, derived=derived)
+            notes.append(
+                f"'{kernel.name}' has table '{one}' as its weight; on the fabric it trains a copy, '{name}', "
+                "without the gradient of the look-ups"
             )
+        parameters = tuple(names.get(one, one) for one in kernel.parameters)
+        access = kernel.access.renamed(names.get)
+        found.append(dataclasses.replace(kernel, parameters=parameters, access=access) if names else kernel)
+    return found, notes
 
 
 def _tables(graph: KernelGraph, front: Iterable[Kernel]) -> list[str]:
@@ -255,14 +254,28 @@ def forward_graph(graph: KernelGraph) -> KernelGraph:
 
 
 def for_every_sample(graph: KernelGraph) -> KernelGraph:
-    """Return the forward graph in which elementwise work reads as many samples of a tensor as it writes, where all its samples are
-    equal: rows of a table of positions, say, which are computed once for all samples."""
-    tensors = dict(graph.tensors)
-    for kernel in graph.kernels:
-        shape = graph.tensors[kernel.outputs[0]].shape
-        for name in kernel.inputs if is_pointwise(kernel.family) else ():
-            if (own := graph.tensors[name]).shape != shape and own.shape == (1, *shape[1:]):
-                tensors[name] = dataclasses.replace(own, shape=shape)
+    """Return the forward graph in which elementwise work reads tensors in the shape that it writes: as many samples of a tensor whose
+    samples are all equal (rows of a table of positions, say), and tokens of samples where one dimension has the tokens of all."""
+    tensors, before = dict(graph.tensors), dict[str, Tensor]()
+    while tensors != before:  # one shape may follow from another
+        before = dict(tensors)
+        for kernel in graph.kernels:
+            if not (is_pointwise(kernel.family) or kernel.family == "dropout"):
+                continue
+            shape = tensors[kernel.outputs[0]].shape
+            for name in kernel.inputs:
+                if (own := tensors[name]).shape != shape and own.shape == (1, *shape[1:]):
+                    tensors[name] = dataclasses.replace(own, shape=shape)
+            names = [one for one in (*kernel.inputs, *kernel.outputs) if one not in kernel.access.reordered]
+            ways = [
+                tensors[one].shape
+                for one in names
+                if tensors[one].shape[:1] == (graph.samples,) and len(tensors[one].shape) == 3
+            ]
+            for name in names if ways else ():
+                samples, tokens, features = ways[0]
+                if tensors[name].shape == (samples * tokens, features) and tokens > 1:
+                    tensors[name] = dataclasses.replace(tensors[name], shape=ways[0])
     return graph if tensors == dict(graph.tensors) else dataclasses.replace(graph, tensors=frozen(tensors))
 
 

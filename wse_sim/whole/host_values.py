@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,9 +32,8 @@ def host_rows(graph: KernelGraph, module: torch.nn.Module, args: tuple[object, .
     from wse_sim.frontend.values import values_of
 
     names = [name for name, tensor in graph.tensors.items() if tensor.kind is TensorKind.INPUT]
-    weights = {name: value.detach().cpu().numpy() for name, value in module.state_dict().items()}
     images = next((one.detach().float().cpu().numpy() for one in args if isinstance(one, torch.Tensor)), None)
-    if images is not None and (rows := patches_of(graph, weights, images)) is not None:
+    if images is not None and (rows := patches_of(graph, images)) is not None:
         return rows
     found = values_of(module, args, names)
     if len(names) == 1 and names[0] in found and names[0].endswith(ROWS):
@@ -65,16 +63,27 @@ def constants_of(graph: KernelGraph, module: torch.nn.Module, args: tuple[object
     return {name: value.reshape(-1, value.shape[-1]) for name, value in found.items()}
 
 
-def patches_of(graph: KernelGraph, weights: Mapping[str, Floats], images: Floats) -> Floats | None:
+def patches_of(graph: KernelGraph, images: Floats) -> Floats | None:
     """Return images (samples, channels, lines, columns) as the rows that the host sends, (samples, patches, features);
-    None if the graph takes no patches. `weights` are those of the module, by name."""
+    None if the graph takes no patches.
+
+    Raises
+    ------
+    ModelError
+        If the images are not those of the model.
+    """
     names = {name for name, tensor in graph.tensors.items() if tensor.kind is TensorKind.INPUT}
     for kernel in graph.kernels:
         derived = graph.tensors[kernel.parameters[0]].derived if kernel.parameters else None
         if derived is None or derived.rule != "flat" or not names.issuperset(kernel.inputs):
             continue
-        _, channels, tall, wide = weights[str(derived.source)].shape
-        samples, _, lines, columns = images.shape
+        _, channels, tall, wide = derived.shape
+        samples, given, lines, columns = images.shape
+        if given != channels or lines % tall or columns % wide:
+            raise ModelError(
+                f"the images have {given} channels of {lines} x {columns} pixels, and '{derived.source}' takes {channels} channels in "
+                f"patches of {tall} x {wide}; give images of the model that the graph was made from"
+            )
         cut = images.reshape(samples, channels, lines // tall, tall, columns // wide, wide)
         found: Floats = cut.transpose(0, 2, 4, 1, 3, 5).reshape(samples, -1, channels * tall * wide)
         return found

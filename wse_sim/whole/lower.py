@@ -10,10 +10,11 @@ from wse_sim.compiler.compute_columns import MOVING
 from wse_sim.frontend.training import add_training
 from wse_sim.graph import Kernel, KernelGraph, Phase, TensorKind
 from wse_sim.graph.kernel_graph import frozen
+from wse_sim.whole.caches import without_caches
 from wse_sim.whole.channel_parts import in_parts
 from wse_sim.whole.channels_last import with_images
 from wse_sim.whole.elementwise_steps import in_one_family, with_steps
-from wse_sim.whole.factors import with_affine, with_scales
+from wse_sim.whole.factors import with_affine, with_raised, with_scales
 from wse_sim.whole.frozen_layers import frozen_layers
 from wse_sim.whole.host_images import with_patches, with_spare_pixels, with_whole_words
 from wse_sim.whole.host_part import (
@@ -26,6 +27,7 @@ from wse_sim.whole.host_part import (
     without_dropout,
     without_logarithm,
 )
+from wse_sim.whole.masks import with_masks
 from wse_sim.whole.parallel_links import (
     PACKED,
     PLAIN_PRICED,
@@ -51,12 +53,14 @@ from wse_sim.whole.tokens import with_pooled_tokens, with_small_windows
 
 Pass = Callable[[KernelGraph], KernelGraph]
 REWRITES: tuple[Pass, ...] = (
+    without_caches,
     with_patches,
     with_images,
     with_spare_pixels,
     with_whole_words,
     for_every_sample,
     with_affine,
+    with_raised,
     with_scales,
     with_steps,
     transposed,
@@ -64,6 +68,7 @@ REWRITES: tuple[Pass, ...] = (
     with_pooled_tokens,
     with_small_windows,
     unpacked,
+    with_masks,
     with_rotations,
     worked_apart,
     scaled_apart,

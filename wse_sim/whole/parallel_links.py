@@ -26,6 +26,7 @@ from wse_sim.whole.regions.contract import (
     POINTWISE,
     features_of,
     has_work,
+    heads_of,
     is_image,
     is_pointwise,
     token_words,
@@ -108,7 +109,8 @@ def link_attributes(
         if is_wide and (fewest := max((least.get(name, 0) for name in needed), default=0)):
             out[kernel.name]["least_bundles"] = fewest
         if kernel.family == "attention":
-            out[kernel.name]["bands"] = min(bands_of(graph, kernel), most.get(kernel.outputs[0], 1))
+            fewest = min(most.get(name, 1) for name in (*kernel.inputs, *kernel.outputs))
+            out[kernel.name]["bands"] = min(bands_of(graph, kernel), fewest)
         if kernel.family == "gemm" and len(kernel.inputs) > 1:
             out[kernel.name]["most_residuals"] = most.get(kernel.inputs[1], 1)
     return out
@@ -158,11 +160,14 @@ def trained_bundles(graph: KernelGraph) -> dict[str, int]:
         ends = [kernel for kernel in forward if name in (*kernel.inputs, *kernel.outputs)]
         is_split = any(name in kernel.inputs or _is_tied(kernel) for kernel in ends)
         is_split = is_split and not is_image(graph, name)
-        is_split = is_split and all(_splits_in_training(kernel, name) for kernel in ends)
+        is_split = is_split and all(_splits_in_training(graph, kernel, name) for kernel in ends)
         found[name] = int(ceil_div(features_of(graph, name), PAIR)) if is_split else 1
     for kernel in forward:
         if kernel.family == "attention":
-            bands, names = bands_of(graph, kernel, _splits_in_training), (*kernel.inputs, *kernel.outputs)
+            bands, names = (
+                bands_of(graph, kernel, partial(_splits_in_training, graph)),
+                (*kernel.inputs, *kernel.outputs),
+            )
             found |= dict.fromkeys(names, bands if all(found[name] > 1 for name in names) else 1)
     ties = tied_in_training(graph)
     for _ in ties:  # one tie may follow from another
@@ -213,8 +218,10 @@ def _adds(kernel: Kernel) -> bool:
     return kernel.family == "gemm" and "residual" in items_of(kernel)
 
 
-def _splits_in_training(kernel: Kernel, tensor: str) -> bool:
+def _splits_in_training(graph: KernelGraph, kernel: Kernel, tensor: str) -> bool:
     """Return whether a kernel takes or gives a tensor in bundles in training."""
+    if kernel.family == "norm":
+        return heads_of(graph, kernel) == 1
     if kernel.family == "attention":
         return len(set(kernel.inputs)) == PACKED
     if kernel.family == "gemm":
@@ -256,7 +263,9 @@ def _splits(graph: KernelGraph, kernel: Kernel, tensor: str) -> bool:
     has_pixels = is_image(graph, tensor)
     if kernel.family == "gemm":
         return kernel.inputs.count(tensor) < 2 and not (has_pixels and tensor in kernel.inputs)
-    if kernel.family in ("norm", "layout", *WITHOUT_PROGRAM):
+    if kernel.family == "norm":
+        return heads_of(graph, kernel) == 1
+    if kernel.family in ("layout", *WITHOUT_PROGRAM):
         return True
     features = graph.tensors[tensor].shape[1] if has_pixels else features_of(graph, tensor)
     return (kernel.family in ("softmax", *IMAGES) or is_pointwise(kernel.family)) and features % PAIR == 0

@@ -20,7 +20,7 @@ from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
 from wse_sim.user_code import guarded
 from wse_sim.whole.host_part import CROSS_ENTROPY, SQUARED
 from wse_sim.whole.regions.contract import IMAGE_AXES
-from wse_sim.whole.values import CheckedValues, check_values
+from wse_sim.whole.values import CheckedValues, check_values, result_of
 
 STEPS = 2
 """Steps of training: the second one starts from weights that the fabric has updated."""
@@ -87,7 +87,7 @@ def check_random(
     chance = np.random.default_rng(seed)
     drawn = chance.standard_normal((plan.batch, *shape[1:])).astype(np.float16).astype(np.float32)
     with guarded(f"'{spec}'", ModelError), torch.no_grad():
-        outputs = copy.deepcopy(model).float().cpu().eval()(torch.tensor(drawn))
+        outputs = result_of(copy.deepcopy(model).float().cpu().eval(), torch.tensor(drawn))
     labels = None
     if plan.graph.training:
         rows = plan.batch if drawn.ndim == IMAGE_AXES else outputs.numel() // outputs.shape[-1]

@@ -229,15 +229,19 @@ class Reference:
         return torch.cat([rows, operands[0].reshape(len(rows), -1, rows.shape[-1])], 1)
 
     def _attention(
-        self, kernel: Kernel, operands: Sequence[torch.Tensor], _weights: Mapping[str, torch.Tensor]
+        self, kernel: Kernel, operands: Sequence[torch.Tensor], weights: Mapping[str, torch.Tensor]
     ) -> torch.Tensor:
         heads, width = int(kernel.dims["heads"]), int(kernel.dims["d"])
         q, k, v = (x.reshape(len(x), int(kernel.dims["q"]), -1, width).transpose(1, 2) for x in operands)
         k, v = (x.repeat_interleave(heads // x.shape[1], 1) for x in (k, v))
         scores = q @ k.transpose(-1, -2) * (float(kernel.attrs.get("scale", 0.0)) or width**-0.5)
+        if cap := float(kernel.attrs.get("cap", 0.0)):
+            scores = cap * torch.tanh(scores / cap)
         if kernel.attrs.get("causal", False):
             later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
             scores = scores.masked_fill(later, float("-inf"))
+        for name in kernel.parameters:
+            scores = scores + weights[name].reshape(-1, *scores.shape[-2:])
         found = self._copy(torch.softmax(scores, -1)) @ v
         return found.transpose(1, 2).reshape(len(found), -1, heads * width)
 

@@ -11,9 +11,13 @@ The tables rest on the cores that have the tokens.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
 
 from wse_sim.frontend.rotations import TABLES
 from wse_sim.graph import Kernel, KernelGraph, Tensor, TensorKind
+from wse_sim.graph.access import Runs, channels_of
 from wse_sim.whole.host_part import with_kernels
 from wse_sim.whole.regions.leading_rows import TOKEN_AXES
 from wse_sim.whole.split_products import part_of_product, product_splits
@@ -22,19 +26,19 @@ ROTARY = "rotary"
 
 
 def with_rotations(graph: KernelGraph) -> KernelGraph:
-    """Return the forward graph with rotations on tokens, and with a product for every part of a result that attention
-    and rotations take; a note states them."""
-    if not any(_turns(graph, kernel) for kernel in graph.kernels):
-        return by_heads(graph)
+    """Return the forward graph with rotations and norms of heads on tokens, and with a product for every part of a result that
+    attention, rotations and norms take; a note states them."""
     tensors, kernels = dict(graph.tensors), list(graph.kernels)
     count = 0
     for place, kernel in enumerate(kernels):
-        if not _turns(graph, kernel):
+        if not _is_of_heads(graph, kernel):
             continue
         _, first, end = kernel.access.heads[0]
         out = tensors[kernel.outputs[0]]
         tokens = out.elements // graph.samples // (end - first)
         tensors[out.name] = dataclasses.replace(out, shape=(graph.samples, tokens, end - first))
+        if kernel.family != ROTARY:
+            continue
         names = tuple(kernel.name + table for table in TABLES)
         for name in names:
             tensors[name] = dataclasses.replace(
@@ -42,37 +46,49 @@ def with_rotations(graph: KernelGraph) -> KernelGraph:
             )
         kernels[place] = dataclasses.replace(kernel, parameters=names)
         count += 1
+    if tensors == dict(graph.tensors):
+        return by_heads(graph)
     note = f"{count} rotation{'s' * (count > 1)} of positions work on tokens as products make them"
-    return by_heads(with_kernels(graph, kernels, tensors, note))
+    return by_heads(with_kernels(graph, kernels, tensors, *([note] if count else [])))
 
 
-def _turns(graph: KernelGraph, kernel: Kernel) -> bool:
-    """Return whether a kernel is a rotation whose operand, pairs and readers are known."""
-    if (
-        kernel.family != ROTARY
-        or kernel.parameters
-        or not (kernel.attrs.get("block") and kernel.access.heads)
-    ):
+def _is_of_heads(graph: KernelGraph, kernel: Kernel) -> bool:
+    """Return whether a kernel is a rotation or a norm that works on heads, whose operand, pairs and readers are known."""
+    is_rotary = kernel.family == ROTARY and not kernel.parameters and bool(kernel.attrs.get("block"))
+    if not (kernel.access.heads and (is_rotary or kernel.family == "norm")):
         return False
     readers = [one for one in graph.kernels if kernel.outputs[0] in one.inputs]
-    return bool(readers) and all(one.family == "attention" and one.access.heads for one in readers)
+    is_output = graph.tensors[kernel.outputs[0]].kind is TensorKind.OUTPUT
+    return bool(readers) and not is_output and all(map(_takes_heads, readers))
+
+
+def _takes_heads(kernel: Kernel) -> bool:
+    """Return whether it is known which features a kernel takes head by head."""
+    return kernel.family in ("attention", ROTARY, "norm") and bool(kernel.access.heads)
 
 
 def by_heads(graph: KernelGraph) -> KernelGraph:
-    """Return the graph with one product for every part of a result, if attention and rotations take its parts head by head.
+    """Return the graph with one product for every part of a result, if attention, rotations and norms take its parts head by head.
 
-    The parameters of the parts are named as slices: ``qkv.weight[0:32]``.
+    The parameters of the parts are named as slices: ``qkv.weight[0:32]``, or ``qkv.weight[part 0]`` where heads are not next to one
+    another.
     """
-    tensors, kernels, split = dict(graph.tensors), list(graph.kernels), 0
+    tensors, kernels, split = _apart(graph), list(graph.kernels), 0
     for product in graph.kernels:
         whole = product.outputs[0]
-        readers = [one for one in graph.kernels if whole in one.inputs]
-        if not product_splits(graph, product) or not all(one.access.heads for one in readers):
+        readers = [one for one in kernels if whole in one.inputs]
+        if not product_splits(graph, product) or not all(map(_takes_heads, readers)):
             continue
-        taken = {(first, end) for one in readers for name, first, end in one.access.heads if name == whole}
+        taken = {
+            runs
+            for one in readers
+            for (name, *_), runs in zip(one.access.heads, _runs(one), strict=True)
+            if name == whole
+        }
         ranges = sorted(taken)
-        ends = [0, *(end for _, end in ranges)]
-        if len(ranges) < 2 or [first for first, _ in ranges] != ends[:-1] or ends[-1] != product.dims["n"]:
+        channels = np.concatenate([channels_of(runs) for runs in ranges]) if ranges else np.zeros(0)
+        is_whole = ranges == [((0, int(product.dims["n"]), 1),)]
+        if is_whole or not np.array_equal(np.sort(channels), np.arange(int(product.dims["n"]))):
             continue
         parts = {cut: part_of_product(product, f"part{i}", cut, tensors) for i, cut in enumerate(ranges)}
         place = kernels.index(product)
@@ -83,26 +99,52 @@ def by_heads(graph: KernelGraph) -> KernelGraph:
         split += 1
     for place, kernel in enumerate(kernels):
         heads = kernel.access.heads
-        if heads and all(_is_whole(tensors[name], first, end) for name, first, end in heads):
+        is_known = kernel.family != "norm" or len(tensors[kernel.outputs[0]].shape) == TOKEN_AXES
+        if (
+            is_known
+            and heads
+            and not kernel.access.apart
+            and all(_is_whole(tensors[name], first, end) for name, first, end in heads)
+        ):
             inputs = tuple(name for name, _, _ in heads)
             access = kernel.access.without_views()
             kernels[place] = dataclasses.replace(kernel, inputs=inputs, access=access)
-    if kernels == list(graph.kernels):
+    if kernels == list(graph.kernels) and tensors == dict(graph.tensors):
         return graph
     what = f"{split} products are" if split > 1 else "1 product is"
     notes = [f"{what} taken in parts; on the fabric every part is a layer"] if split else []
     return with_kernels(graph, kernels, tensors, *notes)
 
 
-def _reads_parts(
-    reader: Kernel, whole: str, parts: dict[tuple[int, int], Kernel], tensors: dict[str, Tensor]
-) -> Kernel:
+def _apart(graph: KernelGraph) -> dict[str, Tensor]:
+    """Return the tensors of a graph; results of attention whose samples and heads are one dimension have one for each."""
+    tensors = dict(graph.tensors)
+    for kernel in graph.kernels:
+        out, dims = tensors[kernel.outputs[0]], kernel.dims
+        if kernel.family == "attention" and out.shape[:-2] == (dims["b"] * dims["heads"],) and out.elements:
+            shape = int(dims["b"]), int(dims["heads"]), *out.shape[1:]
+            tensors[out.name] = dataclasses.replace(out, shape=shape)
+    return tensors
+
+
+def _runs(kernel: Kernel) -> Sequence[Runs]:
+    """Return the features that a kernel takes of its operands, in the order of heads."""
+    return kernel.access.apart or [((first, end - first, 1),) for _, first, end in kernel.access.heads]
+
+
+def _reads_parts(reader: Kernel, whole: str, parts: dict[Runs, Kernel], tensors: dict[str, Tensor]) -> Kernel:
     """Return the reader of the parts of a product."""
-    heads = tuple(
-        (parts[first, end].outputs[0], 0, end - first) if name == whole else (name, first, end)
-        for name, first, end in reader.access.heads
-    )
-    return dataclasses.replace(reader, access=dataclasses.replace(reader.access, heads=heads))
+    heads, apart = list[tuple[str, int, int]](), list[Runs]()
+    for (name, first, end), runs in zip(reader.access.heads, _runs(reader), strict=True):
+        if name == whole:
+            heads.append((parts[runs].outputs[0], 0, end - first))
+            apart.append(((0, end - first, 1),))
+        else:
+            heads.append((name, first, end))
+            apart.append(runs)
+    is_next = all(len(runs) == 1 and runs[0][2] == 1 for runs in apart)
+    access = dataclasses.replace(reader.access, heads=tuple(heads), apart=() if is_next else tuple(apart))
+    return dataclasses.replace(reader, access=access)
 
 
 def _is_whole(tensor: Tensor, first: int, end: int) -> bool:

@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from wse_sim.errors import ModelError
 from wse_sim.graph import Derived, Kernel, KernelGraph, Tensor, TensorKind
-from wse_sim.graph.access import channels_of
+from wse_sim.graph.access import Runs, channels_of
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.whole.factors import PARTS
 from wse_sim.whole.host_part import with_kernels
@@ -40,7 +41,7 @@ def unpacked(graph: KernelGraph) -> KernelGraph:
             continue
         each = int(product.dims["n"]) // len(PARTS)
         cuts = enumerate(PARTS)
-        parts = [part_of_product(product, name, (i * each, (i + 1) * each), tensors) for i, name in cuts]
+        parts = [part_of_product(product, name, ((i * each, each, 1),), tensors) for i, name in cuts]
         place = kernels.index(product)
         kernels[place : place + 1] = parts
         kernels[kernels.index(reader)] = dataclasses.replace(
@@ -96,60 +97,106 @@ def product_splits(graph: KernelGraph, product: Kernel) -> bool:
     return not is_output and bool(product.parameters) and graph.tensors[product.parameters[0]].shape == shape
 
 
-def part_of_product(
-    product: Kernel, name: str, features: tuple[int, int], tensors: dict[str, Tensor]
-) -> Kernel:
-    """Return the part of a product that makes the results from the first of `features` to the end; add its tensors to
-    `tensors`."""
-    first, end = features
+def part_of_product(product: Kernel, name: str, features: Runs, tensors: dict[str, Tensor]) -> Kernel:
+    """Return the part of a product that makes some of its results, in the order of `features`; add its tensors to `tensors`."""
+    count, (first, *_) = sum(size for _, size, _ in features), features[0]
+    label = f"{first}:{first + count}" if features == ((first, count, 1),) else name
     parameters = []
     for whole in product.parameters:
-        sliced = f"{whole}[{first}:{end}]"
+        sliced = f"{whole}[{label}]"
         tensors[sliced] = dataclasses.replace(
             tensors[whole],
             name=sliced,
-            shape=(end - first, *tensors[whole].shape[1:]),
+            shape=(count, *tensors[whole].shape[1:]),
             derived=Derived(
                 "taken",
                 tensors[whole].derived or whole,
-                taken=((0, ((first, end - first, 1),)),),
+                taken=((0, features),),
                 shape=tensors[whole].shape,
             ),
         )
         parameters.append(sliced)
     out, before = f"{product.name}.{name}.out", tensors[product.outputs[0]]
-    tensors[out] = dataclasses.replace(before, name=out, shape=(*before.shape[:-1], end - first))
+    tensors[out] = dataclasses.replace(before, name=out, shape=(*before.shape[:-1], count))
     return dataclasses.replace(
         product,
         name=f"{product.name}.{name}",
-        dims=frozen({**product.dims, "n": end - first}),
+        dims=frozen({**product.dims, "n": count}),
         outputs=(out,),
         parameters=tuple(parameters),
-        flops=product.flops * (end - first) // int(product.dims["n"]),
+        flops=product.flops * count // int(product.dims["n"]),
     )
 
 
 def with_derived(
     graph: KernelGraph, weights: Mapping[str, NDArray[np.float32]]
 ) -> dict[str, NDArray[np.float32]]:
-    """Return the weights of the module, and the graph's parameters that are derived from them, by name."""
+    """Return the weights of the module, and the graph's parameters that are derived from them, by name.
+
+    Raises
+    ------
+    ModelError
+        If a weight has another shape than the one of the graph.
+    """
     every = dict(weights)
     for name, tensor in graph.tensors.items():
-        if tensor.derived is not None and (value := tensor.derived.value(weights)) is not None:
-            every[name] = value.reshape(tensor.shape)
+        if tensor.derived is None:
+            if (
+                tensor.kind is TensorKind.PARAMETER
+                and name in weights
+                and np.size(weights[name]) != tensor.elements
+            ):
+                raise _other_shape(name, np.shape(weights[name]), tensor.shape)
+            continue
+        source = _checked_source(tensor.derived, weights)
+        try:
+            value = tensor.derived.value(weights)
+            every |= {} if value is None else {name: value.reshape(tensor.shape)}
+        except (ValueError, IndexError) as fault:
+            raise _other_shape(source, np.shape(weights[source]), tensor.shape) from fault
     return every
 
 
+def _checked_source(derived: Derived, weights: Mapping[str, NDArray[np.float32]]) -> str:
+    """Return the parameter of the module from which another one follows.
+
+    Raises
+    ------
+    ModelError
+        If it has another shape than the rule states.
+    """
+    if isinstance(derived.source, Derived):
+        return _checked_source(derived.source, weights)
+    found = np.shape(weights.get(derived.source, ()))
+    if derived.source in weights and derived.shape and found != derived.shape:
+        raise _other_shape(derived.source, found, derived.shape)
+    return derived.source or f"{derived.module}.weight".lstrip(".")
+
+
+def _other_shape(name: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> ModelError:
+    return ModelError(
+        f"parameter '{name}' has shape {found}, but the plan is of a model with {wanted}; give the model that the plan was made from, "
+        "and let a factory make the same one at every call"
+    )
+
+
 def without_derived(
-    graph: KernelGraph, values: Mapping[str, NDArray[np.float32]]
+    graph: KernelGraph, values: Mapping[str, NDArray[np.float32]], *, are_gradients: bool = False
 ) -> dict[str, NDArray[np.float32]]:
-    """Return values by parameter of the module: parts joined, transposed parameters transposed back, rows as filters."""
+    """Return values or gradients by parameter of the module: parts joined, transposed parameters transposed back, rows as filters,
+    numbers subtracted that were added."""
     found: dict[str | Derived, NDArray[np.float32]] = {
         graph.tensors[name].derived or name: value for name, value in values.items()
     }
     while derived := [one for one in found if isinstance(one, Derived)]:
         deepest = max(derived, key=_depth)
         value = found.pop(deepest)
+        if deepest.rule == "copy":
+            found[deepest.module] = value
+            continue
+        if deepest.rule == "raised":
+            found[deepest.source] = value if are_gradients else value - np.float32(deepest.epsilon)
+            continue
         if deepest.rule != "taken":
             found[deepest.source] = value.reshape(deepest.shape) if deepest.rule == "flat" else value.T
             continue

@@ -192,7 +192,7 @@ def train_whole(
         made,
         mean,
         finished(plan.graph, made.outputs(result)),
-        without_derived(plan.graph, gradients),
+        without_derived(plan.graph, gradients, are_gradients=True),
         without_derived(plan.graph, updated),
         result,
     )

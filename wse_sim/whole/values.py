@@ -26,13 +26,13 @@ from numpy.typing import NDArray
 from torch import nn
 
 from wse_sim.errors import ModelError
-from wse_sim.graph import KernelGraph
+from wse_sim.graph import KernelGraph, TensorKind
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
 from wse_sim.whole.coverage import check_plan, check_streamed
 from wse_sim.whole.frozen_layers import frozen_layers, frozen_parameters
 from wse_sim.whole.host_part import LOGARITHM
-from wse_sim.whole.host_values import constants_of, patches_of
+from wse_sim.whole.host_values import constants_of, in_whole_words, patches_of
 from wse_sim.whole.reference import Reference
 from wse_sim.whole.run import WholeRun, run_whole
 from wse_sim.whole.split_products import with_derived, without_derived
@@ -179,8 +179,9 @@ def check_values(
     start = {name: value.detach().clone().numpy() for name, value in truth.state_dict().items()}
     x = torch.tensor(np.asarray(values, np.float32))
     start |= constants_of(plan.graph, truth, (x[:1],))
-    patches = patches_of(plan.graph, start, np.asarray(values, np.float32))
+    patches = patches_of(plan.graph, np.asarray(values, np.float32))
     sent = x if patches is None else torch.tensor(patches)
+    _check_samples(plan.graph, sent.numpy())
     if not plan.graph.training:
         labels = None
     wanted = None if labels is None else torch.tensor(np.asarray(labels).reshape(-1))
@@ -217,8 +218,8 @@ class _Taught:
         model.zero_grad()
         if self.labels is None:
             with torch.no_grad():
-                return _Step(_rows(model(x), 0).numpy(), 0.0, {}, {})
-        outputs = _rows(model(x), len(self.labels))
+                return _Step(_rows(result_of(model, x), 0).numpy(), 0.0, {}, {})
+        outputs = _rows(result_of(model, x), len(self.labels))
         total = self._total(outputs)
         total.backward()  # type: ignore[no-untyped-call]
         rows = len(self.labels)
@@ -258,7 +259,7 @@ class _Taught:
         return _Step(
             outputs.detach().numpy(),
             total.item() / rows,
-            without_derived(reference.graph, gradients),
+            without_derived(reference.graph, gradients, are_gradients=True),
             without_derived(reference.graph, moved),
         )
 
@@ -318,6 +319,14 @@ def _distance(a: Mapping[str, Floats], b: Mapping[str, Floats]) -> float:
     )
 
 
+def result_of(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Return the first tensor that a model returns; others are keys and values for later tokens."""
+    found = model(x)
+    while not isinstance(found, torch.Tensor):
+        found = next(iter(found.values() if isinstance(found, Mapping) else found))
+    return found
+
+
 def _rows(outputs: torch.Tensor, rows: int) -> torch.Tensor:
     """Reshape outputs to (rows, N): one row per label, or along the last axis if `rows` is 0."""
     return outputs.reshape(rows, -1) if rows else outputs.reshape(-1, outputs.shape[-1])
@@ -367,6 +376,22 @@ def _check_whole(graph: KernelGraph) -> None:
         )
 
 
+def _check_samples(graph: KernelGraph, sent: Floats) -> None:
+    """Check that samples have the shape for which the graph was made."""
+    (taken,) = [one for one in graph.tensors.values() if one.kind is TensorKind.INPUT]
+    given = in_whole_words(graph, sent)
+    is_alike = given.ndim == len(taken.shape)  # else rows of samples are in other dimensions
+    if (
+        (len(sent), *taken.shape[1:]) != given.shape
+        if is_alike
+        else given.size % (taken.elements // graph.samples)
+    ):
+        raise ModelError(
+            f"the samples have shape {tuple(sent.shape)}, but the plan is of a model that takes {taken.shape}; give the model that the "
+            "plan was made from, and let a factory make the same one at every call"
+        )
+
+
 def _check_same(
     model: tuple[nn.Module, torch.Tensor], exact: Reference, x: torch.Tensor, weights: Mapping[str, Floats]
 ) -> None:
@@ -377,7 +402,7 @@ def _check_same(
             f"the model has no parameter '{missing[0]}' that the plan reads; give the model that the plan was made from"
         )
     with torch.no_grad():
-        found, wanted = exact(held, x), model[0](model[1])
+        found, wanted = exact(held, x), result_of(*model)
     is_same = found.numel() == wanted.numel()
     if not is_same or float((found.reshape(wanted.shape) - wanted).abs().max()) > SAME * float(
         wanted.abs().max()

@@ -36,8 +36,14 @@ class AttentionAttributes(Attributes):
         False, "queries, keys and values are three slices of one tensor, one after the other, head by head"
     )
     scale: float = attribute(0.0, "factor of the scores; 0: 1 / sqrt(d)", at_most=FP16_MOST)
+    cap: float = attribute(0.0, "bound of the scores: cap tanh(score / cap); 0: none", at_most=FP16_MOST)
     unusual: str = attribute(
         "",
         "scores: they pass more than a factor and a mask; order: features of an operand are not stored head by head",
         choices=("", "scores", "order"),
     )
+
+    @property
+    def masks(self) -> bool:
+        """Whether values are added to the scores: a mask, causal or dense."""
+        return self.causal or bool(self.mask)

@@ -4,7 +4,7 @@ Symbols: T tokens, H heads of d features, of keys and values H' of them (H' = H,
 columns; S = H t n scores and N = t H d results of it; o = vector_start_cycles, e = special_element_cycles,
 w multiply-accumulates per cycle, p = ceil(T / n) columns in use::
 
-    scores    3 o + S d + S / mov + S / mul [+ o + S / add under a causal mask]
+    scores    3 o + S d + S / mov + S / mul [+ 2 o + e S + S / mul with a cap] [+ o + S / add with a mask]
     softmax   e S, or its instructions if these take longer; maximum and sum: 4 (o + H t), and two row collectives of
               (p - 1) (relay + hop) + handover cycles each
     values    2 o + S / mov + S ceil(d / w); o + N words along the row, even with a single column
@@ -111,7 +111,7 @@ def collected_bytes(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Attrs) ->
     """Return the bytes of a core with `t` queries and `n` keys in training: those of the sample in process, with the gaps
     before buffers that start in their bank, and those that each sample in flight adds.
 
-    In process are fp32 scores, a number per query and head, the causal mask, sums of results, of keys and of values, and
+    In process are fp32 scores, a number per query and head, the mask, sums of results, of keys and of values, and
     fp16 gradients of scores and of results. In flight are fp16 queries, keys, values and weights; gradients of results take the
     slots of queries that are done with, and :data:`AHEAD` more.
     """
@@ -121,7 +121,7 @@ def collected_bytes(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Attrs) ->
         heads_of_keys(dims) * dims["d"] * n,
     )
     scores = heads * t * n
-    wide = scores * (1 + AttentionAttributes.of(attrs).causal) + heads * t + per_query + 2 * per_key
+    wide = scores * (1 + AttentionAttributes.of(attrs).masks) + heads * t + per_query + 2 * per_key
     held = [slot_elements(size) for size in (per_query, 2 * per_key, scores)]
     gaps = BUFFERS * 2 * (wafer.sram_banks + 1)
     return 4 * wide + 2 * (scores + AHEAD * held[0]) + gaps, 2 * sum(held)
@@ -173,34 +173,42 @@ def _late(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Attrs) -> Size:
     """Return the words of keys and values that the last column, which receives last, gets after its
     maximum."""
     heads, d, o = dims["heads"], dims["d"], wafer.vector_start_cycles
-    scores, is_causal = heads * t * n, AttentionAttributes.of(attrs).causal
+    scores, masks = heads * t * n, AttentionAttributes.of(attrs).masks
     rest = special_cycles(wafer, attrs, Phase.FORWARD) * scores
     rest = np.maximum(0.0, rest - sum(issued(SOFTMAX, SHAPES, RowLayout(heads * t, n, by_row=True), wafer)))
     moves = ceil_rate(scores, wafer.mov_fp32_per_cycle) + ceil_rate(scores, wafer.mul_fp32_per_cycle)
-    masked = o + ceil_rate(scores, wafer.add_fp32_memory_per_cycle) if is_causal else 0.0
-    maximum = 5 * o + scores * d + moves + masked + rest
+    masked = o + ceil_rate(scores, wafer.add_fp32_memory_per_cycle) if masks else 0.0
+    capped = _capped(scores, wafer, attrs)
+    maximum = 5 * o + scores * d + moves + masked + capped.total + rest
     words = 1.0 * n * heads_of_keys(dims) * d
     return np.clip(dims["q"] * heads_of_keys(dims) * d - maximum, 0.0, words)
+
+
+def _capped(scores: Size, wafer: Wafer, attrs: Attrs) -> Cost:
+    """Return the cost of a bound of the scores: a quotient becomes part of their factor, a function and a product follow."""
+    has = 1.0 * (AttentionAttributes.of(attrs).cap > 0.0)
+    special, product = wafer.special_element_cycles * scores, ceil_rate(scores, wafer.mul_fp32_per_cycle)
+    return Cost(compute=has * product, special=has * special, startup=has * 2.0 * wafer.vector_start_cycles)
 
 
 def pair_busy(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Attrs) -> Cost:
     """Return the issue cost of a core with `t` queries and `n` keys per sample."""
     heads, d, o = dims["heads"], dims["d"], wafer.vector_start_cycles
     scores, results = heads * t * n, heads * t * d
-    is_causal = AttentionAttributes.of(attrs).causal
+    masks = AttentionAttributes.of(attrs).masks
     compute, functions, starts = issued(SOFTMAX, SHAPES, RowLayout(heads * t, n, by_row=True), wafer)
     special = special_cycles(wafer, attrs, Phase.FORWARD) * scores
     special = np.maximum(special, compute + functions + starts)
     several: Size = np.where(int(dims["q"]) / n > 1, 1.0, 0.0)
     moves = 2 * ceil_rate(scores, wafer.mov_fp32_per_cycle) + ceil_rate(scores, wafer.mul_fp32_per_cycle)
-    masked = ceil_rate(scores, wafer.add_fp32_memory_per_cycle) if is_causal else 0.0
+    masked = ceil_rate(scores, wafer.add_fp32_memory_per_cycle) if masks else 0.0
     products = scores * d + scores * ceil_rate(d, wafer.fma_mixed_per_cycle)
-    return Cost(
+    return _capped(scores, wafer, attrs) + Cost(
         compute=1.0 * (moves + masked + products),
         special=1.0 * special,
         fabric=several * 4.0 * heads * t + results,
         ramp=results / 2 + n * heads_of_keys(dims) * d,
-        startup=o * (6 + is_causal + 4 * several),
+        startup=o * (6 + masks + 4 * several),
     )
 
 

@@ -120,8 +120,18 @@ class InBands(AttentionByPairs, Generic[B]):
         return frozenset[tuple[Cell, Cell]]().union(*(band.busy_links for band in self.bands))
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
-        """Return the masks of all bands."""
-        return {name: values for band in self.bands for name, values in band.values(weights).items()}
+        """Return the masks of all bands: each has the rows of a mask per head that belong to its heads."""
+        found = dict[str, Floats]()
+        for number, band in enumerate(self.bands):
+            first = number * band.heads
+            held = {name: weights[name] for name in self.kernel.parameters}
+            held |= {
+                name: mask[first : first + band.heads]
+                for name, whole in held.items()
+                if len(mask := whole.reshape(-1, self.tokens, self.tokens)) > 1
+            }
+            found |= band.values(held)
+        return found
 
 
 class BandedAttention(InBands[Attention], RegionKind):

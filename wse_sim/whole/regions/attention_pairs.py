@@ -16,7 +16,8 @@ import numpy as np
 
 from wse_sim.fabric.format.builder import Buffer, scalar
 from wse_sim.fabric.format.classes import CoreClass, Operand
-from wse_sim.graph import Kernel, KernelGraph
+from wse_sim.fabric.format.program import Fn
+from wse_sim.graph import Kernel, KernelGraph, TensorKind
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.kernels.contract.family import Tiling
 from wse_sim.kernels.families.attention.attributes import AttentionAttributes
@@ -77,7 +78,7 @@ class AttentionByPairs(PlacedKernel):
     @classmethod
     def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
         """Check that queries, keys and values belong to one sample and have equal numbers of heads, with no
-        mask but a causal one."""
+        mask but one that depends on no input."""
         dims, attrs = kernel.dims, AttentionAttributes.of(kernel.attrs)
         if len(set(kernel.inputs)) != 3:
             raise refused(
@@ -86,11 +87,18 @@ class AttentionByPairs(PlacedKernel):
                 "give each its own layer",
             )
         check_fixed(kernel, attrs.pairs)
-        if kernel.parameters or attrs.dropout or attrs.mask:
+        if attrs.dropout or bool(attrs.mask) != bool(kernel.parameters):
             raise refused(
                 kernel,
-                "has a mask or dropout in addition to its operands",
+                "has a mask that depends on inputs or trains, or dropout, in addition to its operands",
                 "leave them out, or use is_causal",
+            )
+        if attrs.mask and not is_mask(graph, kernel):
+            raise refused(
+                kernel,
+                f"has a mask of {' and '.join(str(graph.tensors[name].shape) for name in kernel.parameters)} that is not one number "
+                "for every score of a sample",
+                "make it a buffer of (queries, keys), with or without a dimension of heads before them",
             )
         if attrs.unusual:
             what = {
@@ -170,16 +178,21 @@ class AttentionByPairs(PlacedKernel):
         return float(self.kernel.attrs.get("scale", 0.0)) or 1 / sqrt(self.width)
 
     @property
-    def is_causal(self) -> bool:
-        """Whether a query ignores later keys."""
-        return bool(self.kernel.attrs.get("causal", False))
+    def masks(self) -> bool:
+        """Whether values are added to the scores: a query ignores later keys, or the model has a mask."""
+        return AttentionAttributes.of(self.kernel.attrs).masks
 
     # ---- pieces of the program ------------------------------------------------------------------------------------
 
     def _scores(self, core: CoreClass, held: PairBuffers) -> None:
         self._products(core, held, held.q)
-        core.mul(held.scores.dsd(), held.scores.dsd(), scalar(self.scale))
-        if self.is_causal:
+        cap = AttentionAttributes.of(self.kernel.attrs).cap
+        core.mul(held.scores.dsd(), held.scores.dsd(), scalar(self.scale / cap if cap else self.scale))
+        if cap:
+            period = round(1000 * self.wafer.special_element_cycles)
+            core.map(Fn.TANH, held.scores.dsd(), held.scores.dsd(), dtype="fp32", period=period)
+            core.mul(held.scores.dsd(), held.scores.dsd(), scalar(cap))
+        if self.masks:
             core.add(held.scores.dsd(), held.scores.dsd(), held.mask.dsd())
 
     def _products(self, core: CoreClass, held: PairBuffers, rows: Vectors, first: int = 0) -> None:
@@ -214,16 +227,29 @@ class AttentionByPairs(PlacedKernel):
     # ---- values ----------------------------------------------------------------------------------------------------
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
-        """Return the causal mask of every core for its pairs; empty without a mask."""
-        if not self.is_causal:
+        """Return the mask of every core for its pairs; empty without a mask."""
+        if not self.masks:
             return {}
-        size = self.heads * self.queries * self.keys
+        size, tokens = self.heads * self.queries * self.keys, self.tokens
+        if self.kernel.parameters:
+            whole = np.maximum(weights[self.kernel.parameters[0]].reshape(-1, tokens, tokens), MASKED)
+        else:
+            whole = np.triu(np.full((1, tokens, tokens), MASKED, np.float32), 1)
+        whole = np.broadcast_to(whole, (self.heads, tokens, tokens))
         mask = np.zeros((self.height, self.cols, size), np.float32)
         for i, queries in enumerate(self.parts(self.height)):
             for j, keys in enumerate(self.parts(self.cols)):
-                hidden = np.where(keys > queries[:, None], MASKED, 0.0)
-                mask[i, j, : self.heads * hidden.size] = np.tile(hidden.reshape(-1), self.heads)
+                own = whole[:, queries][:, :, keys].reshape(-1)
+                mask[i, j, : own.size] = own
         return {f"{self.name}.mask": mask}
+
+
+def is_mask(graph: KernelGraph, kernel: Kernel) -> bool:
+    """Return whether attention has one constant mask, with a number for every score of a sample, of one head or all."""
+    heads, tokens = int(kernel.dims["heads"]), int(kernel.dims["q"])
+    held = [graph.tensors[name] for name in kernel.parameters]
+    shapes = [(count, tokens, tokens) for count in (1, heads)]
+    return len(held) == 1 and held[0].kind is TensorKind.CONSTANT and held[0].shape in shapes
 
 
 def weighted(

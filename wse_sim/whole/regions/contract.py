@@ -425,6 +425,13 @@ def features_of(graph: KernelGraph, tensor: str) -> int:
     return (1, *graph.tensors[tensor].shape)[-1]
 
 
+def heads_of(graph: KernelGraph, kernel: Kernel) -> int:
+    """Return the heads of a token that a norm normalizes one by one; 1 if it normalizes whole tokens, or an image."""
+    shape, cols = graph.tensors[kernel.outputs[0]].shape, int(kernel.dims["cols"])
+    is_parted = kernel.family == "norm" and len(shape) < IMAGE_AXES and shape[-1] % cols == 0
+    return shape[-1] // cols if is_parted else 1
+
+
 def token_words(graph: KernelGraph, tensor: str) -> int:
     """Return the words of a token, or of a pixel of an image; a token of attention, stored as (samples, heads,
     tokens, d), has the features of all heads."""

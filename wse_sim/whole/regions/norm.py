@@ -46,6 +46,7 @@ from wse_sim.whole.regions.contract import (
     PlacedKernel,
     Ports,
     RegionKind,
+    heads_of,
     refused,
     rows_in_turn,
 )
@@ -80,8 +81,8 @@ class NormPlace(PlacedKernel):
 
     @classmethod
     def tokens_of(cls, graph: KernelGraph, kernel: Kernel) -> int:
-        """Return the rows of a sample."""
-        return int(kernel.dims["rows"]) // graph.samples
+        """Return the rows of a sample: its tokens, even where every head is normalized by itself."""
+        return int(kernel.dims["rows"]) // graph.samples // heads_of(graph, kernel)
 
     @classmethod
     def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
@@ -97,8 +98,18 @@ class NormPlace(PlacedKernel):
                 f"fabric one and {len(has)}",
                 "scale and shift by parameters of the norm",
             )
+        if heads_of(graph, kernel) > 1 and kernel.dims["cols"] % PAIR:
+            raise refused(
+                kernel,
+                f"normalizes heads of {kernel.dims['cols']} features, but each word contains {PAIR}",
+                "use heads of an even number of features",
+            )
         if has == ("shift",):
             raise refused(kernel, "has a shift and no scale", "give it a scale of ones")
+
+    def make_room(self) -> None:
+        """Count every head of a token that is normalized by itself as a token; they arrive and leave in the order of the token."""
+        self.tokens *= heads_of(self.graph, self.kernel)
 
     @property
     def features(self) -> int:
@@ -166,6 +177,8 @@ class NormRegion(NormPlace, RegionKind):
 
     def splits(self, tensor: str) -> tuple[int, ...]:
         """Return the numbers of bundles with whole words of a token, for which the region has lanes."""
+        if heads_of(self.graph, self.kernel) > 1:
+            return (1,)
         rows = rows_in_turn(self.region, self.wafer)
         counts = lanes_for(self.features, self.compute_cols)
         return tuple(count for count in counts if lanes_of(rows, self.compute_cols, count))

@@ -139,7 +139,7 @@ class TrainedAttention(ForwardAttention, TrainedKind):
             numbers("statistic", self.heads * self.queries, 2),
         )
         self.mask, self.out, self.dkv = (
-            numbers("mask", s if self.is_causal else 1, 2),
+            numbers("mask", s if self.masks else 1, 2),
             numbers("out", a, 0),
             numbers("dkv", 2 * n, 2),
         )

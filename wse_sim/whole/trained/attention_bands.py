@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from wse_sim.compiler.plan import Stage
 from wse_sim.fabric.format.builder import Builder
-from wse_sim.graph import Kernel, Phase
+from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.kernels.families.attention.attributes import AttentionAttributes
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.attention_bands import InBands
+from wse_sim.whole.regions.contract import refused
 from wse_sim.whole.trained.attention import TrainedAttention
 from wse_sim.whole.trained.contract import Batch, TrainedKind, TrainedPorts
 
@@ -20,6 +21,15 @@ class TrainedBandedAttention(InBands[TrainedAttention], TrainedKind):
     """Attention with its heads in bands, for a batch of training."""
 
     collecting_rows = 1
+
+    @classmethod
+    def check(cls, graph: KernelGraph, kernel: Kernel) -> None:
+        """Check the kernel as in inference; scores that train have no bound."""
+        super().check(graph, kernel)
+        if cap := AttentionAttributes.of(kernel.attrs).cap:
+            raise refused(
+                kernel, f"bounds its scores by {cap:g}, which trains on no program", "leave the bound out"
+            )
 
     def band(self, kernel: Kernel, stage: Stage) -> TrainedAttention:
         """Return the region of one band."""

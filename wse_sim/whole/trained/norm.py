@@ -44,7 +44,7 @@ from wse_sim.kernels.families.norm import (
     weight_gradient_work,
 )
 from wse_sim.whole.paths import Cell
-from wse_sim.whole.regions.contract import Floats, check_fixed, divisor, rows_in_turn
+from wse_sim.whole.regions.contract import Floats, check_fixed, divisor, heads_of, rows_in_turn
 from wse_sim.whole.regions.norm import NormPlace
 from wse_sim.whole.regions.shared_color import (
     advance_of,
@@ -77,6 +77,8 @@ class TrainedNorm(NormPlace, TrainedKind):
 
     def splits(self, tensor: str) -> Sequence[int]:
         """Return the numbers of bundles with whole words of a token, for which the region has rows and columns."""
+        if heads_of(self.graph, self.kernel) > 1:
+            return (1,)
         rows, stated = rows_in_turn(self.region, self.wafer), Attributes.of(self.kernel.attrs)
         return lanes_for(self.features, min(rows, self.compute_cols, stated.most_bundles))
 
