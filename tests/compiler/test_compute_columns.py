@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,9 +11,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tests.whole.test_dense_chain import graph_of
-from wse_sim.compiler.compute_columns import ComputeColumns
+from wse_sim import api
+from wse_sim.compiler.compute_columns import MOVING, ComputeColumns
+from wse_sim.graph.kernel_graph import frozen
 from wse_sim.hardware import load_wafer
-from wse_sim.whole import inputs_over_rows
+from wse_sim.modes.pipelined.plan import PipelinedPlan
 
 WAFER = load_wafer("wse2")
 
@@ -32,12 +36,21 @@ def test_wide_regions_lose_a_number_of_columns_and_narrow_ones_a_part(most: int,
     assert ComputeColumns(0.72, most).of([1, 4, 10, 40]).tolist() == expected
 
 
-def test_only_graphs_with_the_layouts_of_programs_have_a_limit() -> None:
-    """A graph as it is captured has none, nor has one for inference."""
-    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4))
-    graph = graph_of(model, 8, training=True, optimizer="sgd")
-    limits = [
-        ComputeColumns.of_plan(one, WAFER).most_moving
-        for one in (graph, inputs_over_rows(graph_of(model, 8)), inputs_over_rows(graph))
-    ]
-    assert limits == [0, 0, 3]
+def test_a_graph_states_the_limit_of_its_plans() -> None:
+    """A graph as it is captured states none."""
+    graph = graph_of(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4)), 8)
+    assert ComputeColumns.of_plan(graph, WAFER) == ComputeColumns(WAFER.pipeline_efficiency)
+    limited = dataclasses.replace(graph, facts=frozen({**graph.facts, MOVING: 3}))
+    assert ComputeColumns.of_plan(limited, WAFER) == ComputeColumns(WAFER.pipeline_efficiency, 3)
+
+
+@pytest.mark.parametrize(("side", "limit"), [(64, 0), (210, 3)])
+def test_training_with_composed_prices_has_a_limit_on_large_wafers(side: int, limit: int) -> None:
+    """A wafer of 210 x 210 cores is too large for the fabric to step (40,000 cores)."""
+    graph = graph_of(
+        nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)), 8, training=True, optimizer="sgd"
+    )
+    sides = dict.fromkeys(("rows", "cols", "program_rows", "program_cols"), side)
+    plan = api.compile(graph, WAFER.derive(**sides), mode="pipelined", batch=8, replicas=1, prices="composed")
+    assert isinstance(plan, PipelinedPlan)
+    assert ComputeColumns.of_plan(plan.graph, plan.wafer).most_moving == limit

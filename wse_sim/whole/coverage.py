@@ -40,6 +40,11 @@ DENSE = "dense layers only; make the model of torch.nn.Linear and ReLU"
 # ---- wafer and graph ---------------------------------------------------------------------------------------------
 
 
+def can_step(wafer: Wafer) -> bool:
+    """Return whether the wafer is small enough to be stepped cycle by cycle."""
+    return wafer.rows * wafer.cols <= MAX_CORES
+
+
 def check_wafer(wafer: Wafer) -> None:
     """Check that the wafer is small enough to be stepped cycle by cycle.
 
@@ -48,7 +53,7 @@ def check_wafer(wafer: Wafer) -> None:
     ModelError
         If it has more than :data:`MAX_CORES` cores.
     """
-    if wafer.rows * wafer.cols > MAX_CORES:
+    if not can_step(wafer):
         raise ModelError(
             f"the wafer has {wafer.rows} x {wafer.cols} cores, and the fabric is stepped cycle by cycle on at most "
             f"{MAX_CORES:,}; use a smaller wafer"

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable, Collection
 from functools import partial, reduce
 
-from wse_sim.compiler.compute_columns import MOVING
 from wse_sim.frontend.training import add_training
 from wse_sim.graph import Kernel, KernelGraph, Phase, TensorKind
 from wse_sim.graph.kernel_graph import frozen
@@ -120,9 +119,6 @@ LAYS: dict[str, dict[str, object]] = {
     "pool2d": {"apart": True},
 }
 """Attributes that select the layout of a family on the fabric."""
-MOVING_COLUMNS = 3
-"""Most columns of a region that a program of training uses besides those that compute: inlets, cores that send gradients on, stores of
-a residual. Regions of up to 10 columns set a part aside, which leaves room for the routes of others."""
 IN_WORDS: dict[str, object] = {"in_words": True}
 """The same for families that work element by element."""
 TRAINED_LAYS: dict[str, dict[str, object]] = {
@@ -252,9 +248,7 @@ def laid_graph(graph: KernelGraph, *, streamed: bool = False) -> KernelGraph:
         )
         for kernel in graph.kernels
     )
-    has_limit = graph.training and not streamed
-    facts = frozen({**graph.facts, MOVING: MOVING_COLUMNS}) if has_limit else graph.facts
-    return dataclasses.replace(graph, kernels=kernels, facts=facts)
+    return dataclasses.replace(graph, kernels=kernels)
 
 
 def without_program(graph: KernelGraph) -> set[str]:

@@ -21,6 +21,7 @@ import dataclasses
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from wse_sim.compiler.compute_columns import MOVING
 from wse_sim.compiler.plan import Infeasible, Plan
 from wse_sim.compiler.pricing import shared_prices
 from wse_sim.errors import ModelError, WseError
@@ -32,7 +33,7 @@ from wse_sim.modes.pipelined.estimate import step_cycles
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.repricing import sizer_for
 from wse_sim.whole.bundles import settled
-from wse_sim.whole.coverage import check_wafer, unsupported
+from wse_sim.whole.coverage import can_step, check_wafer, unsupported
 from wse_sim.whole.lower import is_laid, priced_graph, with_programs, without_program
 from wse_sim.whole.parallel_links import plain_priced
 from wse_sim.whole.regions import KINDS
@@ -50,6 +51,10 @@ FEW_STAGES = 100
 """Stages up to which a plan for alternating passes competes with one for rounds; for more stages each takes seconds."""
 TRIED_SIZES = 2
 """Sizes of rounds for which a plan with few stages is made: area bounds tell little of placements where memory binds."""
+MOVING_COLUMNS = 3
+"""Most columns of a region that a program of training uses besides those that compute: inlets, cores that send gradients on, stores of
+a residual. Only a plan for a large wafer is limited to them: on wafers that the fabric steps, some plans with the limit run 3 to 11 %
+slower, and the cause is unknown."""
 AUTO, COMPOSED, PLAIN = "auto", "composed", "plain"
 
 
@@ -219,6 +224,8 @@ def _scheduled(
     """
     if not graph.training:
         return settled(graph, compiler)
+    if not can_step(wafer):
+        graph = dataclasses.replace(graph, facts=frozen({**graph.facts, MOVING: MOVING_COLUMNS}))
     if schedule is not None or plain_priced(graph):  # or no program of the complete model, so no rounds of it
         found = _with_streams(graph, wafer, compiler, schedule or ALTERNATING)
         return found if isinstance(found, Infeasible) else with_links_of_regions(expect(found, PipelinedPlan))
