@@ -58,9 +58,7 @@ def in_rounds(plan: PipelinedPlan, samples: int, regions: Sequence[TrainedKind])
             stream, on_way_samples=on_way, capacity_samples=stream.capacity_samples + more
         )
         held = reader.held_samples(stream.tensor) if reader is not None else None
-        # One in the cores of the reader, which receive the next one; or one that leaves the cores of the producer, which work
-        # on the next one.
-        if held is None and (_has_parts(reader) or _has_parts(readers.get(plain_name(stream.producer)))):
+        if held is None and _has_parts(reader):  # one in its cores, which receive the next one
             held = max(AHEAD, stream.capacity_samples - stream.on_way_samples)
         if held is not None:
             stream = dataclasses.replace(stream, capacity_samples=held + stream.on_way_samples)
