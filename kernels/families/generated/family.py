@@ -255,9 +255,8 @@ def _trained_cost(
         late = np.where(is_possible, np.maximum(0.0, entry - work - ramp), np.inf)
         cells = ceil_div(size / laps, n)
         turns = 2 * (ceil_div(cells, rows) - 1)  # down a column, up the next one
-        idle = 2.0 * (
-            wafer.hop_cycles * cells + wafer.turn_cycles * turns
-        )  # along all cores of a band, and back
+        # Words go along all cores of a band, and results come back.
+        idle = 2.0 * (wafer.hop_cycles * cells + wafer.turn_cycles * turns)
         cost = Cost(ramp=ramp, compute=work, stalled_input=late, idle=idle)
         found = cost if found is None else found.or_faster(cost)
     assert found is not None

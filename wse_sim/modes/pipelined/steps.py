@@ -602,7 +602,7 @@ def _defect_notes(sizer: Sizer, pace: float, placer: str, objective: str) -> tup
 def _notes(graph: KernelGraph, wafer: Wafer) -> tuple[str, ...]:
     columns = ComputeColumns.of_plan(graph, wafer)
     notes = [
-        f"{columns.most_moving} columns of a region move data, as its program needs; {1 - columns.efficiency:.0%} of a narrow one"
+        f"at most {columns.most_moving} columns of a region move data, as programs need; {1 - columns.efficiency:.0%} of a narrow one"
         if columns.most_moving
         else f"{columns.efficiency:.0%} of a region's cores compute: an efficiency fitted to two published rates, not explained"
     ]
