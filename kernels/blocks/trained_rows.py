@@ -20,7 +20,7 @@ pass. Words travel on one link in each direction::
 
     forward    row             T (k ceil(v / w) + v)
                last row        T v / m + T v / 2 [+ T v / 2 of a residual] [+ slope of ReLU, some tokens at a time]
-               core of a row   T (K / 2 + k / 2)
+               core of a row   T (l K / 2 + k / 2): it deals its words out while the link waits for it
                links           T K / 2,  T N / 2
                end             T (N / 2 + C v / 2 + 1) of a residual
     backward   row             T (v / 2 + k ceil(v / w) [+ v ceil(k / w) + k, if inputs have gradients])
@@ -266,7 +266,7 @@ class TrainedRows:
         links, moving = [t * self._words_out], [0.0 * v]
         if heard:
             links.append(t * self._words_in)
-            moving.append(t * (self._words_in + k / PAIR))
+            moving.append(t * (self.wafer.wavelet_cycles * self._words_in + k / PAIR))
         if self._has_residual:
             moving.append(t * (self._words_out + self._dealt * v / PAIR + 1))
         issued = np.maximum(self._sums(self.k), self._last_forward())

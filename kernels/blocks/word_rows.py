@@ -164,7 +164,7 @@ class WordRows:
             )
             for words, bundles, is_possible in ways:
                 extra = np.maximum(0, words - each) * self._per_word
-                arriving = hearing_cycles(bundles * size, words, self.wafer)
+                arriving = hearing_cycles(bundles * size, words, self.wafer, self.tokens)
                 cycles = np.where(
                     is_possible, np.maximum(self._issued / self.tokens + extra, arriving), np.inf
                 )
@@ -201,19 +201,19 @@ def residual_cycles(outputs: Size, v: Size, bundles: int, wafer: Wafer) -> Size:
     return np.maximum(PAIR * words + 1.0, shared)
 
 
-def hearing_cycles(words: Size, each: Size, wafer: Wafer) -> Size:
+def hearing_cycles(words: Size, each: Size, wafer: Wafer, tokens: Size) -> Size:
     """Return the cycles per token of an inlet that receives `words` words and deals out its row's `each`
     words.
 
     All received words arrive over one ramp, whatever their bundles; the inlet deals out in the cycles between
-    them. Dealt words count twice: a word advances when the last of its readers takes it, and inlets deal at
-    different times.
+    them. Of several tokens dealt words count twice: a word advances when the last of its readers takes it, and inlets deal at
+    different times. Those of a sample of one token begin to deal together, when they have it.
 
     >>> from wse_sim.hardware import load_wafer
-    >>> float(hearing_cycles(16, 3, load_wafer("wse2")))
-    22.0
+    >>> [float(hearing_cycles(16, 3, load_wafer("wse2"), tokens)) for tokens in (1, 2)]
+    [19.0, 22.0]
     """
-    return np.maximum(wafer.wavelet_cycles * words, 1.0 * words + 2 * each)
+    return np.maximum(wafer.wavelet_cycles * words, 1.0 * words + np.minimum(2, tokens) * each)
 
 
 def _item_cycles(item: str, size: Size, wafer: Wafer) -> Size:

@@ -206,8 +206,8 @@ def test_what_is_not_covered_is_refused_in_one_sentence() -> None:
 def test_bundles_that_one_core_hears_come_over_one_ramp() -> None:
     """38 words at 2 cycles each; at one cycle, they and twice the row's own 3 words."""
     slow = load_wafer("wse2").derive(wavelet_cycles=2.0)
-    assert hearing_cycles(2 * 19, 3, slow) == 2 * 38
-    assert hearing_cycles(2 * 19, 3, load_wafer("wse2")) == 38 + 2 * 3
+    assert hearing_cycles(2 * 19, 3, slow, 2) == 2 * 38
+    assert hearing_cycles(2 * 19, 3, load_wafer("wse2"), 2) == 38 + 2 * 3
 
 
 @pytest.mark.slow

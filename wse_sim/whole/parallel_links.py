@@ -94,9 +94,7 @@ def link_attributes(
         words = max(graph.tensors[name].elements / graph.samples / PAIR / most[name] for name in tensors)
         # The cost of elementwise work includes the links that its operands share, that of others than layers their links.
         own = 0 if _is_as_one(kernel) or kernel.family in IMAGES else round(words)
-        # A dense layer that reads an image hears one link.
-        hears_image = kernel.family == "gemm" and is_image(graph, first)
-        out[kernel.name] = {"link_words": own, "most_bundles": 0 if hears_image else most[first]}
+        out[kernel.name] = {"link_words": own, "most_bundles": most[first]}
         if kernel.family in IMAGES:
             out[kernel.name]["most_results"] = most[kernel.outputs[0]]
         if is_pointwise(kernel.family) or kernel.family == "layout":

@@ -24,6 +24,15 @@ pair, while the rows wait; with b cycles of a row for a line::
 
     b + (H' - 1) max(a, b) + max(a, B) + H W (P + 1)            H W P if a row has all of its pairs
 
+The inlet of a row issues, per sample, T (k + m) cycles for the sums and the inputs of its row, H W (P + 1) (or P) for words
+to and from other rows and words that leave, and the moves out of the planes and their zeros, at y elements per cycle. The
+larger of both numbers of cycles is followed by a wait: the inlet sends inputs for the weights only when it has the last
+sums, which pass all columns, and a row starts with the next sums when it has its last inputs::
+
+    2 H W P / y + P (H W_2 - 2 n q) / y + (u - 1) (relay + hop) + handover
+
+n of the result's lines finish lines of the image; a line of a plane has W_2 = 2 (W + 2 q) elements with its padding q.
+
 The backward pass consists of two kernels: the cost of the image kernel is the total minus the cost of the
 weights alone. The last row stores two images of gradients, derivatives of one and, with a bias, fp32 sums of
 its gradients: 10 T v bytes, 6 without. Program: :mod:`wse_sim.whole.trained.convolution`.
@@ -39,7 +48,7 @@ from wse_sim.graph import Phase
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.products import chain_latency
 from wse_sim.kernels.blocks.word_rows import PAIR
-from wse_sim.kernels.contract.equations import ceil_div, fill_cycles
+from wse_sim.kernels.contract.equations import ceil_div, fill_cycles, relay_cycles
 from wse_sim.kernels.contract.family import Attrs, Cost, Dims, Size, Tiling
 from wse_sim.kernels.families.conv2d.attributes import Conv2dAttributes
 
@@ -169,6 +178,21 @@ class _Region:
         of_line = image / lines
         return of_line + (lines - 1) * np.maximum(leaves, of_line) + np.maximum(leaves, weights) + between
 
+    def _inlet_cycles(self) -> Size:
+        """Return the cycles that an inlet issues for the gradients of an image and of the weights."""
+        dims, rate = self.dims, self.wafer.mov_fp32_per_cycle
+        plane, lines = dims["h"] * dims["w"], np.minimum(dims["h"], dims["out_h"])
+        around = np.maximum(0, dims["s"] - 1) // 2  # of a line of a plane, on either side
+        wide = dims["h"] * PAIR * (dims["w"] + 2 * around) - lines * PAIR * 2 * around
+        shared = self.words < dims["r"] * dims["s"]
+        moved = self.pairs * (PAIR * plane + wide) / rate + plane * (self.pairs + shared)
+        return self.pixels * self.words * (PAIR + 1) + dims["b"] * moved
+
+    def _ripple(self) -> Size:
+        """Return the cycles of the last sums on their way along a row to its inlet."""
+        columns = ceil_div(self.dims["k"], self.outputs)
+        return (columns - 1) * (relay_cycles(self.wafer) + self.wafer.hop_cycles) + self.wafer.handover_cycles
+
     def backward(self, *, has_bias: bool, has_dx: bool) -> Busiest:
         """Return the cycles of an image backward, with or without the gradient of the image."""
         pixels, m, v, wafer = self.pixels, self.words, self.outputs, self.wafer
@@ -182,8 +206,9 @@ class _Region:
         columns = ceil_div(self.dims["k"], v)
         link = wafer.wavelet_cycles * pixels * (columns * v / PAIR + (columns > 1))
         if has_dx:
-            inlet = self._line_by_line(
+            lines = self._line_by_line(
                 pixels * (v / PAIR + k * ceil_div(v, w)), pixels * (v * ceil_div(k, w) + k)
             )
+            inlet = np.maximum(lines, self._inlet_cycles()) + self._ripple()
             link = np.maximum(link, wafer.wavelet_cycles * self.image_words)
         return np.maximum(row, last), np.maximum(inlet, link)

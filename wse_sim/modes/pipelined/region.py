@@ -19,8 +19,9 @@ obeys the same equations, with every stream reversed.
   ready, backward runs first, because it frees the activations of a sample.
 * If the busiest link of the fabric is slower than every region, a sample enters only after that link has carried
   the one before.
-* With rounds of d samples (``round_samples``, the GPipe schedule) all forward passes of a round precede its first
-  backward pass, and all its backward passes precede the next round; only each core of a loss sends its first gradient at once.
+* With rounds of d samples (``round_samples``, the GPipe schedule) all forward passes of a round, with their fill, precede its
+  first backward pass, since gradients arrive where results leave; and all its backward passes precede the next round. Only each
+  core of a loss sends its first gradient at once.
 * A pass has room if fewer than `capacity` samples wait in each stream out of it that the reader has not
   started.  A started sample is in the reader's store of activations, which has room for ``in_flight``
   samples from the start of forward to the end of backward.
@@ -93,6 +94,7 @@ class Lane:
     step_started: int = 0
     starts: list[list[float]] = field(default_factory=list)  # per step, cycles
     open_until: float = 0.0  # the end of the samples started so far
+    results_until: float = 0.0  # when the last of their results has left
     is_blocked: bool = False
     partial_since: float = inf
     _last_start: float = -inf
@@ -176,6 +178,8 @@ class Lane:
                 return ready - now
             if not self.region.in_turn(self):
                 return inf
+            if self is self.region.backward and (turned := self.region.results_at(self.region.forward)) > now:
+                return turned - now
         elif self.before or not self.region.takes_input(self):
             return inf
         if self._has_room(sample):
@@ -217,7 +221,7 @@ class Lane:
         self.open_until = end
         self.partial_since = inf
         fill = self.fill  # delays the rows without using cycles of the cores
-        over = end + fill
+        over = self.results_until = end + fill
         first = now + (self.row_cycles if stage.parallel else (end - now) / stage.rows_per_sample + fill)
         for link in self.after:
             link.samples += 1
@@ -404,6 +408,13 @@ class RegionProcess:
             return self.forward.step > lane.step or self.forward.step_finished >= last
         return self.backward.step_finished >= position // size * size
 
+    def results_at(self, lane: Lane) -> float:
+        """Return when the last cores are done with the passes of a lane, in rounds; cores with rows of their own need not wait
+        for others."""
+        if not (self.pipeline.round_samples and self.stage.kernels) or self.stage.parallel:
+            return 0.0
+        return lane.results_until
+
     def has_room(self, lane: Lane) -> bool:
         """Return whether the activation store and the pipeline have space for another sample."""
         if lane is self.backward:
@@ -447,6 +458,9 @@ class RegionProcess:
                 yield self._updated
                 self.settle(env.now)
             return
+        if (last := self.results_at(lane)) > env.now:  # the furthest cores take the last gradient
+            yield env.timeout(last - env.now)
+            self.settle(env.now)
         summed = pipeline.synchronise(self)
         if summed is not None:
             self.backward.partial_since = env.now

@@ -173,7 +173,7 @@ class DenseShape(DensePlace, RegionKind):
         row."""
         each = max(shares)
         row = PAIR * each * ceil_div(self.outputs, self.wafer.fma_mixed_per_cycle) + self.outputs
-        return float(max(row, hearing_cycles(self._most_heard(shares), each, self.wafer)))
+        return float(max(row, hearing_cycles(self._most_heard(shares), each, self.wafer, self.tokens)))
 
     def _most_heard(self, shares: Sequence[int]) -> int:
         """Return the words per token of all bundles with words of a row, for the row with the most."""
@@ -411,4 +411,5 @@ class DenseShape(DensePlace, RegionKind):
     def _hearing_cycles(self) -> float:
         """Return the cycles per sample of an inlet that receives its bundles and deals out its words."""
         shares = self.words[: self.fed]
-        return self.tokens * float(hearing_cycles(self._most_heard(shares), max(shares), self.wafer))
+        heard = hearing_cycles(self._most_heard(shares), max(shares), self.wafer, self.tokens)
+        return self.tokens * float(heard)
