@@ -172,7 +172,7 @@ def test_a_region_has_the_columns_that_its_parts_need():
     plan = plan_of(graph, 24, phase="training", optimizer="sgd", batch=8, mode_options={"placer": "snake"})
     for stage in plan.stages:
         assert stage.region.compute_cores // stage.region.rows >= least[stage.name]
-    assert trained_network(plan, 8).in_flight
+    assert trained_network(plan, 8).batch.in_flight
 
 
 @pytest.mark.slow
