@@ -43,7 +43,7 @@ RULES = (
     Rule("work out again", r"\bwork(?:s|ed)? out (?:again|once more)\b", "recompute", 0),
     Rule("lies", r"\b(?:lies|lie|lay) (?:beside|on|in|at|behind|around|as)\b", "is on, is in", 0),
     Rule("stands", r"\bstands? (?:beside|in|on|at|for itself|here|there)\b", "is in, is on", 1),
-    Rule("beside", r"\bbeside\b", "next to, besides, together with", 8),
+    Rule("beside", r"\bbeside\b", "next to, besides, together with", 7),
     Rule("so many", r"\bso many\b", "that many, the number of", 3),
     Rule("the script of the host", r"\bscripts? of the host\b", "host script", 0),
     Rule("asked for", r"\bis asked (?:for|whether|which)\b", "requested", 1),

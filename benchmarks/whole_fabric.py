@@ -28,6 +28,7 @@ from benchmarks import measurements
 from benchmarks.measurements import Row
 from benchmarks.whole_images import CONVOLVED, Image, lenet, moved, small_resnet, strided
 from benchmarks.whole_values import measure_values
+from benchmarks.whole_values import moved as with_moved_parameters
 from wse_sim import api
 from wse_sim.errors import ModelError
 from wse_sim.hardware import load_wafer
@@ -44,6 +45,8 @@ from wse_sim.whole import (
     train_streamed,
     train_whole,
 )
+
+Arrays = dict[str, NDArray[np.float32]]
 
 PLANS: tuple[tuple[tuple[int, ...], int, Row, Row], ...] = (
     ((196, 64, 64, 10), 48, {}, {}),
@@ -339,14 +342,36 @@ def network(sizes: tuple[int, ...]) -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
+def planned(
+    model: nn.Module,
+    shape: tuple[int, ...],
+    side: int,
+    constants: Row | None = None,
+    choices: Row | None = None,
+    *,
+    training: bool = False,
+) -> PipelinedPlan:
+    """Return the plan of the programs of a model on a corner of a wafer of `side` rows and as many columns, unless the `choices`
+    have other ones, or another base.
+    """
+    wanted: Row = {"batch": 64, "cols": side, "base": "wse2", **(choices or {})}
+    cols, base = wanted.pop("cols"), wanted.pop("base")
+    size = {"rows": side, "cols": cols, "program_rows": side, "program_cols": cols}
+    wafer = load_wafer(base).derive(**size, io_channels_per_edge=side // 4, **(constants or {}))
+    how: Row = {"training": True, "optimizer": "sgd"} if training else {}
+    graph = inputs_over_rows(api.lower(model, (torch.zeros(1, *shape),), **how))
+    return expect(api.compile(graph, wafer=wafer, mode="pipelined", replicas=1, **wanted), PipelinedPlan)
+
+
+def weights_of(model: nn.Module) -> Arrays:
+    """Return parameters and buffers by name."""
+    return {name: value.detach().numpy() for name, value in model.state_dict().items()}
+
+
 def measure(sizes: tuple[int, ...], side: int, constants: Row, choices: Row) -> Row:
     """Measure one plan."""
-    size = {"rows": side, "cols": side, "program_rows": side, "program_cols": side}
-    wafer = load_wafer("wse2").derive(**size, io_channels_per_edge=side // 4, **constants)
     model = network(sizes)
-    graph = inputs_over_rows(api.lower(model, (torch.zeros(1, sizes[0]),)))
-    made = api.compile(graph, mode="pipelined", wafer=wafer, replicas=1, **{"batch": 64, **choices})
-    plan = expect(made, PipelinedPlan)
+    plan = planned(model, sizes[:1], side, constants, choices)
     began = time.process_time()
     named = {"sizes": sizes, "side": side, **constants, **choices}
     try:
@@ -355,8 +380,7 @@ def measure(sizes: tuple[int, ...], side: int, constants: Row, choices: Row) -> 
         return {**named, "refused": str(refusal)}
     torch.manual_seed(1)
     x = torch.randn(8, sizes[0]).half()
-    weights = {name: value.detach().numpy() for name, value in model.state_dict().items()}
-    outputs = run_whole(plan, weights, x.float().numpy()).outputs
+    outputs = run_whole(plan, weights_of(model), x.float().numpy()).outputs
     with torch.no_grad():
         wanted = model.half()(x).float().numpy()
     return {
@@ -370,12 +394,7 @@ def measure(sizes: tuple[int, ...], side: int, constants: Row, choices: Row) -> 
 
 def measure_training(sizes: tuple[int, ...], side: int, constants: Row, choices: Row) -> Row:
     """One plan that trains."""
-    size = {"rows": side, "cols": side, "program_rows": side, "program_cols": side}
-    wafer = load_wafer("wse2").derive(**size, io_channels_per_edge=side // 4, **constants)
-    graph = api.lower(network(sizes), (torch.zeros(1, sizes[0]),), training=True, optimizer="sgd")
-    how: Row = {"mode": "pipelined", "batch": 64, **choices}
-    made = api.compile(inputs_over_rows(graph), wafer=wafer, replicas=1, **how)
-    found = compare_training(expect(made, PipelinedPlan))
+    found = compare_training(planned(network(sizes), sizes[:1], side, constants, choices, training=True))
     return {
         "sizes": sizes,
         "side": side,
@@ -406,7 +425,7 @@ def measure_streaming(
     found = compare_streaming(plan)
     torch.manual_seed(1)
     x = torch.randn(batch, sizes[0]).half()
-    weights = {name: value.detach().numpy() for name, value in model.state_dict().items()}
+    weights = weights_of(model)
     if training:
         labels = np.arange(batch) % sizes[-1]
         # Outputs rounded as on the cores: a sum near zero has the same slope in both.
@@ -436,17 +455,12 @@ def measure_streaming(
 
 def measure_convolution(name: str, make: Callable[[], nn.Module], shape: Image, side: int) -> Row:
     """One network on images; 16 to 32 samples."""
-    size = {"rows": side, "cols": side, "program_rows": side, "program_cols": side}
-    wafer = load_wafer("wse2").derive(**size, io_channels_per_edge=side // 4)
     torch.manual_seed(0)
     model = moved(make())
-    graph = inputs_over_rows(api.lower(model, (torch.zeros(1, *shape),)))
-    made = api.compile(graph, mode="pipelined", wafer=wafer, replicas=1, batch=64)
-    plan = expect(made, PipelinedPlan)
+    plan = planned(model, shape, side)
     found = compare_with_engine(plan)
     images = torch.randn(4, *shape).half().float()
-    weights = {name: value.detach().numpy() for name, value in model.state_dict().items()}
-    outputs = run_whole(plan, weights, images.numpy()).outputs
+    outputs = run_whole(plan, weights_of(model), images.numpy()).outputs
     with torch.no_grad():
         wanted = model(images).numpy()
     return {
@@ -463,24 +477,12 @@ def measure_transformer(
     name: str, make: Callable[[], nn.Module], shape: tuple[int, int], side: int, constants: Row, choices: Row
 ) -> Row:
     """One model of regions of several kinds, in a steady stream of 12 to 24 samples."""
-    where = ("cols", "base")
-    cols, options = choices.get("cols", side), {key: choices[key] for key in choices if key not in where}
-    size = {"rows": side, "cols": cols, "program_rows": side, "program_cols": cols}
-    wafer = load_wafer(choices.get("base", "wse2")).derive(
-        **size, io_channels_per_edge=side // 4, **constants
-    )
     torch.manual_seed(0)
-    model = make().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():  # norms too are away from their defaults
-            parameter.copy_((parameter + 0.1 * torch.randn_like(parameter)).half())
-    graph = inputs_over_rows(api.lower(model, (torch.zeros(1, *shape),)))
-    made = api.compile(graph, mode="pipelined", wafer=wafer, replicas=1, **{"batch": 64, **options})
-    plan = expect(made, PipelinedPlan)
+    model = with_moved_parameters(make().eval())  # norms too are away from their defaults
+    plan = planned(model, shape, side, constants, choices)
     found = compare_with_engine(plan, 12)
     x = torch.randn(3, *shape).half().float()
-    weights = {key: value.detach().numpy() for key, value in model.state_dict().items()}
-    outputs = run_whole(plan, weights, x.numpy()).outputs
+    outputs = run_whole(plan, weights_of(model), x.numpy()).outputs
     with torch.no_grad():
         wanted = model(x).numpy().reshape(outputs.shape)
     return {
@@ -554,20 +556,13 @@ def measure_network(
     choices: Row,
 ) -> Row:
     """One batch of training of regions of several kinds: its time, and the largest errors of a batch of 4 samples."""
-    size = {"rows": side, "cols": side, "program_rows": side, "program_cols": side}
-    wafer = load_wafer("wse2").derive(**size, io_channels_per_edge=side // 4, **constants)
     torch.manual_seed(0)
-    model = make()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_((parameter + 0.1 * torch.randn_like(parameter)).half())
-    graph = inputs_over_rows(api.lower(model, (torch.zeros(1, *shape),), training=True, optimizer="sgd"))
-    how: Row = {"mode": "pipelined", "batch": 64, **choices}
-    plan = expect(api.compile(graph, wafer=wafer, replicas=1, **how), PipelinedPlan)
+    model = with_moved_parameters(make())
+    plan = planned(model, shape, side, constants, choices, training=True)
     found = compare_training(plan)
     x = torch.randn(4, *shape).half().float()
     outputs, loss, gradients = _taught(model, x)
-    weights = {key: value.detach().numpy() for key, value in model.state_dict().items()}
+    weights = weights_of(model)
     labels = np.arange(len(outputs)) % outputs.shape[-1]
     step = train_whole(plan, weights, x.numpy(), labels, rate=0.1)
     return {
@@ -582,9 +577,6 @@ def measure_network(
         "gradient_error": _largest_error(step.gradients, gradients),
         "loss_error": abs(step.loss / loss - 1),
     }
-
-
-Arrays = dict[str, NDArray[np.float32]]
 
 
 def _taught(model: nn.Module, x: torch.Tensor) -> tuple[NDArray[np.float32], float, Arrays]:

@@ -1,8 +1,11 @@
 """Row-wise kernels along lines of cores: their cost, fabric program and probes from one list of instructions.
 
-Mappings streamed and stationary; the list and its equation are :mod:`wse_sim.kernels.blocks.line_stages`.
-The program finds its operands in memory. Waiting for operands over the west edge of a pipelined region is
-part of the cost only.
+The list and its equation are :mod:`wse_sim.kernels.blocks.line_stages`. The program finds its operands in memory. Waiting for
+operands over the west edge of a pipelined region is part of the cost only.
+
+streamed, stationary   a compiled training kernel: its cycles per element, which include scalar code
+grid                   written by hand: the instructions alone, of rows over the rows of cores and features over the columns;
+                       statistics along the fastest tree of a row of cores, not along a chain
 """
 
 from __future__ import annotations
@@ -32,8 +35,23 @@ from wse_sim.kernels.blocks.line_stages import (
 from wse_sim.kernels.blocks.lines import Line, new_builder
 from wse_sim.kernels.blocks.probes import ELEMENTS, SIDE, steady
 from wse_sim.kernels.blocks.rounds import pitch
-from wse_sim.kernels.contract.equations import ceil_div
-from wse_sim.kernels.contract.family import Array, Case, Cost, Dims, How, Probe, Size, Tiling, asked
+from wse_sim.kernels.blocks.trees import LineTree, candidates, multicast_back, reduce_cost, reduce_cycles
+from wse_sim.kernels.contract.equations import bytes_of, ceil_div, words
+from wse_sim.kernels.contract.family import (
+    Array,
+    Asked,
+    Case,
+    Cost,
+    Dims,
+    Footprint,
+    How,
+    Probe,
+    Size,
+    Tiling,
+    asked,
+)
+
+FP16_BYTES = 2
 
 
 @dataclass(frozen=True)
@@ -48,6 +66,11 @@ class RowWork:
     shapes: Shapes
     special: float = 0.0
     starts: float = 0.0
+
+    @property
+    def by_hand(self) -> RowWork:
+        """The same work without scalar code."""
+        return replace(self, special=0.0, starts=0.0)
 
     def layout(self, t: int, f: int, wafer: Wafer) -> RowLayout[int]:
         """Return the faster layout of one tile: feature-major or row-major."""
@@ -113,6 +136,47 @@ def lane_tile(dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any]:
     return lane, ceil_div(dims["rows"], tiling.lanes * tiling.rows), ceil_div(dims["cols"], lane)
 
 
+def grid_tile(dims: Dims, tiling: Tiling) -> LineTile:
+    """Return the lines of a program on a grid: rows over the rows of cores, features over the columns."""
+    lines, cores = int(tiling.rows), int(tiling.cols)
+    return LineTile(lines, cores, int(ceil_div(dims["rows"], lines)), int(ceil_div(dims["cols"], cores)))
+
+
+def grid_tree(work: RowWork, tile: LineTile, wafer: Wafer) -> LineTree:
+    """Return the fastest tree for the statistics of a row of cores, of those whose routes serve several of them."""
+    count = int(words(max(_statistics(work, tile), default=1), "fp32"))
+    trees = [tree for tree in candidates(tile.cores, "auto") if not 1 < tree.group < tree.cores]
+    return min(trees, key=lambda tree: float(reduce_cycles(tree, count, wafer)[0]))
+
+
+def grid_cost(work: RowWork, tile: LineTile, wafer: Wafer) -> Cost:
+    """Return the cost of the instructions on a grid."""
+    found = work.cost(tile.t, tile.f, 1, tile.lines, wafer)
+    if tile.cores == 1:
+        return found
+    tree = grid_tree(work, tile, wafer)
+    for size in _statistics(work, tile):
+        up, back = reduce_cost(tree, size, wafer, "fp32"), multicast_back(size, tree, wafer, "fp32")
+        found = found + up + back + Cost(startup=wafer.vector_start_cycles)
+    return found
+
+
+def grid_footprint(work: RowWork, tile: LineTile, wafer: Wafer) -> Footprint:
+    """Return the bytes of a core on a grid: its buffers, with gaps between their banks, and code."""
+    layout, found = work.layout(tile.t, tile.f, wafer), 0
+    for shape in (shape for shape in work.shapes.values() if not shape.within):
+        is_matrix = shape.kind == MATRIX
+        count = layout.rounds * pitch(layout.length) if is_matrix else layout.elements(shape.kind)
+        found += count * bytes_of(shape.dtype) + FP16_BYTES * wafer.sram_banks
+    return Footprint(activations_bytes=float(found), code_bytes=wafer.kernel_code_bytes)
+
+
+def _statistics(work: RowWork, tile: LineTile) -> list[int]:
+    """Return the elements of each all-reduce along a line."""
+    names, layout = [one.to for one in work.vectors if one.collective == "share"], RowLayout(tile.t, tile.f)
+    return [layout.elements(work.shapes[name].kind) for name in names]
+
+
 def line_program(
     work: RowWork,
     tile: LineTile,
@@ -121,27 +185,28 @@ def line_program(
     expected: Mapping[str, Any],
     *,
     at_first: bool = False,
+    tree: LineTree | None = None,
 ) -> Case:
     """Return the program; arrays are matrices (rows, cols), or have one value per row or per feature of the
     matrix.
 
     `at_first`: results per row are compared on the first core of a line, results per feature on the first
-    core of a column.
+    core of a column. Sums along a line take the `tree`, by default a chain.
     """
     layout = work.layout(tile.t, tile.f, wafer)
     b = new_builder(tile.lines, tile.cores, wafer)
     buffers = _buffers(b, work.shapes, layout)
-    row = Sharing.along(Line(b, vertical=False), tile.cores, 0)
+    row = Sharing.along(Line(b, vertical=False), tile.cores, 0, tree)
     needs_down = any(vector.collective == "sink" for vector in work.vectors)
     down = Sharing.along(Line(b, vertical=True), tile.lines, row.colors) if needs_down else None
     lines = Lines(work.shapes, buffers, layout, row, wafer, down)
-    for i, j in np.ndindex(tile.lines, tile.cores):
+    for i, j in np.ndindex(tile.lines if down else 1, tile.cores):
         core = b.core_class(f"core {i} {j}")
         if work.special:
             cycles = work.special * tile.t * tile.f + work.starts
             lines.scalar_rest(core, work.vectors, cycles, layout.rounds)
         lines.emit(core, work.vectors, j, row=i)
-        b.place(core, (i, j))
+        b.place(core, (i if down else slice(None), j))
     found = {name: _tiles(values, work.shapes[name].kind, tile, layout) for name, values in inputs.items()}
     wanted = _results(work.shapes, expected, tile, layout, at_first)
     size = max(float(np.nanmax(np.abs(values))) for values in wanted.values())
@@ -207,6 +272,10 @@ class OnLines(OnRows):
     def tile(self, dims: Dims, tiling: Tiling) -> tuple[Any, Any, Any]:
         """Return (cores per row, rows per core, elements of a row per core): by default over all cores."""
         return spread(dims, tiling)
+
+    def asked(self, tiling: Tiling, how: How, dtype: str = "") -> Asked:
+        """Return the arguments with defaults filled in: on a grid, values are fp32."""
+        return super().asked(tiling, how, dtype or ("fp32" if tiling.mapping == "grid" else "fp16"))
 
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
         """Return a probe on one line of a few cores with the tile of the plan, on a few lines for a weight gradient; none

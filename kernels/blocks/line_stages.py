@@ -29,7 +29,7 @@ from wse_sim.fabric.format.program import Fn
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.lines import Line, ReductionStep, emit_reduce, route_broadcast, route_reduce
 from wse_sim.kernels.blocks.rounds import even, pitch
-from wse_sim.kernels.blocks.trees import chain
+from wse_sim.kernels.blocks.trees import LineTree, chain
 from wse_sim.kernels.contract.equations import ceil_rate, relay_cycles
 from wse_sim.kernels.contract.family import Cost, Size
 
@@ -205,7 +205,7 @@ def vectors_cost(
 
 @dataclass(frozen=True)
 class Sharing:
-    """Collectives along lines of `cores` on their own colors: a chain to position 0, a multicast back."""
+    """Collectives along lines of `cores` on their own colors: a chain, or another tree, to position 0, a multicast back."""
 
     cores: int
     steps: tuple[ReductionStep, ...]
@@ -213,11 +213,11 @@ class Sharing:
     colors: int
 
     @classmethod
-    def along(cls, line: Line, cores: int, first_color: int) -> Sharing:
+    def along(cls, line: Line, cores: int, first_color: int, tree: LineTree | None = None) -> Sharing:
         """Set the routes of a line; a single core needs none."""
         if cores == 1:
             return cls(1, (), 0, 0)
-        steps, used = route_reduce(line, chain(cores), first_color)
+        steps, used = route_reduce(line, tree or chain(cores), first_color, is_repeated=True)
         route_broadcast(line, 0, cores, first_color + used)
         return cls(cores, tuple(steps), first_color + used, used + 1)
 

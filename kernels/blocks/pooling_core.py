@@ -19,9 +19,10 @@ of the first column, which sends the words of a pixel in sequence with the other
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
+from typing import ClassVar
 
 import numpy as np
 
@@ -35,23 +36,32 @@ IMAGE, LINES, RESULT = "image", "lines", "result"  # buffers of a core
 BANKS = {IMAGE: 2, LINES: 0, RESULT: 2}
 SIXTEEN, THIRTY_TWO = 1, 2  # 16-bit words of an element
 FP16_BYTES = 2  # of a 16-bit word
-NOWHERE = ("", 0)
 
 
 @dataclass(frozen=True)
-class Step:
-    """An instruction from `reads` (buffer, first element) to one place, repeated `turns` times.
+class BufferPart:
+    """Elements of a buffer: the first one, the stride, and the distance to those of the next repetition."""
 
-    One read is a move, two reads are combined. `apart` are the elements from one repetition to the next, of
-    the target and of the reads.
-    """
-
-    turns: int
-    to: tuple[str, int]
-    reads: tuple[tuple[str, int], ...]
-    length: int
+    buffer: str
+    first: int = 0
     stride: int = 1
-    apart: tuple[int, int] = (0, 0)
+    apart: int = 0
+
+    def moved(self, elements: int) -> BufferPart:
+        """Return the same place, `elements` further on."""
+        return replace(self, first=self.first + elements)
+
+
+@dataclass(frozen=True)
+class PoolStep:
+    """An instruction, repeated `turns` times: mov, add, sub, mul, max or step (1 if positive, else 0);
+    without reads it writes zeros."""
+
+    op: str
+    turns: int
+    length: int
+    to: BufferPart
+    reads: tuple[BufferPart, ...] = ()
 
 
 def words_apart(channels: Size, rows: Size) -> Size:
@@ -94,6 +104,41 @@ class ImageCore:
     def results(self) -> int:
         """Pixels of the result, T."""
         return self.windows.lines.results * self.windows.columns.results
+
+
+class PoolCore(ImageCore):
+    """A core with instructions on maxima in fp16 or sums in fp32; `banks` are those of its buffers, by name, and `received` are
+    the buffers of what arrives, in fp16."""
+
+    is_max: bool
+    banks: ClassVar[Mapping[str, int]]
+    received: ClassVar[tuple[str, ...]] = (IMAGE,)
+
+    def cycles(self, steps: Sequence[PoolStep]) -> float:
+        """Return the cycles of instructions: starts and elements."""
+        return float(sum(map(self._cycles, steps)))
+
+    def _cycles(self, step: PoolStep) -> float:
+        """Return the cycles of an instruction; two reads from the same bank take twice as long."""
+        wafer, start = self.wafer, ceil(self.wafer.vector_start_cycles)
+        rates = {
+            "mov": (wafer.mov_fp16_per_cycle, wafer.mov_fp32_per_cycle),
+            "max": (wafer.max_fp16_per_cycle, wafer.max_fp32_per_cycle),
+            "step": (wafer.max_fp16_per_cycle, wafer.max_fp32_per_cycle),
+            "mul": (wafer.fma_fp16_per_cycle, wafer.mul_fp32_per_cycle),
+        }
+        adds = (wafer.add_fp16_per_cycle, wafer.add_fp32_memory_per_cycle)
+        rate = rates.get(step.op, adds)[0 if self.is_max else 1]
+        period = wafer.sram_banks // 2 if self.is_max else wafer.fp32_bank_period_words
+        met = {
+            (self.banks[read.buffer] + self.wide_of(read.buffer) * read.first) % period for read in step.reads
+        }
+        slow = wafer.bank_conflict_factor if len(set(step.reads)) > len(met) else 1.0
+        return step.turns * (start + ceil(step.length / rate * slow))
+
+    def wide_of(self, buffer: str) -> int:
+        """Return the number of 16-bit words of an element."""
+        return SIXTEEN if self.is_max or buffer in self.received else THIRTY_TWO
 
 
 class ApartCore(ImageCore, ABC):
@@ -187,13 +232,14 @@ def apart_bytes(core_of: CoreOf, windows: Windows, tiling: Tiling) -> Size:
 
 
 @dataclass(frozen=True)
-class PooledCore(ApartCore):
+class PooledCore(ApartCore, PoolCore):
     """The instructions of the maximum or the sum of windows."""
 
     windows: Windows
     each: int
     is_max: bool
     wafer: Wafer
+    banks = BANKS
 
     @property
     def pitch(self) -> int:
@@ -226,54 +272,38 @@ class PooledCore(ApartCore):
 
     def issued_cycles(self) -> float:
         """Return the issue cycles per image: words received and sent, and all instructions."""
-        return float(self.moved + sum(map(self._cycles, self.steps())))
+        return self.moved + self.cycles(self.steps())
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[PoolStep]:
         """Return the instructions: over the lines of the windows, then over their columns."""
         each = self.each
         lines, columns, pitch = self.windows.lines, self.windows.columns, self.pitch * each
         row, margin = columns.size * each, columns.around * each
-        out: list[Step] = []
+        out: list[PoolStep] = []
         for place, count in lines.spans():
-            apart = (pitch, lines.stride * row)
             taps = [tap for tap in range(lines.taps) if 0 <= lines.first(place) + tap < lines.size]
-            met = [(IMAGE, (lines.first(place) + tap) * row) for tap in taps]
-            out += self._combined(
-                (LINES, place * pitch + margin), met, Step(count, NOWHERE, (), row, apart=apart)
-            )
+            met = [BufferPart(IMAGE, (lines.first(place) + tap) * row, 1, lines.stride * row) for tap in taps]
+            out += self._combined(BufferPart(LINES, place * pitch + margin, 1, pitch), met, count, row)
         if columns.taps == 1:
             return out
         # All columns at once, including gaps between windows; or channel by channel, if lines are contiguous.
-        whole = Step(1, NOWHERE, (), lines.results * pitch - (columns.taps - 1) * each)
-        met = [(LINES, tap * each) for tap in range(columns.taps)]
-        at_once = self._combined((RESULT, 0), met, whole)
+        met = [BufferPart(LINES, tap * each) for tap in range(columns.taps)]
+        at_once = self._combined(
+            BufferPart(RESULT), met, 1, lines.results * pitch - (columns.taps - 1) * each
+        )
         if self.pitch != columns.stride * columns.results:
             return out + at_once
-        pixels = lines.results * columns.results
-        channel = Step(each, NOWHERE, (), pixels, columns.stride * each, (1, 1))
-        one_by_one = self._combined((RESULT, 0), met, channel)
-        return out + min(at_once, one_by_one, key=lambda steps: sum(map(self._cycles, steps)))
+        to, *met = (replace(one, stride=columns.stride * each, apart=1) for one in (BufferPart(RESULT), *met))
+        one_by_one = self._combined(to, met, each, lines.results * columns.results)
+        return out + min(at_once, one_by_one, key=self.cycles)
 
-    def _combined(self, to: tuple[str, int], met: list[tuple[str, int]], like: Step) -> list[Step]:
+    def _combined(self, to: BufferPart, met: Sequence[BufferPart], turns: int, length: int) -> list[PoolStep]:
         """Return the instructions that reduce several places to one: the first is moved, or the first two
         combined."""
-        moved = [
-            replace(like, to=to, reads=(met[0],)),
-            *(replace(like, to=to, reads=(to, one)) for one in met[1:]),
-        ]
-        direct = [replace(like, to=to, reads=tuple(met[:2])), *moved[2:]]
-        return min(moved, direct, key=lambda steps: sum(map(self._cycles, steps)))
-
-    def _cycles(self, step: Step) -> float:
-        """Return the cycles of an instruction with all repetitions; two reads from the same bank take twice
-        as long."""
-        wafer, wide = self.wafer, SIXTEEN if self.is_max else THIRTY_TWO
-        start = ceil(wafer.vector_start_cycles)
-        if len(step.reads) == 1:
-            rate = wafer.mov_fp16_per_cycle if self.is_max else wafer.mov_fp32_per_cycle
-            return step.turns * (start + ceil(step.length / rate))
-        rate = wafer.max_fp16_per_cycle if self.is_max else wafer.add_fp32_memory_per_cycle
-        period = wafer.sram_banks // 2 if self.is_max else wafer.fp32_bank_period_words
-        words = {IMAGE: SIXTEEN, LINES: wide, RESULT: wide}
-        first, second = ((BANKS[name] + words[name] * at) % period for name, at in step.reads)
-        return step.turns * (start + ceil(step.length / rate) * (1 + (first == second)))
+        op = "max" if self.is_max else "add"
+        first = PoolStep("mov", turns, length, to, (met[0],))
+        rest = [PoolStep(op, turns, length, to, (to, one)) for one in met[1:]]
+        if not rest:
+            return [first]
+        direct = PoolStep(op, turns, length, to, (met[0], met[1]))
+        return min([first, *rest], [direct, *rest[1:]], key=self.cycles)

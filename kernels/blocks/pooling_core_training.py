@@ -18,19 +18,25 @@ its words of a pixel, the other cores of its column wait.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import ceil
 
 import numpy as np
 
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.pooling_core import SIXTEEN, THIRTY_TWO, ImageCore, words_apart
+from wse_sim.kernels.blocks.pooling_core import (
+    IMAGE,
+    LINES,
+    RESULT,
+    BufferPart,
+    PoolCore,
+    PoolStep,
+    words_apart,
+)
 from wse_sim.kernels.blocks.windows import PAIR, Windows
 from wse_sim.kernels.contract.equations import ceil_div, fill_cycles
 from wse_sim.kernels.contract.family import Cost, Dims, Size, Tiling
 
-TAKEN, IMAGE, LINES, RESULT = "taken", "image", "lines", "result"
+TAKEN = "taken"
 WON_COLUMNS, WON_LINES = "won in columns", "won in lines"
 GRADIENT, LINES_BACK, IMAGE_BACK, SHARE = "gradient", "lines back", "image back", "share"
 BANKS = {
@@ -42,32 +48,6 @@ KEPT = (WON_COLUMNS, WON_LINES)
 
 
 @dataclass(frozen=True)
-class Place:
-    """Elements of a buffer: the first one, the stride, and the distance to those of the next repetition."""
-
-    buffer: str
-    first: int = 0
-    stride: int = 1
-    apart: int = 0
-
-    def moved(self, elements: int) -> Place:
-        """Return the same place, `elements` further on."""
-        return replace(self, first=self.first + elements)
-
-
-@dataclass(frozen=True)
-class PoolStep:
-    """An instruction, repeated `turns` times: mov, add, sub, mul, max or step (1 if positive, else 0);
-    without reads it writes zeros."""
-
-    op: str
-    turns: int
-    length: int
-    to: Place
-    reads: tuple[Place, ...] = ()
-
-
-@dataclass(frozen=True)
 class _Stage:
     """The taps of all windows in one direction: repetitions and elements per instruction."""
 
@@ -75,21 +55,23 @@ class _Stage:
     is_apart: bool  # windows do not overlap
     turns: int
     length: int
-    source: Place  # the first tap
+    source: BufferPart  # the first tap
     tap: int  # elements from tap to tap
-    to: Place
-    won: Place
+    to: BufferPart
+    won: BufferPart
     mask: int  # elements of a tap's mask
 
 
 @dataclass(frozen=True)
-class TrainedPoolCore(ImageCore):
+class TrainedPoolCore(PoolCore):
     """The instructions of the forward and the backward pass of a core with `each` channels of an image."""
 
     windows: Windows
     each: int
     is_max: bool
     wafer: Wafer
+    banks = BANKS
+    received = (TAKEN, IMAGE, GRADIENT)
 
     @property
     def wide(self) -> int:
@@ -158,8 +140,8 @@ class TrainedPoolCore(ImageCore):
         else:
             turns, length, from_, stride, apart = each, count, columns.stride * each, each, 1
         return _Stage(
-            columns.taps, columns.taps <= columns.stride, turns, length, Place(image, 0, from_, apart), each,
-            Place(lines, at, stride, apart), Place(WON_COLUMNS, 0, stride, apart), count * each,
+            columns.taps, columns.taps <= columns.stride, turns, length, BufferPart(image, 0, from_, apart), each,
+            BufferPart(lines, at, stride, apart), BufferPart(WON_COLUMNS, 0, stride, apart), count * each,
         )  # fmt: skip
 
     def _lines(self, lines: str, result: str) -> _Stage:
@@ -167,8 +149,8 @@ class TrainedPoolCore(ImageCore):
         turns, length = (1, axis.results * line) if axis.stride == 1 else (axis.results, line)
         apart = line if turns > 1 else 0
         return _Stage(
-            axis.taps, axis.taps <= axis.stride, turns, length, Place(lines, 0, 1, axis.stride * apart), line,
-            Place(result, 0, 1, apart), Place(WON_LINES, 0, 1, apart), axis.results * line,
+            axis.taps, axis.taps <= axis.stride, turns, length, BufferPart(lines, 0, 1, axis.stride * apart), line,
+            BufferPart(result, 0, 1, apart), BufferPart(WON_LINES, 0, 1, apart), axis.results * line,
         )  # fmt: skip
 
     def forward(self) -> list[PoolStep]:
@@ -178,8 +160,8 @@ class TrainedPoolCore(ImageCore):
         if self.is_filled:
             columns = self.windows.columns
             row = columns.size * self.each
-            to = Place(IMAGE, columns.around * self.each, 1, self.pitch)
-            out.append(PoolStep("mov", self.windows.lines.size, row, to, (Place(TAKEN, 0, 1, row),)))
+            to = BufferPart(IMAGE, columns.around * self.each, 1, self.pitch)
+            out.append(PoolStep("mov", self.windows.lines.size, row, to, (BufferPart(TAKEN, 0, 1, row),)))
         make = self._maxima if self.is_max else self._sums
         return out + make(self._columns(image, LINES)) + make(self._lines(LINES, RESULT))
 
@@ -188,14 +170,14 @@ class TrainedPoolCore(ImageCore):
         gradient, axis, out = TAKEN, self.windows.lines, list[PoolStep]()
         if self.is_spread:
             gradient, row = GRADIENT, self.windows.columns.results * self.each
-            to = Place(GRADIENT, 0, 1, self.wide * self.each)
-            out.append(PoolStep("mov", axis.results, row, to, (Place(TAKEN, 0, 1, row),)))
+            to = BufferPart(GRADIENT, 0, 1, self.wide * self.each)
+            out.append(PoolStep("mov", axis.results, row, to, (BufferPart(TAKEN, 0, 1, row),)))
         for stage, back, held in (
             (self._lines(LINES_BACK, gradient), LINES_BACK, self.lines_held * self.wide * self.each),
             (self._columns(IMAGE_BACK, LINES_BACK), IMAGE_BACK, self.image),
         ):
             if not stage.is_apart:
-                out.append(PoolStep("mov", 1, held, Place(back)))
+                out.append(PoolStep("mov", 1, held, BufferPart(back)))
             out += self._maxima_back(stage) if self.is_max else self._sums_back(stage)
         return out
 
@@ -251,7 +233,7 @@ class TrainedPoolCore(ImageCore):
             return [self._step("mov", stage, tap, stage.to) for tap in taps]
         return [self._step("add", stage, tap, tap, stage.to) for tap in taps]
 
-    def _step(self, op: str, stage: _Stage, to: Place, *reads: Place) -> PoolStep:
+    def _step(self, op: str, stage: _Stage, to: BufferPart, *reads: BufferPart) -> PoolStep:
         return PoolStep(op, stage.turns, stage.length, to, reads)
 
     # ---- cycles ----------------------------------------------------------------------------------------------------
@@ -260,30 +242,6 @@ class TrainedPoolCore(ImageCore):
     def moved_cycles(self) -> float:
         """Cycles per sample and pass for received and sent words."""
         return (self.pixels + self.results) * self.each / PAIR
-
-    def cycles(self, steps: Sequence[PoolStep]) -> float:
-        """Return the cycles of instructions: starts and elements."""
-        return float(sum(map(self._cycles, steps)))
-
-    def _cycles(self, step: PoolStep) -> float:
-        """Return the cycles of an instruction; two reads from the same bank take twice as long."""
-        wafer, start = self.wafer, ceil(self.wafer.vector_start_cycles)
-        rates = {
-            "mov": (wafer.mov_fp16_per_cycle, wafer.mov_fp32_per_cycle),
-            "max": (wafer.max_fp16_per_cycle, wafer.max_fp32_per_cycle),
-            "step": (wafer.max_fp16_per_cycle, wafer.max_fp32_per_cycle),
-            "mul": (wafer.fma_fp16_per_cycle, wafer.mul_fp32_per_cycle),
-        }
-        adds = (wafer.add_fp16_per_cycle, wafer.add_fp32_memory_per_cycle)
-        rate = rates.get(step.op, adds)[0 if self.is_max else 1]
-        period = wafer.sram_banks // 2 if self.is_max else wafer.fp32_bank_period_words
-        met = {(BANKS[read.buffer] + self.wide_of(read.buffer) * read.first) % period for read in step.reads}
-        slow = wafer.bank_conflict_factor if len(set(step.reads)) > len(met) else 1.0
-        return step.turns * (start + ceil(step.length / rate * slow))
-
-    def wide_of(self, buffer: str) -> int:
-        """Return the number of 16-bit words of an element."""
-        return SIXTEEN if self.is_max or buffer in (TAKEN, IMAGE, GRADIENT) else THIRTY_TWO
 
 
 def trained_apart_cost(

@@ -8,8 +8,8 @@ Mapping: as softmax; the label's logit is selected on its core and subtracted fr
 Program: :mod:`wse_sim.kernels.blocks.line_programs`, with the label as a mask; the backward pass starts from the probabilities
 that the forward pass kept.  Band of cost against program: 2 %.
 
-Mapping "grid" is hand-written for fp32 rows like the grid softmax (:mod:`wse_sim.kernels.blocks.rows`): maximum,
-difference, the label's element by a product with its mask, exponentials, sum, logarithm.
+grid: written by hand, the same instructions without scalar code: maximum, difference, the label's element by a product with its
+mask, exponentials, sum, logarithm.
 
 Source: calibration (special elements).  Band of cost against program (grid): 3 %.
 """
@@ -24,13 +24,21 @@ import numpy as np
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.base_families import OnePass
-from wse_sim.kernels.blocks.line_programs import OnLines, RowWork, line_program, spread_tile
+from wse_sim.kernels.blocks.line_programs import (
+    OnLines,
+    RowWork,
+    grid_cost,
+    grid_footprint,
+    grid_tile,
+    grid_tree,
+    line_program,
+    spread_tile,
+)
 from wse_sim.kernels.blocks.line_stages import MATRIX, ROW, Shape, Vector
-from wse_sim.kernels.blocks.rows import grid_cost, grid_program, grid_values
 from wse_sim.kernels.blocks.softmax import softmax
 from wse_sim.kernels.blocks.training import FP32_BYTES
 from wse_sim.kernels.contract import numerics as core
-from wse_sim.kernels.contract.equations import ceil_div, pointwise, pointwise_footprint
+from wse_sim.kernels.contract.equations import pointwise, pointwise_footprint
 from wse_sim.kernels.contract.family import (
     Array,
     Case,
@@ -57,27 +65,22 @@ class CrossEntropy(OnLines, OnePass):
     dims = sizes(rows="rows, one label each", cols="logits of a row")
     mappings = ("stationary", "streamed", "grid")
     lies = "as softmax"
-    programs = "streamed, stationary: forward and backward; grid: forward, fp32"
+    programs = "forward and backward"
     bands = "1 %; grid 3 %"
     color = "#fdd0a2"
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of the operands' stage buffers and of code."""
-        dtype = self.asked(tiling, how).dtype
+        phase, dtype, _ = self.asked(tiling, how)
         if tiling.mapping == "grid":
-            t = ceil_div(dims["rows"], tiling.rows)
-            elements = 2.0 * t * ceil_div(dims["cols"], tiling.cols)
-            # Elements and mask, three statistics, gaps between banks.
-            return Footprint(
-                activations_bytes=4.0 * (elements + 3 * t) + 32, code_bytes=wafer.kernel_code_bytes
-            )
+            return grid_footprint(_work(phase, dtype, wafer).by_hand, grid_tile(dims, tiling), wafer)
         return pointwise_footprint(dims["rows"] * dims["cols"], tiling, wafer, dtype)
 
     def cost(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Cost:
         """Return the cost of special elements (backward: `backward_special_fraction` of them) and of the all-reduces."""
         phase, dtype, _ = self.asked(tiling, how)
         if tiling.mapping == "grid":
-            return grid_cost(GRID, dims["rows"], dims["cols"], tiling, wafer)
+            return grid_cost(_work(phase, dtype, wafer).by_hand, grid_tile(dims, tiling), wafer)
         fraction = 1.0 if phase is Phase.FORWARD else wafer.backward_special_fraction
         elements = dims["rows"] * dims["cols"]
         local = pointwise(elements, tiling, wafer, dtype=dtype, special=fraction, instructions=STARTS)
@@ -97,23 +100,23 @@ class CrossEntropy(OnLines, OnePass):
         return core.binary("mul", g, 1.0 / len(g), dtype)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """Return the program of the loss of every row, or of the gradient of the logits; on a grid
-        hand-written, in fp32."""
-        if tiling.mapping == "grid":
-            values = grid_values(self.name, dims, tiling, options)
-            mask, losses = self._reference(values, options)
-            return grid_program(GRID, dims["rows"], dims["cols"], tiling, wafer, values, losses, mask=mask)
+        """Return the program of the loss of every row, or of the gradient of the logits."""
         phase, dtype, _ = self.asked(tiling, options, "fp32")
-        tile = spread_tile(dims, tiling)
+        tile, tree = spread_tile(dims, tiling), None
+        if tiling.mapping == "grid":
+            tile = grid_tile(dims, tiling)
         work = _work(phase, dtype, wafer, tile.rows)
+        if tiling.mapping == "grid":
+            work, tree = work.by_hand, grid_tree(work, tile, wafer)
         rng = np.random.default_rng(int(options.get("seed", 0)))
         logits = rng.standard_normal((tile.rows, tile.cols)).astype(np.float32)
         mask, losses = self._reference(logits, options)
         if phase is Phase.FORWARD:
-            return line_program(work, tile, wafer, {"x": logits, "mask": mask}, {"statistic": losses})
+            given = {"x": logits, "mask": mask}
+            return line_program(work, tile, wafer, given, {"statistic": losses}, tree=tree)
         wanted = self.gradient(logits, mask.argmax(axis=1))
         kept = {"y": wanted * tile.rows + mask, "mask": mask}
-        return line_program(work, tile, wafer, kept, {"y": wanted})
+        return line_program(work, tile, wafer, kept, {"y": wanted}, tree=tree)
 
     def _reference(self, logits: Array, options: Mapping[str, Any]) -> tuple[Any, Any]:
         """Return the one-hot mask of random labels, and the loss of every row."""
@@ -161,19 +164,5 @@ def _work(phase: Phase, dtype: str, wafer: Wafer, rows: int = 1) -> RowWork:
     )
     return RowWork(vectors, shapes, fraction * wafer.special_element_cycles, starts)
 
-
-GRID = (
-    Vector("max", "statistic", ("statistic", "x")),
-    Vector("share max", "statistic"),
-    Vector("sub", "x", ("x", "statistic")),
-    Vector("mac", "picked", ("x", "mask")),
-    Vector("share add", "picked"),
-    Vector("exp", "x", ("x",)),
-    Vector("mul", "statistic", ("statistic", 0.0)),
-    Vector("add", "statistic", ("statistic", "x")),
-    Vector("share add", "statistic"),
-    Vector("log", "statistic", ("statistic",)),
-    Vector("sub", "statistic", ("statistic", "picked")),
-)
 
 FAMILY = register(CrossEntropy())

@@ -29,8 +29,7 @@ and for the fill, which the program leaves out.
 
 Source: vector rates of the SDK documentation; reduce as in calibration 1.2.  Band of cost against program: 3 %.
 
-grid: the hand-written kernel in fp32, forward only, without scale and shift; stages and equation in
-:mod:`wse_sim.kernels.blocks.rows`.  Band: 3 %.
+grid: written by hand, the same instructions with rows over the rows of cores and features over the columns.  Band: 3 %.
 """
 
 from __future__ import annotations
@@ -43,11 +42,20 @@ import numpy as np
 
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
-from wse_sim.kernels.blocks.line_programs import LineTile, OnLines, RowWork, lane_tile, line_program
+from wse_sim.kernels.blocks.line_programs import (
+    LineTile,
+    OnLines,
+    RowWork,
+    grid_cost,
+    grid_footprint,
+    grid_tile,
+    grid_tree,
+    lane_tile,
+    line_program,
+)
 from wse_sim.kernels.blocks.line_stages import FEATURE, MATRIX, ROW, TWO_FEATURES, TWO_ROWS, Shape, Vector
 from wse_sim.kernels.blocks.products import weight_bytes
 from wse_sim.kernels.blocks.rounds import pitch
-from wse_sim.kernels.blocks.rows import grid_cost, grid_footprint, grid_program, grid_values
 from wse_sim.kernels.blocks.token_blocks import TokenBlocks, lanes_for, linked_cost
 from wse_sim.kernels.blocks.training import FP32_BYTES, input_gradient, weight_gradient
 from wse_sim.kernels.contract import numerics as core
@@ -114,7 +122,7 @@ class Norm(OnLines):
     dims = sizes(rows="rows with their own statistics", cols="elements of a row")
     mappings = ("stationary", "streamed", "grid")
     lies = "stationary: whole rows on all cores; streamed: rows along the lanes; grid as softmax"
-    programs = "streamed, stationary: layer and rms, forward and both gradients; grid: forward, fp32"
+    programs = "layer and rms, forward and both gradients"
     bands = "1 %; grid 3 %"
     attributes = NormAttributes
     color = "#dadaeb"
@@ -143,7 +151,7 @@ class Norm(OnLines):
         """Return the bytes of statistics, scale and shift, a stage buffer and code."""
         phase, dtype, attrs = self.asked(tiling, how)
         if tiling.mapping == "grid":
-            return grid_footprint(dims["rows"], dims["cols"], tiling, wafer)
+            return grid_footprint(_work(phase, dtype, attrs), grid_tile(dims, tiling), wafer)
         if NormAttributes.of(attrs).whole:
             # Two rows, two results, scale and shift: a core receives the next row while it works.
             size = bytes_of(dtype) * dims["cols"]
@@ -171,13 +179,7 @@ class Norm(OnLines):
         at the edge."""
         phase, dtype, attrs = self.asked(tiling, how)
         if tiling.mapping == "grid":
-            return grid_cost(
-                grid_vectors(int(dims["cols"]), NormAttributes.of(attrs).kind == "rms"),
-                dims["rows"],
-                dims["cols"],
-                tiling,
-                wafer,
-            )
+            return grid_cost(_work(phase, dtype, attrs), grid_tile(dims, tiling), wafer)
         lane, t, f = self.tile(dims, tiling)
         if NormAttributes.of(attrs).whole:
             return whole_cost(dims, tiling, wafer, phase, dtype, attrs)
@@ -242,21 +244,16 @@ class Norm(OnLines):
         return core.binary("mul", rest, inverse, dtype), d_scale, d_shift
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """Return the program of a layer or RMS norm, forward or a gradient, of rows along lanes; on a grid
-        hand-written, in fp32.
+        """Return the program of a layer or RMS norm, forward or a gradient, of rows along lanes.
 
         Stationary: one block of whole rows on every core of a column.
         """
         phase, dtype, attrs = self.asked(tiling, options, "fp32")
         said = NormAttributes.of(attrs)
         kind, eps = said.kind, said.eps
-        if tiling.mapping == "grid":
-            values = grid_values(self.name, dims, tiling, options)
-            vectors = grid_vectors(int(dims["cols"]), kind == "rms", eps)
-            wanted = self.compute(values, kind=kind, eps=eps)
-            return grid_program(vectors, dims["rows"], dims["cols"], tiling, wafer, values, wanted)
         lane, t, f = (int(v) for v in self.tile(dims, tiling))
-        tile = LineTile(int(tiling.rows), lane, t, f)
+        is_grid = tiling.mapping == "grid"
+        tile = grid_tile(dims, tiling) if is_grid else LineTile(int(tiling.rows), lane, t, f)
         blocks = None if said.whole else blocks_of(dims, tiling, wafer, phase, dtype, attrs)
         if blocks is not None:
             size = blocks.sizes(ceil_div(int(dims["rows"]), int(tiling.rows * tiling.cols)))[0]
@@ -265,19 +262,20 @@ class Norm(OnLines):
         x, g = rng.standard_normal((2, tile.rows, tile.cols)).astype(np.float32)
         scale, shift = rng.standard_normal((2, tile.cols)).astype(np.float32)
         work, has = _work(phase, dtype, attrs, tile.cols), affine_of(attrs)
+        tree = grid_tree(work, tile, wafer) if is_grid else None
         if "scale" not in has:
             scale = np.ones_like(scale)
         if phase is Phase.FORWARD:
             wanted = self.compute(x, scale, shift if "shift" in has else None, kind=kind, eps=eps)
             inputs = {"x": x, "scale": scale, "shift": shift}
-            return line_program(work, tile, wafer, _known(inputs, work), {"x": wanted})
+            return line_program(work, tile, wafer, _known(inputs, work), {"x": wanted}, tree=tree)
         d_x, d_scale, d_shift = self.gradient(x, scale, g, kind=kind, eps=eps)
         normal, inverse = _normalised(x, kind, eps, "fp32", 1)
         if phase is Phase.WEIGHT_GRADIENT:
             sums = _known({"d_scale": d_scale, "d_shift": d_shift}, work)
             return line_program(work, tile, wafer, {"x": normal, "g": g}, sums, at_first=True)
         inputs = {"x": normal, "g": g, "scale": scale, "inverse": inverse}
-        return line_program(work, tile, wafer, inputs, {"g": d_x})
+        return line_program(work, tile, wafer, inputs, {"g": d_x}, tree=tree)
 
     def probes(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> tuple[Probe, ...]:
         """Return a probe on a block of whole rows or on a line of cores with its rows; on a few lines for a
@@ -580,26 +578,6 @@ def _normalised(x: Array, kind: str, eps: float, dtype: str, parts: int) -> tupl
         x = core.binary("sub", x, core.row_reduce(x, core.SUM, parts) / width)
     inverse = core.unary("rsqrt", core.row_reduce(x, core.SQUARES, parts) / width + np.float32(eps))
     return core.binary("mul", x, inverse), inverse
-
-
-def grid_vectors(cols: int, is_rms: bool, eps: float = 1e-5) -> tuple[Vector, ...]:
-    """Return the grid instructions: mean and its subtraction (layer), mean square, inverse root, product."""
-    mean = (
-        Vector("add", "statistic", ("statistic", "x")),
-        Vector("share add", "statistic"),
-        Vector("mul", "statistic", ("statistic", 1.0 / cols)),
-        Vector("sub", "x", ("x", "statistic")),
-        Vector("mul", "statistic", ("statistic", 0.0)),
-    )
-    deviation = (
-        Vector("mac", "statistic", ("x", "x")),
-        Vector("share add", "statistic"),
-        Vector("mul", "statistic", ("statistic", 1.0 / cols)),
-        Vector("add", "statistic", ("statistic", eps)),
-        Vector("rsqrt", "statistic", ("statistic",)),
-        Vector("mul", "x", ("x", "statistic")),
-    )
-    return deviation if is_rms else mean + deviation
 
 
 FAMILY = register(Norm())

@@ -14,8 +14,7 @@ whole (an attribute): whole rows on every core, or on neighbours if rows travel 
 in a whole model on the fabric (:mod:`wse_sim.kernels.blocks.token_blocks`): the instructions without scalar code, plus
 words received and sent.
 
-grid: the hand-written kernel in fp32, forward only: E cycles per exponential, stages and equation in
-:mod:`wse_sim.kernels.blocks.rows`.  Band: 3 %.
+grid: written by hand, the same instructions without scalar code: E cycles per exponential.  Band: 3 %.
 """
 
 from __future__ import annotations
@@ -29,9 +28,17 @@ import numpy as np
 from wse_sim.graph import Kernel, Phase, Tensor
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.blocks.base_families import OnePass
-from wse_sim.kernels.blocks.line_programs import OnLines, RowWork, line_program, spread_tile
+from wse_sim.kernels.blocks.line_programs import (
+    OnLines,
+    RowWork,
+    grid_cost,
+    grid_footprint,
+    grid_tile,
+    grid_tree,
+    line_program,
+    spread_tile,
+)
 from wse_sim.kernels.blocks.line_stages import MATRIX, ROW, Shape, Vector
-from wse_sim.kernels.blocks.rows import grid_cost, grid_footprint, grid_program, grid_values
 from wse_sim.kernels.blocks.softmax import (
     exponentials,
     gradient_vectors,
@@ -53,7 +60,6 @@ from wse_sim.kernels.contract.family import (
     Lay,
     ProgramOptions,
     Tiling,
-    asked,
 )
 from wse_sim.kernels.contract.parameters import Attributes, attribute, sizes
 from wse_sim.kernels.contract.registry import register
@@ -81,7 +87,7 @@ class Softmax(OnLines, OnePass):
         "rows over the cores of a lane, or whole rows on cores; grid: rows over rows of cores, "
         "columns over columns"
     )
-    programs = "streamed, stationary: forward and backward, also of its logarithm; grid: forward, fp32"
+    programs = "forward and backward, also of its logarithm"
     bands = "1 %; grid 3 %"
     attributes = SoftmaxAttributes
     color = "#fdd0a2"
@@ -97,11 +103,11 @@ class Softmax(OnLines, OnePass):
 
     def footprint(self, dims: Dims, tiling: Tiling, wafer: Wafer, **how: Unpack[How]) -> Footprint:
         """Return the bytes of the operands' stage buffers and of code."""
-        dtype = self.asked(tiling, how).dtype
+        phase, dtype, attrs = self.asked(tiling, how)
         if tiling.mapping == "grid":
-            return grid_footprint(dims["rows"], dims["cols"], tiling, wafer)
-        if SoftmaxAttributes.of(asked(how).attrs).whole and tiling.mapping == "stationary":
-            found = whole_blocks(dims, wafer, dtype, asked(how).attrs)
+            return grid_footprint(_work(phase, dtype, wafer, attrs).by_hand, grid_tile(dims, tiling), wafer)
+        if SoftmaxAttributes.of(attrs).whole and tiling.mapping == "stationary":
+            found = whole_blocks(dims, wafer, dtype, attrs)
             return found.footprint(int(dims["rows"]), tiling.rows * tiling.cols)
         return pointwise_footprint(dims["rows"] * dims["cols"], tiling, wafer, dtype)
 
@@ -109,7 +115,7 @@ class Softmax(OnLines, OnePass):
         """Return the cost of special elements (backward: `backward_special_fraction` of them) and of the all-reduces."""
         phase, dtype, attrs = self.asked(tiling, how)
         if tiling.mapping == "grid":
-            return grid_cost(GRID, dims["rows"], dims["cols"], tiling, wafer)
+            return grid_cost(_work(phase, dtype, wafer, attrs).by_hand, grid_tile(dims, tiling), wafer)
         if SoftmaxAttributes.of(attrs).whole and phase is Phase.FORWARD:
             return linked_cost(
                 lambda lane: whole_blocks(dims, wafer, dtype, attrs, lane),
@@ -132,19 +138,20 @@ class Softmax(OnLines, OnePass):
     gradient = staticmethod(softmax_gradient)
 
     def program(self, dims: Dims, tiling: Tiling, wafer: Wafer, **options: Unpack[ProgramOptions]) -> Case:
-        """Return the program of softmax (or its logarithm) along lines of cores, or of its gradient; on a
-        grid hand-written, in fp32."""
+        """Return the program of softmax (or its logarithm) along lines of cores, or of its gradient."""
         phase, dtype, attrs = self.asked(tiling, options, "fp32")
+        tile, work, tree = spread_tile(dims, tiling), _work(phase, dtype, wafer, attrs), None
         if tiling.mapping == "grid":
-            values = grid_values(self.name, dims, tiling, options, not SoftmaxAttributes.of(attrs).log)
-            return grid_program(GRID, dims["rows"], dims["cols"], tiling, wafer, values, self.compute(values))
-        tile, log = spread_tile(dims, tiling), SoftmaxAttributes.of(attrs).log
+            tile, work = grid_tile(dims, tiling), work.by_hand
+            tree = grid_tree(work, tile, wafer)
         rng = np.random.default_rng(int(options.get("seed", 0)))
         x, g = rng.standard_normal((2, tile.rows, tile.cols)).astype(np.float32)
-        work, y = _work(phase, dtype, wafer, attrs), self.compute(x, log=log)
-        if phase is Phase.FORWARD:
-            return line_program(work, tile, wafer, {"x": x}, {"x": y})
-        return line_program(work, tile, wafer, {"y": y, "g": g}, {"g": self.gradient(y, g, log=log)})
+        log = SoftmaxAttributes.of(attrs).log
+        y = self.compute(x, log=log)
+        given, wanted = ({"x": x}, {"x": y})
+        if phase is not Phase.FORWARD:
+            given, wanted = {"y": y, "g": g}, {"g": self.gradient(y, g, log=log)}
+        return line_program(work, tile, wafer, given, wanted, tree=tree)
 
     def keeps(self, kernel: Kernel, trained: frozenset[str], tensors: Mapping[str, Tensor]) -> Kept:
         """Return the kernel's result."""
@@ -192,18 +199,5 @@ def whole_work(dtype: str, attrs: Attrs) -> RowWork:
     matrices = {name: Shape(MATRIX, dtype) for name in (("x", "y") if log else ("x",))}
     return RowWork(LOG if log else softmax_vectors("x"), matrices | {"statistic": Shape(ROW)})
 
-
-# maximum, all-reduce, subtract, exponentials, sum, all-reduce, divide
-GRID = (
-    Vector("max", "statistic", ("statistic", "x")),
-    Vector("share max", "statistic"),
-    Vector("sub", "x", ("x", "statistic")),
-    Vector("exp", "x", ("x",)),
-    Vector("mul", "statistic", ("statistic", 0.0)),
-    Vector("add", "statistic", ("statistic", "x")),
-    Vector("share add", "statistic"),
-    Vector("reciprocal", "statistic", ("statistic",)),
-    Vector("mul", "x", ("x", "statistic")),
-)
 
 FAMILY = register(Softmax())

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from benchmarks.drawn_models import Gated
-from tests.whole.test_dense_chain import graph_of, network, plan_of, wafer
+from tests.whole.plans import corner
+from tests.whole.test_dense_chain import graph_of, network, plan_of
 from tests.whole.test_regions import Block, Heads
 from wse_sim import api
 from wse_sim.compiler.coloring import assign_colors, colors_for_streams, conflicts
@@ -172,7 +173,7 @@ def test_a_region_has_the_columns_that_its_parts_need():
     plan = plan_of(graph, 24, phase="training", optimizer="sgd", batch=8, mode_options={"placer": "snake"})
     for stage in plan.stages:
         assert stage.region.compute_cores // stage.region.rows >= least[stage.name]
-    assert trained_network(plan, 8).in_flight
+    assert trained_network(plan, 8).batch.in_flight
 
 
 @pytest.mark.slow
@@ -181,7 +182,9 @@ def test_a_residual_that_no_core_can_store_has_several_stores():
     sum has its own region, and that of the sum stores the residual.
     """
     for after in ((), (nn.GELU(),)):
-        plan = api.compile(laid(Skip(256, *after), 61, 256), wafer(32), mode="pipelined", batch=8, replicas=1)
+        plan = api.compile(
+            laid(Skip(256, *after), 61, 256), corner(32), mode="pipelined", batch=8, replicas=1
+        )
         assert isinstance(plan, PipelinedPlan)
         assert max(stage.memory.total_bytes for stage in plan.stages) <= plan.wafer.sram_usable_bytes
 
@@ -192,7 +195,7 @@ def test_an_image_that_no_inlet_can_hold_does_not_fit():
     """
     for side, fits in ((4096, False), (1024, True)):
         model = nn.Sequential(nn.Conv2d(4, 8, 3, stride=2, padding=1), nn.ReLU())
-        found = api.compile(laid(model, 4, 8, side), wafer(48), mode="pipelined", batch=8, replicas=1)
+        found = api.compile(laid(model, 4, 8, side), corner(48), mode="pipelined", batch=8, replicas=1)
         assert isinstance(found, PipelinedPlan) is fits
         if isinstance(found, Infeasible):
             assert found.binding == "SRAM"
@@ -203,7 +206,7 @@ def test_a_token_that_no_core_can_norm_does_not_fit():
     """A core has two tokens, two results, scale and shift: 6 x 2 bytes of 8,192 features are 96 KiB of 48, of 1,024 12."""
     for features, fits in ((8192, False), (1024, True)):
         found = api.compile(
-            laid(nn.LayerNorm(features), 4, features), wafer(32), mode="pipelined", batch=8, replicas=1
+            laid(nn.LayerNorm(features), 4, features), corner(32), mode="pipelined", batch=8, replicas=1
         )
         assert isinstance(found, PipelinedPlan) is fits
         assert isinstance(found, PipelinedPlan) or (found.binding, found.need >= 6 * 2 * features) == (
@@ -247,7 +250,7 @@ def test_the_last_row_of_a_convolution_that_trains_has_room():
     held = [
         float(
             of.footprint(
-                kernel.dims, Tiling(4, cols, "stationary"), wafer(32), attrs=kernel.attrs
+                kernel.dims, Tiling(4, cols, "stationary"), corner(32), attrs=kernel.attrs
             ).total_bytes
         )
         for cols in (1, 2)
@@ -261,7 +264,7 @@ def test_the_last_row_of_a_convolution_that_trains_has_room():
     for compute in (1, 2, 4):
         region = dataclasses.replace(stage.region, rows=5, cols=compute + 1, compute_cores=5 * compute)
         narrow = dataclasses.replace(stage, region=region)
-        kind = trained_region_of(graph, kernel, narrow, wafer(48), frozenset())
-        usable = wafer(48).sram_bytes - wafer(48).sram_reserved_bytes
+        kind = trained_region_of(graph, kernel, narrow, corner(48), frozenset())
+        usable = corner(48).sram_bytes - corner(48).sram_reserved_bytes
         last = kind.products.last_row_bytes(kind.most_in_flight())
         assert 0 < last <= usable

@@ -97,6 +97,10 @@ POINTS = [
     ("activation", {"elements": 1600}, Tiling(4, 4, "streamed"), 0.01, {"attrs": {"function": "gelu"}}),
     ("softmax", {"rows": 8, "cols": 60}, Tiling(4, 6, "grid"), 0.02, {}),
     ("norm", {"rows": 8, "cols": 60}, Tiling(4, 6, "grid"), 0.02, {}),
+    ("softmax", {"rows": 8, "cols": 60}, Tiling(4, 6, "grid"), 0.02, {"attrs": {"log": True}}),
+    ("softmax", {"rows": 5, "cols": 70}, Tiling(2, 9, "grid"), 0.02, {"phase": Phase.INPUT_GRADIENT}),
+    ("norm", {"rows": 9, "cols": 60}, Tiling(4, 6, "grid"), 0.02, {"phase": Phase.WEIGHT_GRADIENT}),
+    ("cross_entropy", {"rows": 8, "cols": 78}, Tiling(4, 6, "grid"), 0.02, {"phase": Phase.INPUT_GRADIENT}),
     ("norm", {"rows": 6, "cols": 300}, Tiling(2, 20, "grid"), 0.02, {"attrs": {"kind": "rms"}}),
     *(
         (

@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.generated import examples
+from tests.whole.plans import beside_pytorch, corner
 from tests.whole.test_norm_blocks import MOVING
 from tests.whole.test_regions import Heads
 from wse_sim import api
 from wse_sim.graph import frozen
-from wse_sim.hardware import load_wafer
 from wse_sim.modes.base import expect
 from wse_sim.modes.pipelined.plan import PipelinedPlan
-from wse_sim.whole import compare_with_engine, inputs_over_rows, run_whole
+from wse_sim.whole import compare_with_engine, inputs_over_rows
 from wse_sim.whole.regions.attention_bands import BandedAttention
 
 SIDE = 48
@@ -55,11 +55,9 @@ def made(case: Case) -> tuple[Heads, PipelinedPlan]:
         dataclasses.replace(one, attrs=frozen({**one.attrs, **how})) if one.family == "attention" else one
         for one in graph.kernels
     ]
-    size = dict.fromkeys(("rows", "cols", "program_rows", "program_cols"), SIDE)
-    wafer = load_wafer("wse2").derive(**size, io_channels_per_edge=SIDE // 4)
     graph = dataclasses.replace(graph, kernels=tuple(kernels))
     return model, expect(
-        api.compile(graph, wafer=wafer, mode="pipelined", batch=8, replicas=1), PipelinedPlan
+        api.compile(graph, wafer=corner(SIDE), mode="pipelined", batch=8, replicas=1), PipelinedPlan
     )
 
 
@@ -86,9 +84,7 @@ def test_uneven_parts_give_the_values_of_pytorch_at_the_price(name: str) -> None
     case = CASES[name]
     model, plan = made(case)
     x = torch.randn(3, case.tokens, case.heads * case.width).half().float()
-    run = run_whole(plan, {name: value.numpy() for name, value in model.state_dict().items()}, x.numpy())
-    with torch.no_grad():
-        wanted = model(x).numpy().reshape(run.outputs.shape)
+    run, wanted = beside_pytorch(model, plan, x)
     assert np.abs(run.outputs - wanted).max() < 10 * 2.0**-11 * np.abs(wanted).max()
     assert run.fabric.words_left == 0
     found = compare_with_engine(plan, 4)
@@ -122,9 +118,7 @@ def test_any_parts_keep_their_price(
     case = Case(tokens, heads, 2 * half, rows, cols, (0, 0), (0, 0), is_causal)
     model, plan = made(case)
     x = torch.randn(2, tokens, heads * 2 * half).half().float()
-    run = run_whole(plan, {name: value.numpy() for name, value in model.state_dict().items()}, x.numpy())
-    with torch.no_grad():
-        wanted = model(x).numpy().reshape(run.outputs.shape)
+    run, wanted = beside_pytorch(model, plan, x)
     assert np.abs(run.outputs - wanted).max() < 10 * 2.0**-11 * np.abs(wanted).max()
     at = next(i for i, stage in enumerate(plan.stages) if stage.family == "attention")
     found = compare_with_engine(plan, 4).regions[at]

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
+from tests.whole.plans import corner, weights_of
 from tests.whole.test_dense_chain import plan_of as planned
-from tests.whole.test_dense_chain import wafer
 from wse_sim import api
 from wse_sim.errors import ModelError
 from wse_sim.kernels.blocks.windows import Axis, Windows
@@ -53,14 +53,9 @@ def made(name: str) -> tuple[nn.Sequential, PipelinedPlan]:
     layers, shape, side = CASES[name]
     model = nn.Sequential(*layers).float()
     graph = inputs_over_rows(api.lower(model, (torch.zeros(1, *shape),)))
-    plan = api.compile(graph, mode="pipelined", wafer=wafer(side), batch=16, replicas=1)
+    plan = api.compile(graph, mode="pipelined", wafer=corner(side), batch=16, replicas=1)
     assert isinstance(plan, PipelinedPlan)
     return model, plan
-
-
-def weights_of(model: nn.Module) -> dict[str, Any]:
-    """Return the parameters by name."""
-    return {name: value.detach().numpy() for name, value in model.state_dict().items()}
 
 
 @pytest.mark.thinned(4)
@@ -115,7 +110,7 @@ def test_a_residual_block_with_batch_norms() -> None:
             value.copy_(moved.abs().half() if "var" in name else moved.half())
     graph = inputs_over_rows(api.lower(model, (torch.zeros(1, 2, 10, 10),)))
     assert [kernel.family for kernel in graph.kernels if "sum" in kernel.name] == ["generated"]
-    plan = api.compile(graph, mode="pipelined", wafer=wafer(24), batch=16, replicas=1)
+    plan = api.compile(graph, mode="pipelined", wafer=corner(24), batch=16, replicas=1)
     assert isinstance(plan, PipelinedPlan)
     images = torch.randn(5, 2, 10, 10).half().float()
     run = run_whole(plan, weights_of(model), images.numpy())
@@ -137,7 +132,7 @@ def test_a_residual_sum_keeps_the_pace_of_its_link() -> None:
     """
     model = Residual().eval()
     graph = inputs_over_rows(api.lower(model, (torch.zeros(1, 2, 32, 32),)))
-    plan = api.compile(graph, mode="pipelined", wafer=wafer(40), batch=16, replicas=1)
+    plan = api.compile(graph, mode="pipelined", wafer=corner(40), batch=16, replicas=1)
     assert isinstance(plan, PipelinedPlan)
     found = compare_with_engine(plan, 8)
     total = next(region for region in found.regions if region.name.endswith("sum"))
@@ -157,7 +152,7 @@ def test_a_column_of_pooling_hears_one_stream(monkeypatch: pytest.MonkeyPatch) -
     """
     layers = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 2))
     graph = inputs_over_rows(api.lower(layers, (torch.zeros(1, 16, 8, 8),)))
-    plan = api.compile(graph, mode="pipelined", wafer=wafer(16), batch=16, replicas=1)
+    plan = api.compile(graph, mode="pipelined", wafer=corner(16), batch=16, replicas=1)
     assert isinstance(plan, PipelinedPlan)
     several = compare_with_engine(plan, 8)
     assert several.fabric_period == pytest.approx(several.regions[0].issued, rel=0.01)
@@ -316,7 +311,7 @@ def test_images_come_in_several_streams_where_one_would_be_late() -> None:
     ]
     model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(512, 32)).half().float()
     graph = inputs_over_rows(api.lower(model, (torch.zeros(1, 4, 16, 16),)))
-    plan = api.compile(graph, mode="pipelined", wafer=wafer(24), batch=16, replicas=1)
+    plan = api.compile(graph, mode="pipelined", wafer=corner(24), batch=16, replicas=1)
     assert isinstance(plan, PipelinedPlan)
     found = compare_with_engine(plan, 4)
     assert next(stream.links for stream in found.streams if stream.tensor == "input") == 2

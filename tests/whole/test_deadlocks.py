@@ -19,7 +19,7 @@ from torch import nn
 
 from benchmarks.drawn_models import image_model, parts_model
 from tests.generated import examples
-from tests.whole.test_dense_chain import wafer
+from tests.whole.plans import corner
 from wse_sim import api
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.compiler.sizing import Group, Sizer
@@ -57,7 +57,7 @@ def plan_by_chance(
         return None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Sizer, "_costs", costs)
-        plan = api.compile(graph, wafer=wafer(side), mode="pipelined", replicas=1, **how)
+        plan = api.compile(graph, wafer=corner(side), mode="pipelined", replicas=1, **how)
     return None if isinstance(plan, Infeasible) else expect(plan, PipelinedPlan)
 
 
@@ -138,6 +138,6 @@ def test_odd_features_are_refused_where_programs_are_made() -> None:
     """81 features are not a whole count of words: both programs would wait forever for the last half word."""
     model = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(324, 10))
     graph = inputs_over_rows(api.lower(model, (torch.zeros(1, 1, 9, 9),), training=True, optimizer="sgd"))
-    plan = api.compile(graph, wafer=wafer(24), mode="pipelined", replicas=1, batch=4)
+    plan = api.compile(graph, wafer=corner(24), mode="pipelined", replicas=1, batch=4)
     with pytest.raises(ModelError, match="81 features"):
         trained_network(expect(plan, PipelinedPlan), 4)

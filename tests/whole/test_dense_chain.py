@@ -11,11 +11,12 @@ import pytest
 import torch
 from torch import nn
 
+from tests.whole.plans import corner, weights_of
 from wse_sim import api
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.errors import ModelError
 from wse_sim.graph import KernelGraph
-from wse_sim.hardware import Wafer, load_wafer
+from wse_sim.hardware import load_wafer
 from wse_sim.kernels.blocks.word_rows import hearing_cycles
 from wse_sim.modes.base import expect
 from wse_sim.modes.pipelined.plan import PipelinedPlan
@@ -31,13 +32,6 @@ CASES = {
     "four equal layers": ((48, 48, 48, 48, 48), 32),
     "narrow in the middle": ((128, 16, 96), 32),
 }
-
-
-def wafer(side: int) -> Wafer:
-    """Return a small wafer of the second generation."""
-    return load_wafer("wse2").derive(
-        rows=side, cols=side, program_rows=side, program_cols=side, io_channels_per_edge=side // 4
-    )
 
 
 def network(sizes: tuple[int, ...]) -> nn.Sequential:
@@ -56,7 +50,7 @@ def graph_of(model: nn.Module, inputs: int, **how: Any) -> KernelGraph:
 
 def plan_of(graph: KernelGraph, side: int, **how: Any) -> PipelinedPlan:
     """Return the pipelined plan of an inference."""
-    options = RunOptions(mode="pipelined", wafer=wafer(side), **({"phase": "inference", "batch": 64} | how))
+    options = RunOptions(mode="pipelined", wafer=corner(side), **({"phase": "inference", "batch": 64} | how))
     plan = api.plan_of(graph, options)
     assert isinstance(plan, PipelinedPlan), isinstance(plan, Infeasible) and plan.message
     return plan
@@ -75,7 +69,7 @@ def test_outputs_equal_those_of_pytorch(case: tuple[nn.Sequential, PipelinedPlan
     model, plan = case
     torch.manual_seed(1)
     x = torch.randn(5, model[0].in_features).half()
-    weights = {name: value.detach().numpy() for name, value in model.state_dict().items()}
+    weights = weights_of(model)
     run = run_whole(plan, weights, x.float().numpy())
     with torch.no_grad():
         wanted = model.half()(x).float().numpy()
@@ -128,7 +122,7 @@ def test_more_samples_take_more_time_and_give_the_same_rows() -> None:
     """The first rows do not depend on later ones."""
     model = network((33, 21, 7))
     plan = plan_of(inputs_over_rows(graph_of(model, 33)), 20)
-    weights = {name: value.detach().numpy() for name, value in model.state_dict().items()}
+    weights = weights_of(model)
     x = np.random.default_rng(0).normal(size=(6, 33)).astype(np.float32)
     few, many = run_whole(plan, weights, x[:2]), run_whole(plan, weights, x)
     assert np.array_equal(few.outputs, many.outputs[:2])
@@ -141,7 +135,7 @@ def test_rows_of_odd_features_are_filled_up_to_whole_words() -> None:
     model = nn.Sequential(nn.Linear(15, 9), nn.GELU(), nn.Linear(9, 7))
     plan = plan_of(inputs_over_rows(api.lower(model, (torch.zeros(1, 5, 15),))), 20)
     x = torch.randn(3, 5, 15).half()
-    weights = {name: value.detach().numpy() for name, value in model.state_dict().items()}
+    weights = weights_of(model)
     outputs = run_whole(plan, weights, x.float().numpy()).outputs
     with torch.no_grad():
         wanted = model.half()(x).float().numpy().reshape(15, 7)
@@ -153,7 +147,7 @@ def test_every_word_of_a_sample_crosses_the_edge_once() -> None:
     """33 inputs are 17 words in, 7 outputs are 4 words out, per sample; the host cores count them."""
     model = network((33, 21, 7))
     plan = plan_of(inputs_over_rows(graph_of(model, 33)), 20)
-    weights = {name: value.detach().numpy() for name, value in model.state_dict().items()}
+    weights = weights_of(model)
     run = run_whole(plan, weights, np.ones((3, 33), np.float32))
     assert isinstance(run.whole, Network)
     buffers = run.whole.program.buffers
@@ -198,7 +192,7 @@ def test_what_is_not_covered_is_refused_in_one_sentence() -> None:
     with pytest.raises(ModelError, match="is of family scan"):
         compare_with_engine(plan_of(inputs_over_rows(graph_of(sums, 16)), 16))
     rows = plan_of(inputs_over_rows(api.lower(model, (torch.zeros(1, 2, 16),))), 16)
-    weights = {name: value.detach().numpy() for name, value in model.state_dict().items()}
+    weights = weights_of(model)
     with pytest.raises(ModelError, match="3 rows are not an integer number of samples of 2 rows"):
         run_whole(rows, weights, np.zeros((3, 16), np.float32))
 
@@ -217,7 +211,7 @@ def test_bundles_that_one_core_hears_come_over_one_ramp() -> None:
 def test_slow_links_keep_the_price(sizes: tuple[int, ...], side: int, cycles: float) -> None:
     """With the larger of bundles and cycles of a word the first one took 65 % more than its price, the second one 4 %."""
     graph = inputs_over_rows(graph_of(network(sizes), sizes[0]))
-    slow = wafer(side).derive(wavelet_cycles=cycles)
+    slow = corner(side, wavelet_cycles=cycles)
     plan = expect(api.compile(graph, slow, mode="pipelined", batch=64, replicas=1), PipelinedPlan)
     found = compare_with_engine(plan)
     assert found.fabric_period == pytest.approx(found.engine_period, rel=0.03)
@@ -228,7 +222,7 @@ def test_slow_links_keep_the_price(sizes: tuple[int, ...], side: int, cycles: fl
 def test_every_region_has_a_column_that_moves_data(placer: str) -> None:
     """A layer with 10 outputs would fit one column of 24 rows; nothing could hand it its inputs there."""
     graph = inputs_over_rows(graph_of(network((400, 120, 84, 10)), 400))
-    made = api.compile(graph, mode="pipelined", wafer=wafer(24), batch=64, replicas=1, placer=placer)
+    made = api.compile(graph, mode="pipelined", wafer=corner(24), batch=64, replicas=1, placer=placer)
     plan = expect(made, PipelinedPlan)
     for stage in plan.stages:
         assert stage.region.compute_cores <= stage.region.rows * (stage.region.cols - 1)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.whole.plans import weights_of
 from tests.whole.test_dense_chain import plan_of
 from wse_sim import api
 from wse_sim.errors import ModelError
@@ -58,7 +59,7 @@ def test_a_factor_of_the_queries_is_one_of_the_scores(place: str) -> None:
     expected = {"queries": 1.5 / math.sqrt(E)}.get(place, 3 / math.sqrt(E))
     assert attention.attrs["scale"] == pytest.approx(expected)
     x = torch.randn(2, T, E).half().float()
-    weights = {name: value.numpy() for name, value in model.state_dict().items()}
+    weights = weights_of(model)
     found = run_whole(plan_of(graph, 40), weights, x.numpy()).outputs
     with torch.no_grad():
         wanted = model(x).numpy()
@@ -92,7 +93,7 @@ def test_a_batch_norm_of_its_own_multiplies_and_adds() -> None:
     graph = inputs_over_rows(api.lower(model, (torch.zeros(1, 4, 6, 6),)))
     assert sum("with factors from its running statistics" in note for note in graph.notes) == 3
     x = torch.randn(2, 4, 6, 6).half().float()
-    weights = {name: value.detach().numpy() for name, value in model.state_dict().items()}
+    weights = weights_of(model)
     plan = plan_of(graph, 32)
     found = run_whole(plan, weights, x.numpy()).outputs
     with torch.no_grad():

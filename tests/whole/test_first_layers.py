@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.whole.test_convolution import weights_of
+from tests.whole.plans import weights_of
 from tests.whole.test_dense_chain import plan_of
 from wse_sim import api
 from wse_sim.errors import ModelError

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.whole.plans import weights_of
 from tests.whole.test_regions import Block
 from tests.whole.test_trained import training_plan
 from tests.whole.test_values import BOUND, data, in_fp16
@@ -69,7 +70,7 @@ def test_two_steps_with_frozen_layers(name: str) -> None:
     assert {one.name for one in found.values if one.kind == "gradient"} == wanted
     for kind in found.kinds:
         assert found.largest(kind)[1] < BOUND, found.text()
-    weights = {key: value.detach().numpy() for key, value in model.state_dict().items()}
+    weights = weights_of(model)
     run = train_whole(plan, weights, x.numpy(), labels, rate=0.05)
     assert set(run.gradients) == set(run.weights) == wanted
 

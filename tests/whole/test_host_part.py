@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from tests.whole.plans import weights_of
 from tests.whole.test_dense_chain import plan_of
 from wse_sim import api
 from wse_sim.errors import ModelError
@@ -66,11 +67,6 @@ def lowered(model: nn.Module, training: bool = False) -> KernelGraph:
     """Return the graph of a model of tokens, as it is on the fabric."""
     how: dict[str, Any] = {"training": True, "optimizer": "sgd"} if training else {}
     return inputs_over_rows(api.lower(model.train(training), (torch.zeros(1, T, dtype=torch.int64),), **how))
-
-
-def weights_of(model: nn.Module) -> dict[str, np.ndarray]:
-    """Return the parameters by name."""
-    return {name: value.detach().numpy() for name, value in model.state_dict().items()}
 
 
 @pytest.mark.slow

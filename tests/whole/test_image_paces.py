@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from tests.whole.plans import corner
 from wse_sim import api
-from wse_sim.hardware import load_wafer
 from wse_sim.kernels.families.conv2d import cost
 from wse_sim.modes.base import expect
 from wse_sim.modes.pipelined.plan import PipelinedPlan
@@ -20,11 +20,8 @@ def planned(
     model: nn.Module, shape: tuple[int, int, int], base: str = "wse2", placer: str = "shelves"
 ) -> PipelinedPlan:
     """Return the plan of a model on a corner of a wafer."""
-    wafer = load_wafer(base).derive(
-        rows=SIDE, cols=SIDE, program_rows=SIDE, program_cols=SIDE, io_channels_per_edge=SIDE // 4
-    )
     graph = inputs_over_rows(api.lower(model, (torch.zeros(1, *shape),)))
-    plan = api.compile(graph, wafer, mode="pipelined", batch=32, replicas=1, placer=placer)
+    plan = api.compile(graph, corner(SIDE, base), mode="pipelined", batch=32, replicas=1, placer=placer)
     return expect(plan, PipelinedPlan)
 
 

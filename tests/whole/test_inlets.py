@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from benchmarks.drawn_models import Branches
+from tests.whole.plans import corner
 from tests.whole.test_dense_chain import graph_of, network
 from wse_sim import api
-from wse_sim.hardware import Wafer, load_wafer
 from wse_sim.kernels import Tiling
 from wse_sim.kernels.contract.equations import pointwise
 from wse_sim.kernels.contract.parameters import Bundles
@@ -20,16 +20,10 @@ from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole import compare_training, inputs_over_rows
 
 
-def corner(base: str, side: int) -> Wafer:
-    """Return a corner of a wafer."""
-    sides = {"rows": side, "cols": side, "program_rows": side, "program_cols": side}
-    return load_wafer(base).derive(**sides, io_channels_per_edge=side // 4)
-
-
 def chain_plan(sizes: tuple[int, ...], base: str, side: int, batch: int) -> PipelinedPlan:
     """Return a chain that trains, as it is on the fabric."""
     graph = graph_of(network(sizes), sizes[0], training=True, optimizer="sgd")
-    plan = api.compile(inputs_over_rows(graph), corner(base, side), mode="pipelined", batch=batch, replicas=1)
+    plan = api.compile(inputs_over_rows(graph), corner(side, base), mode="pipelined", batch=batch, replicas=1)
     assert isinstance(plan, PipelinedPlan)
     return plan
 
@@ -67,7 +61,7 @@ def test_two_operands_share_the_links_of_an_elementwise_region() -> None:
     8 tokens of 32 features are W = 128 words.  The work itself is 2 elements a core, so without links the price was the start
     of an instruction and few words: the fabric took 74 % more than the engine.
     """
-    wse2 = corner("wse2", 24)
+    wse2 = corner(24)
     one = Bundles(1, 16)
     alone = pointwise(256, Tiling(8, 16), wse2, dtype="fp16", issue=0.25, inputs=2, bundles=one)
     assert float(np.asarray(alone.total - alone.idle)) == 2 * 128
@@ -87,7 +81,7 @@ def test_a_region_as_high_as_the_wafer_computes_on_one_row_less() -> None:
     """Cells that send one after the other block a column for streams: 768 elements on 31 of 32 rows and 12 columns are
     4 per core, not 2.
     """
-    wse2 = corner("wse2", 32)
+    wse2 = corner(32)
     high, low = (
         pointwise(
             768, Tiling(rows, 12), wse2, dtype="fp16", special=1, inputs=2, bundles=Bundles(1, 16)

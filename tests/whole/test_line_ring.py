@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from tests.whole.test_convolution import weights_of
-from tests.whole.test_dense_chain import plan_of, wafer
+from tests.whole.plans import corner, weights_of
+from tests.whole.test_dense_chain import plan_of
 from wse_sim import api
 from wse_sim.kernels.blocks import line_ring
 from wse_sim.kernels.blocks.line_ring import LineRing, ring_of
@@ -103,4 +103,4 @@ def test_an_image_of_long_lines_has_a_program() -> None:
     with torch.no_grad():
         wanted = model(images).numpy()
     assert np.abs(run.outputs - wanted).max() < 10 * 2.0**-11 * np.abs(wanted).max()
-    assert wafer(44).sram_usable_bytes < 2 * 2 * 3 * 64 * 64
+    assert corner(44).sram_usable_bytes < 2 * 2 * 3 * 64 * 64

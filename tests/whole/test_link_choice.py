@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
+from tests.whole.plans import corner
 from tests.whole.test_room import FEATURES, TOKENS, Block
 from wse_sim import api
 from wse_sim.frontend import load_model
 from wse_sim.graph import KernelGraph, Phase
-from wse_sim.hardware import load_wafer
 from wse_sim.modes.base import expect
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole import inputs_over_rows
@@ -20,7 +20,6 @@ from wse_sim.whole.trained.round_sizes import round_sizes
 from wse_sim.whole.trained.rounds import regions_of, with_links_of_regions
 
 SIDE = 56
-SMALL = {"rows": SIDE, "cols": SIDE, "program_rows": SIDE, "program_cols": SIDE, "io_channels_per_edge": 14}
 
 
 class Skip(nn.Module):
@@ -46,7 +45,7 @@ def laid(model: type[nn.Module] = Block, samples: int = 1) -> KernelGraph:
 def test_tied_tensors_have_one_number_of_streams_for_which_cores_have_room():
     """The skips tie all tensors of the residual stream: both norms and both sums have one number, which divides the 24 words
     of a token.  Two samples of gradients are 6,144 bytes, and a core has 2,480 (as in test_room): at least 3 streams."""
-    wafer = load_wafer("wse2").derive(**SMALL, sram_bytes=8_192)
+    wafer = corner(SIDE, sram_bytes=8_192)
     graph = laid()
     counts = chosen_streams(graph, wafer)
     skip = counts["first.out"]
@@ -59,7 +58,7 @@ def test_tied_tensors_have_one_number_of_streams_for_which_cores_have_room():
 def test_regions_of_a_plan_have_the_streams_that_its_prices_count():
     """Prices count the chosen numbers, so no region is slower with the numbers that exist; a tensor has fewer where they keep the
     pace as well."""
-    wafer = load_wafer("wse2").derive(**SMALL)
+    wafer = corner(SIDE)
     how = {"mode": "pipelined", "batch": 4, "replicas": 1, "schedule": "1f1b"}
     plan = expect(api.compile(laid(), wafer, **how), PipelinedPlan)
     counts = chosen_streams(laid(), wafer)
@@ -72,7 +71,7 @@ def test_regions_of_a_plan_have_the_streams_that_its_prices_count():
 @pytest.mark.parametrize("model", [Block, Skip])
 def test_regions_have_room_for_the_samples_in_flight_for_which_they_are_planned(model: type[nn.Module]):
     """The bytes that prices count are those of the programs, for a graph of any batch."""
-    wafer = load_wafer("wse2").derive(**SMALL, sram_bytes=16_384)
+    wafer = corner(SIDE, sram_bytes=16_384)
     graph = with_room(laid(model, 8), wafer, 12)
     plan = expect(api.compile(graph, wafer, mode="pipelined", batch=12, schedule="gpipe"), PipelinedPlan)
     assert min(one.most_in_flight() for one in regions_of(plan, plan.stages)) >= 12
@@ -80,10 +79,7 @@ def test_regions_have_room_for_the_samples_in_flight_for_which_they_are_planned(
 
 def test_a_round_has_no_more_samples_than_its_regions_have_room_for():
     """A smaller core has room for fewer samples, and more of them share the fill."""
-    sizes = [
-        round_sizes(laid(), load_wafer("wse2").derive(**SMALL, sram_bytes=size), 64)
-        for size in (49_152, 16_384)
-    ]
+    sizes = [round_sizes(laid(), corner(SIDE, sram_bytes=size), 64) for size in (49_152, 16_384)]
     assert max(sizes[0]) > max(sizes[1])
     assert sizes[0][0] > 1
     assert all(64 % size == 0 for size in sizes[0])

@@ -12,13 +12,14 @@ import pytest
 import torch
 from torch import nn
 
+from tests.whole.plans import beside_pytorch
 from wse_sim import api
 from wse_sim.graph import KernelGraph, frozen
 from wse_sim.hardware import load_wafer
 from wse_sim.kernels.blocks.token_blocks import lanes_of
 from wse_sim.modes.base import expect
 from wse_sim.modes.pipelined.plan import PipelinedPlan
-from wse_sim.whole import compare_with_engine, inputs_over_rows, run_whole
+from wse_sim.whole import compare_with_engine, inputs_over_rows
 from wse_sim.whole.regions.norm import NormRegion
 from wse_sim.whole.regions.shared_color import cable
 from wse_sim.whole.run import program_of
@@ -55,9 +56,7 @@ def checked(model: nn.Module, tokens: int, features: int, cores: tuple[int, int]
     graph = lowered(model, tokens, features)
     plan = plan_on(inputs_over_rows(graph), *cores)
     x = torch.randn(samples, tokens, features).half().float()
-    run = run_whole(plan, {name: value.numpy() for name, value in model.state_dict().items()}, x.numpy())
-    with torch.no_grad():
-        wanted = model(x).numpy().reshape(run.outputs.shape)
+    run, wanted = beside_pytorch(model, plan, x)
     # Six roundings to fp16 are between a token and its result.
     assert np.abs(run.outputs - wanted).max() < 6 * 2.0**-11 * np.abs(wanted).max()
     assert run.fabric.words_left == 0
@@ -106,9 +105,7 @@ def test_lanes_of_cores_share_tokens_that_come_over_several_links(
     """Values beside PyTorch; the steady cycles are those of the plan, which has the sums of a lane and 1 / lane of the words on a link."""
     plan, model = between_layers(tokens, features, side)
     x = torch.randn(3, tokens, features).half().float()
-    run = run_whole(plan, {name: value.numpy() for name, value in model.state_dict().items()}, x.numpy())
-    with torch.no_grad():
-        wanted = model(x).numpy().reshape(run.outputs.shape)
+    run, wanted = beside_pytorch(model, plan, x)
     assert np.abs(run.outputs - wanted).max() < 10 * 2.0**-11 * np.abs(wanted).max()
     assert run.fabric.words_left == 0
     region: Any = program_of(plan, 1).regions[1]
@@ -125,9 +122,8 @@ def test_lanes_share_the_rows_of_a_softmax(tokens: int, features: int, middle: n
     """A softmax has the links of a norm: values beside PyTorch, and the steady cycles of the plan."""
     plan, model = between_layers(tokens, features, 40, middle)
     x = 8 * torch.randn(3, tokens, features).half().float()
-    run = run_whole(plan, {name: value.numpy() for name, value in model.state_dict().items()}, x.numpy())
+    run, wanted = beside_pytorch(model, plan, x)
     with torch.no_grad():
-        wanted = model(x).numpy().reshape(run.outputs.shape)
         scores = float(model[0](x).abs().max())
     # A probability is the exponential of a score, which has 2^-11 of its size; ten more roundings.
     scale = 2.0**-11 * (10 + scores)

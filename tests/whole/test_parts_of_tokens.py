@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from tests.whole.plans import corner
 from wse_sim import api
 from wse_sim.graph.kernel_graph import frozen
-from wse_sim.hardware import Wafer, load_wafer
 from wse_sim.kernels.contract.equations import largest_of
 from wse_sim.kernels.contract.parameters import Bundles, spaced
 from wse_sim.modes.base import expect
@@ -23,7 +23,7 @@ from wse_sim.whole import bundles, compare_with_engine, inputs_over_rows, run_wh
 from wse_sim.whole.regions.contract import POINTWISE, part_of, part_with
 from wse_sim.whole.regions.dense_shape import evenly, most_heard
 
-WAFER = load_wafer("wse2").derive(rows=40, cols=40, program_rows=40, program_cols=40, io_channels_per_edge=10)
+WAFER = corner(40)
 
 
 @given(st.integers(1, 400), st.data())
@@ -101,21 +101,13 @@ def test_streams_of_unlike_size_give_the_values_of_pytorch(
     assert run.fabric.words_left == 0
 
 
-def corner(base: str, side: int) -> Wafer:
-    return load_wafer(base).derive(
-        rows=side, cols=side, program_rows=side, program_cols=side, io_channels_per_edge=side // 4
-    )
-
-
 @pytest.mark.parametrize("features", [74, 62])
 def test_a_prime_number_of_words_takes_several_streams(features: int) -> None:
     """37 and 31 words per token have no divisor. In one stream, 14 tokens take at least 14 x 31 = 434 cycles to arrive at an
     inlet; in several, the layer keeps the pace of its products (84 cycles on 17 rows)."""
     layer = nn.Linear(features, 16)
     graph = inputs_over_rows(api.lower(layer, (torch.zeros(1, 14, features),)))
-    plan = expect(
-        api.compile(graph, corner("wse2", 16), mode="pipelined", batch=16, replicas=1), PipelinedPlan
-    )
+    plan = expect(api.compile(graph, corner(16), mode="pipelined", batch=16, replicas=1), PipelinedPlan)
     assert plan.pace_cycles < 200
     found = compare_with_engine(plan)
     # Inlets that share a stream take its words in step: up to 12 % more than their price.
@@ -135,6 +127,6 @@ def test_rows_that_finish_tokens_in_rotation_wait_for_their_sums(base: str) -> N
     rows has no other work: without that wait the fabric is 8 % (WSE-2) or 15 % (WSE-3) slower than the price."""
     model = nn.Sequential(nn.Linear(88, 36), nn.GELU())
     graph = inputs_over_rows(api.lower(model, (torch.zeros(1, 8, 88),)))
-    plan = expect(api.compile(graph, corner(base, 48), mode="pipelined", batch=16, replicas=1), PipelinedPlan)
+    plan = expect(api.compile(graph, corner(48, base), mode="pipelined", batch=16, replicas=1), PipelinedPlan)
     found = compare_with_engine(plan)
     assert found.cycles_per_sample == pytest.approx(plan.pace_cycles, rel=0.015)

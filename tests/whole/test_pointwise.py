@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from benchmarks.drawn_models import Gated
+from tests.whole.plans import beside_pytorch
 from tests.whole.test_dense_chain import plan_of
 from tests.whole.test_regions import Case, made
 from wse_sim import api
@@ -77,11 +78,7 @@ def test_outputs_equal_those_of_pytorch(name: str) -> None:
     case = CASES[name]
     model, plan = made(case)
     x = torch.randn(case.samples, *case.shape).half().float()
-    run = run_whole(
-        plan, {key: value.detach().numpy() for key, value in model.state_dict().items()}, x.numpy()
-    )
-    with torch.no_grad():
-        wanted = model(x).numpy().reshape(run.outputs.shape)
+    run, wanted = beside_pytorch(model, plan, x)
     bound = 3 * len(plan.stages) * 2.0**-11 * np.abs(wanted).max()
     assert np.abs(run.outputs - wanted).max() < bound
     assert run.fabric.words_left == 0
@@ -206,9 +203,5 @@ def test_a_product_that_is_read_in_parts_becomes_two(name: str) -> None:
     assert [stage.name for stage in plan.stages][:2] == ["both.part0", "both.part1"]
     assert any("channels; on the fabric the weights around do this" in note for note in plan.graph.notes)
     x = torch.randn(case.samples, *case.shape).half().float()
-    run = run_whole(
-        plan, {key: value.detach().numpy() for key, value in model.state_dict().items()}, x.numpy()
-    )
-    with torch.no_grad():
-        wanted = model(x).numpy().reshape(run.outputs.shape)
+    run, wanted = beside_pytorch(model, plan, x)
     assert np.abs(run.outputs - wanted).max() < 3 * len(plan.stages) * 2.0**-11 * np.abs(wanted).max()

@@ -8,6 +8,7 @@ from torch import nn
 
 from benchmarks.drawn_models import Around, drawn
 from benchmarks.whole_images import Residual
+from tests.whole.plans import corner
 from tests.whole.test_regions import Heads
 from wse_sim import api
 from wse_sim.errors import ModelError
@@ -24,7 +25,7 @@ from wse_sim.whole.bundles import late_paces, regions_with_bundles
 from wse_sim.whole.trained import trained_network
 from wse_sim.whole.trained.rounds import in_program_rounds
 
-WAFER = load_wafer("wse2").derive(rows=32, cols=32, program_rows=32, program_cols=32, io_channels_per_edge=8)
+WAFER = corner(32)
 
 
 class Words(nn.Module):

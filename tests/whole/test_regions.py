@@ -12,10 +12,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from tests.whole.plans import beside_pytorch, corner, weights_of
 from tests.whole.test_dense_chain import plan_of
 from wse_sim import api
 from wse_sim.fabric.format.count import issued_cycles
-from wse_sim.hardware import load_wafer
 from wse_sim.modes.base import expect
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole import compare_with_engine, inputs_over_rows, run_whole
@@ -136,10 +136,7 @@ def test_outputs_equal_those_of_pytorch(name: str) -> None:
     case = CASES[name]
     model, plan = made(case)
     x = torch.randn(case.samples, *case.shape).half().float()
-    weights = {key: value.detach().numpy() for key, value in model.state_dict().items()}
-    run = run_whole(plan, weights, x.numpy())
-    with torch.no_grad():
-        wanted = model(x).numpy().reshape(run.outputs.shape)
+    run, wanted = beside_pytorch(model, plan, x)
     bound = 2 * len(plan.stages) * 2.0**-11 * np.abs(wanted).max()
     assert np.abs(run.outputs - wanted).max() < bound
     assert (
@@ -170,7 +167,7 @@ def test_a_tensor_with_several_readers_leaves_once() -> None:
     """The first norm of a block feeds three layers: its words fork on the route, and every layer receives all of them."""
     case = CASES["block"]
     model, plan = made(case)
-    weights = {key: value.detach().numpy() for key, value in model.state_dict().items()}
+    weights = weights_of(model)
     run = run_whole(plan, weights, np.ones((2, *case.shape), np.float32))
     tree = next(tree for tree in run.whole.trees if tree.producer == "first")
     words = 2 * case.shape[0] * case.shape[1] // 2
@@ -191,7 +188,7 @@ def test_a_wide_stream_goes_in_bundles_to_rows_with_an_inlet_each() -> None:
     case = Case(lambda: nn.Sequential(*layers), (8, 64), 32, 4)
     model, plan = made(case)
     x = torch.randn(case.samples, *case.shape).half().float()
-    weights = {key: value.detach().numpy() for key, value in model.state_dict().items()}
+    weights = weights_of(model)
     run = run_whole(plan, weights, x.numpy())
     between = [tree for tree in run.whole.trees if tree.producer == plan.stages[0].name]
     assert len(between) > 1
@@ -276,10 +273,8 @@ def test_a_column_sends_into_two_bundles_where_features_do_not_part_at_columns()
     sizes = (64, 64, 64, 32)
     layers = [nn.Linear(a, b) for a, b in pairwise(sizes)]
     model = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2]).half().float()
-    size = dict.fromkeys(("rows", "cols", "program_rows", "program_cols"), 32)
-    wafer = load_wafer("wse2").derive(**size, io_channels_per_edge=8)
     graph = inputs_over_rows(api.lower(model, (torch.zeros(1, 8, 64),)))
-    plan = expect(api.compile(graph, wafer=wafer, mode="pipelined", batch=64, replicas=1), PipelinedPlan)
+    plan = expect(api.compile(graph, wafer=corner(32), mode="pipelined", batch=64, replicas=1), PipelinedPlan)
     x = torch.randn(2, 8, 64).half().float()
     ran = run_whole(plan, {name: value.numpy() for name, value in model.state_dict().items()}, x.numpy())
     with torch.no_grad():

@@ -7,13 +7,14 @@ import pytest
 import torch
 from torch import nn
 
+from tests.whole.plans import beside_pytorch
 from tests.whole.test_regions import Case, made
 from wse_sim import api
 from wse_sim.hardware import load_wafer
 from wse_sim.kernels import Tiling, family
 from wse_sim.modes.base import expect
 from wse_sim.modes.pipelined.plan import PipelinedPlan
-from wse_sim.whole import Compared, compare_with_engine, run_whole
+from wse_sim.whole import Compared, compare_with_engine
 from wse_sim.whole.regions import dense_shape
 from wse_sim.whole.regions.contract import part_of
 from wse_sim.whole.regions.dense import Dense
@@ -42,9 +43,7 @@ def stepped(case: Case) -> tuple[Dense, Compared]:
             api.compile(plan.graph, plan.wafer, mode="pipelined", batch=8, replicas=1), PipelinedPlan
         )
     x = torch.randn(case.samples, *case.shape).half().float()
-    run = run_whole(plan, {name: value.numpy() for name, value in model.state_dict().items()}, x.numpy())
-    with torch.no_grad():
-        wanted = model(x).numpy().reshape(run.outputs.shape)
+    run, wanted = beside_pytorch(model, plan, x)
     assert np.abs(run.outputs - wanted).max() < 4 * 2.0**-11 * np.abs(wanted).max()
     assert run.fabric.words_left == 0
     found = compare_with_engine(plan, 6)

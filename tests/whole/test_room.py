@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
+from tests.whole.plans import corner
 from tests.whole.test_regions import Heads
 from wse_sim import api
-from wse_sim.hardware import load_wafer
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole import inputs_over_rows
 from wse_sim.whole.trained import trained_network
@@ -39,9 +39,7 @@ class Block(nn.Module):
 def test_a_block_whose_samples_fit_no_core_trains_in_several_streams(base: str) -> None:
     """Two samples of gradients are 4 x 32 x 48 = 6,144 bytes, and a core has 8,192 less what is reserved and 1,536 of
     instructions: 2,480, which 3 streams need."""
-    wafer = load_wafer(base).derive(
-        rows=56, cols=56, program_rows=56, program_cols=56, io_channels_per_edge=14, sram_bytes=8_192
-    )
+    wafer = corner(56, base, sram_bytes=8_192)
     torch.manual_seed(0)
     model = Block()
     graph = api.lower(model, (torch.zeros(1, TOKENS, FEATURES),), training=True, optimizer="sgd")

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from tests.whole.plans import weights_of
 from tests.whole.test_dense_chain import plan_of
 from wse_sim import api
 from wse_sim.errors import ModelError
@@ -151,7 +152,7 @@ def test_rotations_travel_in_bundles_of_whole_heads(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(WorkRegion, "splits", lambda self, tensor: [n for n in whole(self, tensor) if n > 1])
     plan = plan_of(graph, 48)
     x = torch.randn(3, T, 4 * D).half().float()
-    weights = {name: value.numpy() for name, value in model.state_dict().items()}
+    weights = weights_of(model)
     tables = constants_of(graph, model, (x[:1],))
     assert {value.shape for value in tables.values()} == {(T, D)}
     with torch.no_grad():

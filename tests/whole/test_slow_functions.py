@@ -7,11 +7,12 @@ import pytest
 import torch
 from torch import nn
 
+from tests.whole.plans import beside_pytorch
 from tests.whole.test_dense_chain import plan_of
 from tests.whole.test_trained import training_plan
 from wse_sim import api
 from wse_sim.modes.pipelined.plan import PipelinedPlan
-from wse_sim.whole import compare_with_engine, inputs_over_rows, run_whole
+from wse_sim.whole import compare_with_engine, inputs_over_rows
 from wse_sim.whole.separate_work import worked_apart
 from wse_sim.whole.values import check_values
 
@@ -45,9 +46,7 @@ def test_values_and_cycles_of_a_function_apart() -> None:
     plan = plan_of(graph, 32)
     assert len(plan.stages) == 3
     x = torch.randn(4, 13, 16).half().float()
-    run = run_whole(plan, {name: value.numpy() for name, value in model.state_dict().items()}, x.numpy())
-    with torch.no_grad():
-        wanted = model(x).numpy().reshape(run.outputs.shape)
+    run, wanted = beside_pytorch(model, plan, x)
     assert np.abs(run.outputs - wanted).max() < 10 * 2.0**-11 * np.abs(wanted).max()
     found = compare_with_engine(plan, 6)
     assert found.fabric_period == pytest.approx(plan.pace_cycles, rel=0.1)
@@ -64,9 +63,7 @@ def test_an_odd_number_of_features_has_whole_words_between_regions(tokens: int) 
     plan = plan_of(inputs_over_rows(api.lower(model, (torch.zeros(1, tokens, 16),))), 32)
     assert len(plan.stages) == 5
     x = torch.randn(4, tokens, 16).half().float()
-    run = run_whole(plan, {name: value.numpy() for name, value in model.state_dict().items()}, x.numpy())
-    with torch.no_grad():
-        wanted = model(x).numpy().reshape(run.outputs.shape)
+    run, wanted = beside_pytorch(model, plan, x)
     assert np.abs(run.outputs - wanted).max() < 10 * 2.0**-11 * np.abs(wanted).max()
     found = compare_with_engine(plan, 6)
     assert found.fabric_period == pytest.approx(plan.pace_cycles, rel=0.1)

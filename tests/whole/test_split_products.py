@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from tests.whole.plans import beside_pytorch
 from tests.whole.test_dense_chain import plan_of
 from wse_sim import api
 from wse_sim.errors import ModelError
@@ -79,10 +80,7 @@ def test_modules_of_pytorch_give_their_values(name: str) -> None:
             parameter.copy_((parameter + 0.1 * torch.randn_like(parameter)).half())
     plan = plan_of(inputs_over_rows(api.lower(model, (torch.zeros(1, T, E),))), side)
     x = torch.randn(2, T, E).half().float()
-    weights = {key: value.detach().numpy() for key, value in model.state_dict().items()}
-    run = run_whole(plan, weights, x.numpy())
-    with torch.no_grad():
-        wanted = model(x).numpy().reshape(run.outputs.shape)
+    run, wanted = beside_pytorch(model, plan, x)
     bound = 2 * len(plan.stages) * 2.0**-11 * np.abs(wanted).max()
     assert np.abs(run.outputs - wanted).max() < bound
     assert (

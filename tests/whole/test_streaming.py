@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.whole.plans import weights_of
 from tests.whole.test_dense_chain import graph_of, network
 from wse_sim import api
 from wse_sim.compiler.plan import Infeasible
@@ -55,11 +56,6 @@ def build(name: str, *, training: bool) -> Built:
     sizes, rows, cols, outer, lanes, batch = CASES[name]
     model = network(sizes).half().float()
     return model, plan_of(model, wafer(rows, cols, outer), batch, training=training, lanes=lanes)
-
-
-def weights_of(model: nn.Module) -> dict[str, Any]:
-    """Return the parameters by name."""
-    return {name: value.detach().numpy() for name, value in model.state_dict().items()}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.whole.plans import weights_of
 from tests.whole.test_dense_chain import plan_of
 from wse_sim import api
 from wse_sim.errors import ModelError
@@ -66,7 +67,7 @@ def test_one_row_of_tokens_gives_the_values_of_pytorch(tail: str) -> None:
     model = Headed(tail)
     plan = plan_of(laid(model), 32)
     x = torch.randn(3, T, INPUTS)
-    weights = {name: value.numpy() for name, value in model.state_dict().items()}
+    weights = weights_of(model)
     with torch.no_grad():
         wanted = model(x).numpy()
     outputs = run_whole(plan, weights, x.numpy()).outputs
@@ -84,7 +85,7 @@ def test_one_row_of_tokens_trains(tail: str) -> None:
     torch.manual_seed(0)
     model = Headed(tail)
     plan = plan_of(laid(model, training=True), 48, phase="training", batch=4, optimizer="sgd")
-    weights = {name: value.numpy() for name, value in model.state_dict().items()}
+    weights = weights_of(model)
     x, labels = torch.randn(4, T, INPUTS).half().float().numpy(), np.arange(4)
     checked = check_values(model, plan, x, labels)
     for kind in checked.kinds:
@@ -156,7 +157,7 @@ def test_patches_and_a_class_token_give_the_values_of_pytorch() -> None:
     )
     rows = host_rows(graph, model, (image,))
     assert rows.shape == (3, 4, 32)
-    weights = {name: value.numpy() for name, value in model.state_dict().items()}
+    weights = weights_of(model)
     plan = plan_of(graph, 32)
     with torch.no_grad():
         wanted = model(image).numpy()

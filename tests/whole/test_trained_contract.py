@@ -11,6 +11,7 @@ from torch import nn
 
 from benchmarks.drawn_models import Gated
 from tests.whole.alone import first_sample_alone, region_alone, run_alone
+from tests.whole.plans import weights_of
 from tests.whole.test_regions import Block, Heads
 from tests.whole.test_trained import Positions, training_plan
 from tests.whole.test_trained_rows import Fronted
@@ -74,7 +75,7 @@ def test_a_sample_leaves_though_the_next_one_never_comes(name: str) -> None:
     torch.manual_seed(0)
     model = make()
     plan = training_plan(model, shape, side, 2)
-    weights = {key: value.detach().numpy() for key, value in model.state_dict().items()}
+    weights = weights_of(model)
     rng = np.random.default_rng(0)
     families = set()
     for stage in plan.stages:

@@ -8,8 +8,8 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+from tests.whole.plans import corner  # noqa: E402
 from wse_sim import api  # noqa: E402
-from wse_sim.hardware import load_wafer  # noqa: E402
 from wse_sim.modes.base import expect  # noqa: E402
 from wse_sim.modes.pipelined.plan import PipelinedPlan  # noqa: E402
 from wse_sim.whole import compare_training, inputs_over_rows  # noqa: E402
@@ -37,10 +37,9 @@ def test_elementwise_work_sends_a_sample_after_a_pass() -> None:
     receives a sample before it sends, would delay a skip around a single layer: 26 % of a step of one round.
     """
     graph = api.lower(Around(), (torch.zeros(1, TOKENS, FEATURES),), training=True, optimizer="sgd")
-    size = {"rows": 32, "cols": 32, "program_rows": 32, "program_cols": 32, "io_channels_per_edge": 8}
     plan = expect(
         api.compile(
-            inputs_over_rows(graph), wafer=load_wafer("wse2").derive(**size), batch=SAMPLES, mode="pipelined", replicas=1,
+            inputs_over_rows(graph), wafer=corner(32), batch=SAMPLES, mode="pipelined", replicas=1,
             placer="snake",
         ),
         PipelinedPlan,

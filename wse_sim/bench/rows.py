@@ -19,7 +19,7 @@ ON_LINES = Parameter("mapping", "streamed", "mapping", ("streamed", "stationary"
 ON_GRID = Parameter(
     "mapping",
     "grid",
-    "grid: hand-written, fp32, forward; else a training kernel",
+    "grid: written by hand, fp32; else a training kernel",
     ("grid", "streamed", "stationary"),
 )
 

@@ -11,8 +11,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 
-import networkx as nx
-
 from wse_sim.compiler.block_recompute import NOTE, BlockRecompute, block_recompute
 from wse_sim.compiler.plan import Infeasible, Plan
 from wse_sim.compiler.streams import HOST, plain_name
@@ -26,7 +24,7 @@ from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.repricing import reprice
 from wse_sim.whole.coverage import forward_kernel
 from wse_sim.whole.lower import without_program
-from wse_sim.whole.parallel_links import as_links_see, link_attributes
+from wse_sim.whole.parallel_links import as_links_see, groups_of, link_attributes
 from wse_sim.whole.regions import KINDS, RegionKind, region_of
 from wse_sim.whole.regions.contract import PlacedKernel, token_words
 from wse_sim.whole.regions.dense import Dense
@@ -83,6 +81,11 @@ def split(
             return
 
 
+def bundles_of(tensor: str, regions: Sequence[PlacedKernel]) -> int:
+    """Return the chosen number of bundles of a tensor."""
+    return max((region.bundles.get(tensor, 1) for region in regions), default=1)
+
+
 def _slowest(
     plan: PipelinedPlan, regions: Sequence[PlacedKernel], most: Mapping[str, int], paces: Paces
 ) -> float:
@@ -100,7 +103,7 @@ def _crowded(plan: PipelinedPlan, regions: Sequence[PlacedKernel]) -> dict[str, 
     counts: dict[str, int] = {}
     for stream in plan.host_streams:
         column = stream.route[0 if stream.producer == HOST else -1][1]
-        bundles = max((region.bundles.get(stream.tensor, 1) for region in regions), default=1)
+        bundles = bundles_of(stream.tensor, regions)
         streams[stream.tensor, column] += bundles
         counts[stream.tensor] = bundles
     edges = Counter[int]()
@@ -180,11 +183,9 @@ def _program_paces(plan: PipelinedPlan) -> dict[str, float]:
 
 def _together(tensors: Sequence[str], regions: Sequence[PlacedKernel]) -> list[list[str]]:
     """Group tensors that must have the same number of bundles because a region ties them."""
-    ties = nx.Graph()
-    ties.add_nodes_from(tensors)
-    for region in regions:
-        nx.add_path(ties, [name for name in region.tied if name in ties])
-    return [sorted(group, key=tensors.index) for group in nx.connected_components(ties)]
+    alone = [[name] for name in tensors]
+    ties = [[name for name in region.tied if name in tensors] for region in regions]
+    return [sorted(group, key=tensors.index) for group in groups_of([*alone, *ties])]
 
 
 def settled(graph: KernelGraph, compiler: Callable[[KernelGraph], Plan | Infeasible]) -> Plan | Infeasible:

@@ -8,7 +8,7 @@ tables themselves do not train.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -151,29 +151,46 @@ def without_dropout(graph: KernelGraph) -> KernelGraph:
     dropped = {kernel.outputs[0]: kernel.inputs[0] for kernel in graph.kernels if kernel.family == "dropout"}
     if not dropped and not any(kernel.attrs.get("dropout", 0.0) for kernel in graph.kernels):
         return graph
-    tensors = dict(graph.tensors)
+    tensors, sources = dict(graph.tensors), {name: source_of(dropped, name) for name in dropped}
+    for name, source in sources.items():
+        if tensors[name].kind is TensorKind.OUTPUT:
+            tensors[source] = dataclasses.replace(tensors[source], kind=TensorKind.OUTPUT)
+    note = "dropout is left out: the whole fabric trains without it"
+    return _summed(with_kernels(graph, undropped(graph.kernels), tensors, note), set(sources.values()))
+
+
+def undropped(kernels: Iterable[Kernel]) -> list[Kernel]:
+    """Return the kernels without dropout, also of the scores of attention."""
+    kernels = tuple(kernels)
+    dropped = {kernel.outputs[0]: kernel.inputs[0] for kernel in kernels if kernel.family == "dropout"}
+    return [
+        dataclasses.replace(kernel, attrs=frozen({**kernel.attrs, "dropout": 0.0}))
+        if "dropout" in kernel.attrs
+        else kernel
+        for kernel in passed_over(kernels, dropped)
+    ]
+
+
+def passed_over(kernels: Iterable[Kernel], sources: Mapping[str, str]) -> list[Kernel]:
+    """Return the kernels without those whose result is in `sources`; its readers read the source in its place."""
 
     def source(name: str) -> str:
-        while name in dropped:
-            name = dropped[name]
-        return name
+        return source_of(sources, name)
 
-    for name in dropped:
-        if tensors[name].kind is TensorKind.OUTPUT:
-            tensors[source(name)] = dataclasses.replace(tensors[source(name)], kind=TensorKind.OUTPUT)
-
-    def kept(kernel: Kernel) -> Kernel:
-        attrs = {**kernel.attrs, "dropout": 0.0} if "dropout" in kernel.attrs else kernel.attrs
-        return dataclasses.replace(
-            kernel,
-            attrs=frozen(attrs),
-            inputs=tuple(map(source, kernel.inputs)),
-            access=kernel.access.renamed(source),
+    return [
+        dataclasses.replace(
+            kernel, inputs=tuple(map(source, kernel.inputs)), access=kernel.access.renamed(source)
         )
+        for kernel in kernels
+        if sources.keys().isdisjoint(kernel.outputs)
+    ]
 
-    kernels = [kept(kernel) for kernel in graph.kernels if kernel.family != "dropout"]
-    note = "dropout is left out: the whole fabric trains without it"
-    return _summed(with_kernels(graph, kernels, tensors, note), {source(name) for name in dropped})
+
+def source_of(sources: Mapping[str, str], name: str) -> str:
+    """Return the tensor from which another one follows, over any number of steps."""
+    while name in sources:
+        name = sources[name]
+    return name
 
 
 def without_logarithm(graph: KernelGraph) -> KernelGraph:

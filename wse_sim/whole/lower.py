@@ -21,6 +21,7 @@ from wse_sim.whole.host_part import (
     for_every_sample,
     forward_graph,
     looked_up,
+    undropped,
     with_rows_of_host,
     with_tokens_first,
     without_dropout,
@@ -267,31 +268,20 @@ def with_programs(graph: KernelGraph) -> KernelGraph:
     aside = without_program(graph)
     if not (aside or any(kernel.attrs.get("dropout", 0.0) for kernel in graph.kernels)):
         return graph
-    passed = {kernel.outputs[0]: kernel.inputs[0] for kernel in graph.kernels if kernel.family == "dropout"}
-
-    def source(name: str) -> str:
-        while name in passed:
-            name = passed[name]
-        return name
-
-    def kept(kernel: Kernel) -> Kernel:
-        attrs = frozen({**kernel.attrs, "dropout": 0.0}) if "dropout" in kernel.attrs else kernel.attrs
-        return dataclasses.replace(kernel, inputs=tuple(map(source, kernel.inputs)), attrs=attrs)
-
-    rest = [kernel for kernel in graph.kernels if not {kernel.name, kernel.forward} & aside]
+    kept = undropped(graph.kernels)
+    rest = [kernel for kernel in kept if not {kernel.name, kernel.forward} & aside]
     shared = {name for kernel in rest if kernel.phase is Phase.FORWARD for name in kernel.parameters}
     rest += [
         kernel
-        for kernel in graph.kernels
+        for kernel in kept
         if kernel.forward in aside and kernel.phase is Phase.UPDATE and shared.intersection(kernel.parameters)
     ]
-    kernels = tuple(map(kept, rest))
     tensors = dict(graph.tensors)
     for kernel in graph.kernels:
         if kernel.name in aside and kernel.family != "dropout":
             for name in kernel.outputs:
                 tensors[name] = dataclasses.replace(tensors[name], kind=TensorKind.INPUT)
-    return dataclasses.replace(graph, kernels=kernels, tensors=frozen(tensors))
+    return dataclasses.replace(graph, kernels=tuple(rest), tensors=frozen(tensors))
 
 
 def _prepared(graph: KernelGraph, passes: tuple[Pass, ...]) -> KernelGraph:

@@ -20,10 +20,11 @@ from wse_sim.errors import ModelError
 from wse_sim.fabric.format.builder import Builder
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.format.program import Program
+from wse_sim.fabric.result import FabricResult
 from wse_sim.graph import KernelGraph, Phase
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole.areas import FabricPlace, StreamLinks
-from wse_sim.whole.bundles import FEWER, split
+from wse_sim.whole.bundles import FEWER, bundles_of, split
 from wse_sim.whole.coverage import forward_kernel
 from wse_sim.whole.paths import BACK, Cell, Grid, direction
 from wse_sim.whole.regions import Ports, RegionKind, region_of
@@ -31,6 +32,7 @@ from wse_sim.whole.regions.contract import (
     PAIR,
     POINTWISE,
     Inlet,
+    K,
     Out,
     PlacedKernel,
     bundle_elements,
@@ -49,13 +51,25 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class LaidNetwork:
-    """A plan as one fabric program: its regions, and the trees of its tensors."""
+    """A plan as one fabric program for `samples` samples: its regions, and the trees of its tensors."""
 
     plan: PipelinedPlan
     program: Program
     config: FabricConfig
     regions: Sequence[PlacedKernel]
     trees: tuple[Tree, ...]
+    samples: int
+
+    @property
+    def tokens(self) -> int:
+        """Rows per sample of the output."""
+        last = leaving_region(self.plan, self.regions)
+        return last.tokens_of(last.graph, last.kernel)
+
+    @property
+    def rows(self) -> int:
+        """Rows of all samples of the output."""
+        return self.samples * self.tokens
 
     @property
     def areas(self) -> tuple[FabricPlace, ...]:
@@ -79,42 +93,31 @@ class LaidNetwork:
             out |= region.values(weights)
         return out | host_inputs(self.plan.graph, self.trees, rows)
 
-    def links_of_trees(self, controls: Controls) -> Links:
-        """Return the words per sample on the links of the trees, with control words."""
-        return tree_links(self.plan.graph, self.trees, self.regions, controls, self.plan.wafer.cols)
+    def outputs(self, result: FabricResult) -> NDArray[np.float16]:
+        """Return the outputs (rows, N) of a run."""
+        read = {name: result.read(name) for name in self.program.buffers if name.startswith("host out")}
+        return host_outputs(self.plan.graph, self.trees, read, self.rows)
 
-
-@dataclass(frozen=True)
-class Network(LaidNetwork):
-    """A plan of inference, whose program runs `samples` samples of `tokens` rows."""
-
-    regions: tuple[RegionKind, ...]
-    samples: int
-
-    @property
-    def tokens(self) -> int:
-        """Rows per sample of the output."""
-        output = leaving_of(self.plan).tensor
-        last = next(region for region in self.regions if output in region.kernel.outputs)
-        return last.tokens_of(last.graph, last.kernel)
-
-    def laid_plan(self) -> PipelinedPlan:
-        """Return the plan with the routes, buffers and timing of this program."""
-        return as_laid(self.plan, self.regions, self.tree_cycles)
+    def links(self, controls: Controls) -> Links:
+        """Return the words per sample on all links between regions, with control words."""
+        yield from tree_links(self.plan.graph, self.trees, self.regions, controls, self.plan.wafer.cols)
 
     @property
     def laid_words(self) -> NDArray[np.float64]:
         """Words per sample on every link, summed over all streams: (rows, cols, 4), in the order N, E, S, W."""
         wafer = self.plan.wafer
-        return link_map(self.links_of_trees(Controls(self.program, self.samples)), wafer.rows, wafer.cols)
+        return link_map(self.links(Controls(self.program, self.samples)), wafer.rows, wafer.cols)
 
-    def inputs(self, weights: Mapping[str, Floats], values: Floats) -> dict[str, Floats]:
-        """Return the input buffers of a run by name, from parameters by name and the rows of all samples (samples T, K)."""
-        return self.values(weights, values)
 
-    def outputs(self, read: Mapping[str, Floats]) -> NDArray[np.float16]:
-        """Return the outputs (samples T, N), given the host's output buffers by name."""
-        return host_outputs(self.plan.graph, self.trees, read, self.samples * self.tokens)
+@dataclass(frozen=True)
+class Network(LaidNetwork):
+    """A plan of inference."""
+
+    regions: tuple[RegionKind, ...]
+
+    def laid_plan(self) -> PipelinedPlan:
+        """Return the plan with the routes, buffers and timing of this program."""
+        return as_laid(self.plan, self.regions, self.tree_cycles)
 
 
 def inlet_cells(regions: Sequence[PlacedKernel]) -> dict[str, dict[str, list[Cell]]]:
@@ -261,14 +264,10 @@ def _laid(
             if told.tensor not in first:
                 first.insert(0, told.tensor)
                 continue
-            bundles = _bundles_of(told.tensor, regions)
+            bundles = bundles_of(told.tensor, regions)
             if bundles == 1:
                 raise
             most[told.tensor] = bundles - max(1, bundles // FEWER)
-
-
-def _bundles_of(tensor: str, regions: Sequence[RegionKind]) -> int:
-    return max((region.bundles.get(tensor, 1) for region in regions), default=1)
 
 
 def own_colors(grid: Grid, region: PlacedKernel, colors: int) -> list[int]:
@@ -386,6 +385,12 @@ def leaving_of(plan: PipelinedPlan) -> Stream:
             "without an activation come last"
         )
     return leaving
+
+
+def leaving_region(plan: PipelinedPlan, regions: Sequence[K]) -> K:
+    """Return the region that makes the output."""
+    output = leaving_of(plan).tensor
+    return next(region for region in regions if output in region.kernel.outputs)
 
 
 def tree_into(trees: Sequence[Tree], name: str, tensor: str, bundle: int = 0) -> Tree:

@@ -11,10 +11,12 @@ token that a norm reads. The plan prices regions accordingly (attributes `link_w
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from math import gcd
 from types import MappingProxyType
+
+import networkx as nx
 
 from wse_sim.graph import Kernel, KernelGraph, Phase
 from wse_sim.kernels.contract.equations import ceil_div
@@ -135,18 +137,26 @@ def most_bundles(graph: KernelGraph) -> dict[str, int]:
             bands, parts = bands_of(graph, kernel), PACKED if len(kernel.inputs) == 1 else 1
             found |= dict.fromkeys(set(kernel.inputs) & set(found), bands * parts)
             found |= dict.fromkeys(set(kernel.outputs) & set(found), bands)
-    tied = [kernel for kernel in graph.kernels if _is_as_one(kernel)]
-    tied = [kernel for kernel in tied if kernel.inputs and kernel.outputs[0] in found]
-    before: dict[str, int] = {}
-    while before != found:  # one tie may follow from another
-        before = dict(found)
-        for kernel in tied:
-            names = [name for name in (*kernel.inputs, *kernel.outputs) if name in found]
-            least = min(found[name] for name in names)
-            if kernel.family in OF_ROWS:
-                least = _most(_words_of(graph, names[0]), least)
-            found |= dict.fromkeys(names, least)
+    parted = {name for kernel in graph.kernels if kernel.family in OF_ROWS for name in kernel.inputs}
+    for names in groups_of(_tied(graph)):
+        words = gcd(*(_words_of(graph, name) for name in parted.intersection(names)))
+        found |= dict.fromkeys(names, _most(words, min(found[name] for name in names)))
     return found
+
+
+def groups_of(ties: Iterable[Sequence[str]]) -> list[tuple[str, ...]]:
+    """Return the groups of tensors that have the same number of bundles, from ties of some of them."""
+    graph = nx.Graph()
+    for names in ties:
+        nx.add_path(graph, names)
+    return [tuple(sorted(group)) for group in nx.connected_components(graph)]
+
+
+def _tied(graph: KernelGraph) -> list[tuple[str, ...]]:
+    """Return the tensors that have the same number of bundles in inference, by the kernels that tie them."""
+    return [
+        (*kernel.inputs, *kernel.outputs) for kernel in graph.kernels if _is_as_one(kernel) and kernel.inputs
+    ]
 
 
 def trained_bundles(graph: KernelGraph) -> dict[str, int]:
@@ -167,10 +177,8 @@ def trained_bundles(graph: KernelGraph) -> dict[str, int]:
                 (*kernel.inputs, *kernel.outputs),
             )
             found |= dict.fromkeys(names, bands if all(found[name] > 1 for name in names) else 1)
-    ties = tied_in_training(graph)
-    for _ in ties:  # one tie may follow from another
-        for names in ties:
-            found |= dict.fromkeys(names, min(found[name] for name in names))
+    for names in groups_of(tied_in_training(graph)):
+        found |= dict.fromkeys(names, min(found[name] for name in names))
     return found
 
 
@@ -230,12 +238,9 @@ def _splits_in_training(graph: KernelGraph, kernel: Kernel, tensor: str) -> bool
 def _tied_least(graph: KernelGraph, least: Mapping[str, int]) -> dict[str, int]:
     """Return the smallest numbers of bundles with those of the tensors that must have as many."""
     found = dict(least)
-    tied = [kernel for kernel in graph.kernels if found and _is_as_one(kernel)]
-    for _ in tied:  # one tie may follow from another
-        for kernel in tied:
-            names = (*kernel.inputs, *kernel.outputs)
-            if most := max(found.get(name, 0) for name in names):
-                found |= dict.fromkeys(names, most)
+    for names in groups_of(_tied(graph)) if least else ():
+        if most := max(found.get(name, 0) for name in names):
+            found |= dict.fromkeys(names, most)
     return found
 
 

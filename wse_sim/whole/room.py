@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from math import ceil
+from math import ceil, gcd
 
 from wse_sim.errors import ModelError
 from wse_sim.graph import Kernel, KernelGraph, Phase, TensorKind
@@ -23,6 +23,7 @@ from wse_sim.whole.frozen_layers import frozen_layers
 from wse_sim.whole.parallel_links import (
     TRAINED_AS_ONE,
     as_links_see,
+    groups_of,
     readers_of,
     tied_in_training,
     trained_bundles,
@@ -90,15 +91,13 @@ def fewest_bundles(graph: KernelGraph, wafer: Wafer) -> dict[str, int]:
         of_a_word = _held_bytes(graph, holder, words)
         fits = max(1, room_bytes(wafer) // of_a_word)
         found[holder.tensor] = min(ceil(words / fits), most[holder.tensor])
-    ties = tied_in_training(graph)
     divided = {name for kernel in graph.kernels if kernel.family == "norm" for name in kernel.inputs}
-    for _ in ties:  # one tie may follow from another
-        for names in ties:
-            count = max(found.get(name, 1) for name in names)
-            if divided.intersection(names):  # a norm has as many words of a token in each
-                words = token_words(graph, names[0])
-                count = next(one for one in range(count, words + 1) if words % one == 0)
-            found |= dict.fromkeys(names, count)
+    for names in groups_of(tied_in_training(graph)):
+        count = max(found.get(name, 1) for name in names)
+        if divided.intersection(names):  # a norm has as many words of a token in each
+            words = gcd(*(token_words(graph, name) for name in divided.intersection(names)))
+            count = next(one for one in range(count, words + 1) if words % one == 0)
+        found |= dict.fromkeys(names, count)
     return {name: count for name, count in found.items() if count > 1}
 
 

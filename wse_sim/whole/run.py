@@ -11,7 +11,7 @@ The event engine's busy time of a region is compared with that of its busiest co
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -59,23 +59,52 @@ class WholeRun:
 
 @dataclass(frozen=True)
 class RegionTimes:
-    """Cycles per sample of one region: in the engine, of its busiest core, and of its mean compute core.
+    """Busy cycles of one region, per sample in inference and of a batch in training: in the engine, of its busiest core, and of
+    its mean compute core.
 
-    `issued` is the issue time of the busiest core's instructions, counted from the program
-    (:mod:`wse_sim.fabric.format.count`). `waits` are cycles stalled on input, stalled on output and idle: of
-    the region in the engine, of that core on the fabric. `started` is the cycle at which the first sample
-    starts.
+    `waits` are cycles stalled on input, stalled on output and idle, the region's in the engine and that core's on the
+    fabric. `started` is the cycle at which the first sample starts.
     """
 
     name: str
     engine: float
     busiest: float
     mean: float
-    issued: float
     engine_waits: tuple[float, float, float]
     waits: tuple[float, float, float]
     engine_started: float
     started: float
+
+    def told(self, each: str) -> str:
+        """Return a part of a line for the terminal; `each` says of what the cycles are."""
+        return (
+            f"  {self.name}: busiest core {self.busiest:.6g} cycles{each}, {self.engine:.6g} in the plan "
+            f"({100 * (self.busiest / self.engine - 1):+.1f} %)"
+        )
+
+
+@dataclass(frozen=True)
+class SteadyTimes(RegionTimes):
+    """Cycles per sample; `issued` is the issue time of the busiest core's instructions, counted from the program
+    (:mod:`wse_sim.fabric.format.count`)."""
+
+    issued: float
+
+
+class ComparedRegions:
+    """Regions in the event engine and on the fabric, where starts are known to `starts_within` cycles: a bin."""
+
+    regions: Sequence[RegionTimes]
+    starts_within: float
+
+    @property
+    def same_order(self) -> bool:
+        """Whether regions start their first samples in the same order."""
+        return same_order(
+            [region.engine_started for region in self.regions],
+            [region.started for region in self.regions],
+            self.starts_within,
+        )
 
 
 @dataclass(frozen=True)
@@ -103,15 +132,15 @@ class LinkWords:
 
 
 @dataclass(frozen=True)
-class Compared:
+class Compared(ComparedRegions):
     """Steady-state cycles per sample on the fabric and in the event engine."""
 
     engine_period: float
     fabric_period: float
-    regions: tuple[RegionTimes, ...]
+    regions: tuple[SteadyTimes, ...]
     streams: tuple[StreamLinks, ...]
     link_words: LinkWords
-    starts_within: float  # cycles: starts on the fabric are known to a bin
+    starts_within: float
     whole: Network = field(repr=False)
     fabric: FabricResult = field(repr=False)  # the longer run
     free_period: float = 0.0  # of the engine with unlimited buffers for skips
@@ -126,15 +155,6 @@ class Compared:
     def cycles_per_sample(self) -> float:
         """Period on the fabric, in cycles per sample."""
         return self.fabric_period
-
-    @property
-    def same_order(self) -> bool:
-        """Whether regions start their first samples in the same order."""
-        return same_order(
-            [region.engine_started for region in self.regions],
-            [region.started for region in self.regions],
-            self.starts_within,
-        )
 
     def as_json(self) -> dict[str, object]:
         """Return all numbers as a JSON-serializable dictionary."""
@@ -155,11 +175,7 @@ class Compared:
             f"whole model on the fabric, input free: {self.fabric_period:.6g} cycles per sample, {self.engine_period:.6g} by the "
             f"event engine ({100 * self.difference:+.1f} %)"
         )
-        rows = [
-            f"  {r.name}: busiest core {r.busiest:.6g} cycles per sample, {r.engine:.6g} in the plan "
-            f"({100 * (r.busiest / r.engine - 1):+.1f} %); its instructions take {r.issued:.6g}"
-            for r in self.regions
-        ]
+        rows = [f"{r.told(' per sample')}; its instructions take {r.issued:.6g}" for r in self.regions]
         links = [
             f"  {s.tensor}: {s.links} of {s.planned_links} planned links, routes of {s.least_hops} to {s.most_hops} "
             f"links, {s.planned_hops} in the plan"
@@ -189,9 +205,8 @@ def run_whole(
     check_weights(plan.graph, weights)
     rows, samples = rows_of(plan, values)
     whole = program_of(plan, samples)
-    result = stepped(whole.program, whole.config, whole.inputs(dict(weights), rows))
-    names = [name for name in whole.program.buffers if name.startswith("host out")]
-    return WholeRun(whole, whole.outputs({name: result.read(name) for name in names}), result)
+    result = stepped(whole.program, whole.config, whole.values(weights, rows))
+    return WholeRun(whole, whole.outputs(result), result)
 
 
 def rows_of(plan: PipelinedPlan, values: NDArray[np.float32]) -> tuple[NDArray[np.float32], int]:
@@ -237,17 +252,16 @@ def compare_with_engine(plan: PipelinedPlan, samples: int = 16) -> Compared:
     once, twice = program_of(plan, samples), program_of(plan, 2 * samples)
     second = stepped(twice.program, twice.config, None)
     laid = once.laid_plan()
-    engine = _engine(laid)
+    engine, measure = engine_run(laid)
     bins = start_bins(engine)
     first = stepped(once.program, once.config, None, bins)
-    measure = PipelinedMeasure(engine)
     per_sample = {
         name: (getattr(second, name) - getattr(first, name)) / samples
         for name in ("busy", "stalled_out", "link_wavelets")
     }
     issued = (issued_cycles(twice.program, twice.config) - issued_cycles(once.program, once.config)) / samples
     engine_period = measure.step_cycles / plan.batch
-    free_period = PipelinedMeasure(_engine(without_limit(laid, once.regions))).step_cycles / plan.batch
+    free_period = engine_run(without_limit(laid, once.regions))[1].step_cycles / plan.batch
     full = full_skips(laid, once.regions) if engine_period > free_period * (1 + SKIP_SETS) else ()
     period = (second.cycles - first.cycles) / samples
     regions = []
@@ -256,16 +270,16 @@ def compare_with_engine(plan: PipelinedPlan, samples: int = 16) -> Compared:
         cells = per_sample["busy"][place]
         core = np.unravel_index(int(cells.argmax()), cells.shape)
         regions.append(
-            RegionTimes(
+            SteadyTimes(
                 area.name,
                 float(books[BUSY]) / plan.batch,
                 float(cells.max()),
                 float(cells.mean()),
-                float(issued[place].max()),
                 steady_waits(engine_period, books[BUSY] / plan.batch, books[STALLED_OUTPUT] / plan.batch),
                 steady_waits(period, cells.max(), per_sample["stalled_out"][place][core]),
                 start,
                 first_busy(first, area, bins, area.ahead_cycles),
+                float(issued[place].max()),
             )
         )
     return Compared(
@@ -282,11 +296,11 @@ def compare_with_engine(plan: PipelinedPlan, samples: int = 16) -> Compared:
     )
 
 
-def _engine(plan: PipelinedPlan) -> PipelinedRun:
-    """Run two batches in the event engine with unlimited input rate."""
+def engine_run(plan: PipelinedPlan) -> tuple[PipelinedRun, PipelinedMeasure]:
+    """Run two batches in the event engine with unlimited input rate; return the run and its measures."""
     engine = PipelinedRun(plan, Options(steps=2), None, RunTrace(is_on=False, unit_s=1.0))
     engine.execute()
-    return engine
+    return engine, PipelinedMeasure(engine)
 
 
 def busiest_links(

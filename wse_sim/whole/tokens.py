@@ -18,7 +18,7 @@ from math import gcd, isqrt
 from wse_sim.graph import PLAIN, Kernel, KernelGraph, Phase, Tensor, TensorKind
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.kernels.families.pool2d import Pool2dAttributes
-from wse_sim.whole.host_part import with_kernels
+from wse_sim.whole.host_part import passed_over, with_kernels
 from wse_sim.whole.regions.contract import IMAGE_AXES, divisor
 from wse_sim.whole.regions.leading_rows import FIRST, rows_of
 
@@ -139,17 +139,7 @@ def _without_nothing(graph: KernelGraph) -> KernelGraph:
         and tensors[kernel.inputs[0]].shape == tensors[kernel.outputs[0]].shape
         and tensors[kernel.outputs[0]].kind is TensorKind.ACTIVATION
     }
-
-    kernels = [
-        dataclasses.replace(
-            kernel,
-            inputs=tuple(same.get(name, name) for name in kernel.inputs),
-            access=kernel.access.renamed(same.get),
-        )
-        for kernel in graph.kernels
-        if kernel.outputs[0] not in same
-    ]
-    return with_kernels(graph, kernels, dict(tensors)) if same else graph
+    return with_kernels(graph, passed_over(graph.kernels, same), dict(tensors)) if same else graph
 
 
 def rows_read(graph: KernelGraph, kernel: Kernel) -> int:

@@ -14,21 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wse_sim.engine.accounts import BUSY
-from wse_sim.engine.options import Options
-from wse_sim.engine.trace import RunTrace
 from wse_sim.errors import ModelError
 from wse_sim.fabric.result import FabricResult
 from wse_sim.modes.pipelined.loss import with_loss
 from wse_sim.modes.pipelined.plan import PipelinedPlan
-from wse_sim.modes.pipelined.result import PipelinedMeasure
-from wse_sim.modes.pipelined.run import PipelinedRun
 from wse_sim.whole.coverage import check_plan
 from wse_sim.whole.host_part import finished, loss_of
 from wse_sim.whole.network import leaving_of
 from wse_sim.whole.run import (
+    ComparedRegions,
     LinkWords,
+    RegionTimes,
     busiest_links,
     check_weights,
+    engine_run,
     rows_leaving,
     rows_of,
     stepped,
@@ -39,7 +38,6 @@ from wse_sim.whole.start_times import (
     engine_starts,
     engine_waits,
     first_busy,
-    same_order,
     start_bins,
 )
 from wse_sim.whole.stream_routes import with_ways
@@ -63,27 +61,15 @@ class TrainedRun:
 
 
 @dataclass(frozen=True)
-class RegionBusy:
-    """Busy cycles of a region in one batch: in the engine, of the busiest core, and of the mean compute core.
+class TrainedTimes(RegionTimes):
+    """Cycles of one batch, and the samples in flight in the plan and on the fabric."""
 
-    `waits`: cycles stalled on input, stalled on output and idle, in the engine for the region, on the fabric
-    for its busiest core. `started`: cycle at which the first sample starts.
-    """
-
-    name: str
-    engine: float
-    busiest: float
-    mean: float
-    engine_waits: tuple[float, float, float]
-    waits: tuple[float, float, float]
     planned_in_flight: int
     in_flight: int
-    engine_started: float
-    started: float
 
 
 @dataclass(frozen=True)
-class ComparedTraining:
+class ComparedTraining(ComparedRegions):
     """Cycles of one batch, from its first word to the last updated weight.
 
     The engine's step follows the program's schedule of rounds; `alternating_step` is the engine's step time
@@ -93,10 +79,10 @@ class ComparedTraining:
     samples: int
     engine_step: float
     fabric_step: float
-    regions: tuple[RegionBusy, ...]
+    regions: tuple[TrainedTimes, ...]
     link_words: LinkWords
     alternating_step: float
-    starts_within: float  # cycles: starts on the fabric are known to a bin
+    starts_within: float
     fabric: FabricResult = field(repr=False)
 
     @property
@@ -108,15 +94,6 @@ class ComparedTraining:
     def cycles_per_sample(self) -> float:
         """Cycles per sample on the fabric, averaged over the batch."""
         return self.fabric_step / self.samples
-
-    @property
-    def same_order(self) -> bool:
-        """Whether regions start their first samples in the same order."""
-        return same_order(
-            [region.engine_started for region in self.regions],
-            [region.started for region in self.regions],
-            self.starts_within,
-        )
 
     def as_json(self) -> dict[str, object]:
         """Return all numbers as a JSON-serializable dictionary."""
@@ -138,8 +115,7 @@ class ComparedTraining:
             f"(1F1B) would take {self.alternating_step:.6g} there"
         )
         rows = [
-            f"  {r.name}: busiest core {r.busiest:.6g} cycles, {r.engine:.6g} in the plan ({100 * (r.busiest / r.engine - 1):+.1f} %); "
-            f"{r.in_flight} samples in flight, {r.planned_in_flight} in the plan"
+            f"{r.told('')}; {r.in_flight} samples in flight, {r.planned_in_flight} in the plan"
             for r in self.regions
         ]
         return "\n".join([head, *rows])
@@ -216,33 +192,32 @@ def compare_training(plan: PipelinedPlan, loss: str | None = None) -> ComparedTr
     plan = with_bundles(plan, made.regions)
     where = made.loss_area
     priced = with_loss(with_ways(plan, *made.ways), loss, where.rows.stop - where.rows.start)
-    alternating = _engine_step(dataclasses.replace(priced, round_samples=0))[1].step_cycles
+    alternating = engine_run(dataclasses.replace(priced, round_samples=0))[1].step_cycles
     priced = in_rounds(priced, made.batch.in_flight, made.regions)
-    engine, measure = _engine_step(priced)
+    engine, measure = engine_run(priced)
     bins = start_bins(engine)
     result = stepped(made.program, made.config, None, bins)
     regions = []
-    areas, flights = (*made.areas, where), (*made.in_flight, made.in_flight[-1])
     of_engine = engine_waits(engine, measure.step_cycles, measure.books.tolist())
-    for area, stage, books, used, start, waits in zip(
-        areas, priced.stages, measure.books, flights, engine_starts(engine), of_engine, strict=True
+    for area, stage, books, start, waits in zip(
+        (*made.areas, where), priced.stages, measure.books, engine_starts(engine), of_engine, strict=True
     ):
         place = (area.rows, area.cols)
         cells = result.busy[place]
         row, col = np.unravel_index(int(cells.argmax()), cells.shape)
         core = int(area.rows.start + row), int(area.cols.start + col)
         regions.append(
-            RegionBusy(
+            TrainedTimes(
                 area.name,
                 float(books[BUSY]),
                 float(cells.max()),
                 float(cells.mean()),
                 waits,
                 core_waits(result, core, first_busy(result, area, bins)),
-                stage.in_flight,
-                used,
                 start,
                 first_busy(result, area, bins, area.ahead_cycles),
+                stage.in_flight,
+                made.batch.in_flight,
             )
         )
     links = busiest_links(plan, made.laid_words, result.link_wavelets / plan.batch, made.loss_cells)
@@ -256,10 +231,3 @@ def compare_training(plan: PipelinedPlan, loss: str | None = None) -> ComparedTr
         bins.cycles,
         result,
     )
-
-
-def _engine_step(plan: PipelinedPlan) -> tuple[PipelinedRun, PipelinedMeasure]:
-    """Run two batches in the event engine with unlimited input rate; return the run and its measures."""
-    engine = PipelinedRun(plan, Options(steps=2), None, RunTrace(is_on=False, unit_s=1.0))
-    engine.execute()
-    return engine, PipelinedMeasure(engine)

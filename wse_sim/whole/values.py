@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -216,20 +216,12 @@ class _Taught:
     def in_pytorch(self, model: nn.Module, x: torch.Tensor) -> _Step:
         """Run a step of the model in fp32 and update its parameters."""
         model.zero_grad()
-        if self.labels is None:
-            with torch.no_grad():
-                return _Step(_rows(result_of(model, x), 0).numpy(), 0.0, {}, {})
-        outputs = _rows(result_of(model, x), len(self.labels))
-        total = self._total(outputs)
-        total.backward()  # type: ignore[no-untyped-call]
-        rows = len(self.labels)
         named = dict(model.named_parameters())
-        gradients = {name: _mean(one.grad, rows) for name, one in named.items() if one.grad is not None}
+        found = self._step(lambda: result_of(model, x), named)
         with torch.no_grad():
-            for name, gradient in gradients.items():
-                named[name].sub_(torch.tensor(gradient), alpha=self.rate)
-        weights = {name: one.detach().clone().numpy() for name, one in named.items()}
-        return _Step(outputs.detach().numpy(), total.item() / rows, gradients, weights)
+            for name, value in found.weights.items():
+                named[name].copy_(torch.tensor(value))
+        return found
 
     def rounded(self, reference: Reference, weights: Mapping[str, Floats], x: torch.Tensor) -> _Step:
         """Run a step of the rounded reference, with per-row gradients like the program's."""
@@ -237,31 +229,34 @@ class _Taught:
             name: torch.tensor(np.asarray(value, np.float32))
             for name, value in with_derived(reference.graph, weights).items()
         }
-        x = x.half().float()
-        if self.labels is None:
-            with torch.no_grad():
-                return _Step(_rows(reference(held, x), 0).numpy(), 0.0, {}, {})
         frozen, tensors = frozen_layers(reference.graph), reference.graph.tensors
         reached = [kernel for kernel in reference.kernels if kernel.name not in frozen]
         names = [name for kernel in reached for name in kernel.parameters if tensors[name].trains]
-        for name in names:
-            held[name].requires_grad_()
-        outputs = _rows(reference(held, x), len(self.labels))
+        trained = {name: held[name].requires_grad_() for name in names if self.labels is not None}
+        found = self._step(lambda: reference(held, x.half().float()), trained)
+        return dataclasses.replace(
+            found,
+            gradients=without_derived(reference.graph, found.gradients, are_gradients=True),
+            weights=without_derived(reference.graph, found.weights),
+        )
+
+    def _step(self, run: Callable[[], torch.Tensor], parameters: Mapping[str, torch.Tensor]) -> _Step:
+        """Run forward, and with labels backward; return outputs, loss, and of the parameters with a gradient its mean and the
+        new values."""
+        if self.labels is None:
+            with torch.no_grad():
+                return _Step(_rows(run(), 0).numpy(), 0.0, {}, {})
+        rows = len(self.labels)
+        outputs = _rows(run(), rows)
         total = self._total(outputs)
         total.backward()  # type: ignore[no-untyped-call]
-        rows = len(self.labels)
-        sums = {name: held[name].grad for name in names}
-        gradients = {name: _mean(one, rows) for name, one in sums.items() if one is not None}
+        sums = {name: one.grad for name, one in parameters.items() if one.grad is not None}
+        gradients: dict[str, Floats] = {name: (one / rows).numpy() for name, one in sums.items()}
         moved = {
-            name: held[name].detach().numpy() - np.float32(self.rate) * gradient
+            name: parameters[name].detach().numpy() - np.float32(self.rate) * gradient
             for name, gradient in gradients.items()
         }
-        return _Step(
-            outputs.detach().numpy(),
-            total.item() / rows,
-            without_derived(reference.graph, gradients, are_gradients=True),
-            without_derived(reference.graph, moved),
-        )
+        return _Step(outputs.detach().numpy(), total.item() / rows, gradients, moved)
 
     def nearest(
         self,
@@ -293,11 +288,6 @@ class _Taught:
         if self.loss == "cross entropy":
             return nn.functional.cross_entropy(outputs, self.labels, reduction="sum")
         return 0.5 * ((outputs - nn.functional.one_hot(self.labels, outputs.shape[-1])) ** 2).sum()
-
-
-def _mean(total: torch.Tensor, rows: int) -> Floats:
-    found: Floats = (total / rows).numpy()
-    return found
 
 
 def _undecided(before: list[torch.Tensor]) -> list[tuple[int, int]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from wse_sim.fabric.format.builder import Buffer, Builder, Place, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.whole.paths import Cell
-from wse_sim.whole.regions.shared_color import advance_of, send_all
+from wse_sim.whole.regions.shared_color import advance_of, place_kinds, send_all
 from wse_sim.whole.regions.turns import in_pairs
 
 SEND = 1  # microthread
@@ -50,18 +50,17 @@ def write_collectors(
     """
     size = max(one.size for own in passes for one in own)
     held = [b.buffer(f"{name}{i}", size, "fp16", where) for i in (0, 1)]
-    kinds: dict[tuple[str | None, tuple[Collected, ...]], list[Cell]] = {}
-    for i, (cell, own) in enumerate(zip(cells, passes, strict=True)):
-        kinds.setdefault((advance_of(i, len(cells)), own), []).append(cell)
-    for (advance, own), members in kinds.items():
-        core = b.core_class(f"{name} {advance or ''} {own[0].size}")
+
+    def write(core: CoreClass, kind: tuple[str | None, tuple[Collected, ...]]) -> None:
+        advance, own = kind
         with core.loop(rounds):
             for number, one in enumerate(own):
                 _take_all(core, one, held, advance, samples, number * samples)
             if len(own) * samples % 2:
                 core.join(SEND)  # the next round begins with the same buffer
-        for cell in members:
-            b.place(core, cell)
+
+    turns = [advance_of(i, len(cells)) for i in range(len(cells))]
+    place_kinds(b, dict(zip(cells, zip(turns, passes, strict=True), strict=True)), name, write)
 
 
 def _take_all(

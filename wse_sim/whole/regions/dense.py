@@ -86,12 +86,8 @@ class Dense(DenseBeside):
                     *sends.get(cell, ()),
                 )
         kinds = {cell: (each, self._takes(cell)) for cell, each in sends.items()}
-        place_kinds(
-            b,
-            kinds,
-            lambda number, _: f"{self.name} last row, senders {number}",
-            lambda core, kind: self._last(core, ports, samples, *kind),
-        )
+        name = f"{self.name} last row, senders"
+        place_kinds(b, kinds, name, lambda core, kind: self._last(core, ports, samples, *kind))
 
     def _takes(self, cell: Cell) -> tuple[Taken, ...]:
         """Return the parts of a residual that arrive at a cell of the last row."""

@@ -114,7 +114,7 @@ class DenseBeside(DenseShape):
         way += [(row, takers[0][1]) for row in range(store[0] + 1, self.last)]
         passing = set(way) - set(takers)
         cells = [*(cell for cell in way if cell in passing), *takers]
-        route_takers(b, color, store, cells, 0, "E", passing=passing)
+        route_takers(b, color, store, cells, passing=passing)
 
     def _deal_residual(self, store: CoreClass, slot: Buffer, color: int, bundle: int) -> None:
         """Deal each column its part of every token."""

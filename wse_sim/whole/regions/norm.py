@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -54,6 +55,7 @@ from wse_sim.whole.regions.shared_color import (
     advance_of,
     cable,
     deal,
+    place_kinds,
     receive_all,
     route_lanes,
     route_senders,
@@ -172,6 +174,16 @@ def apart(work: RowWork) -> RowWork:
     return RowWork((*before, replace(last, to="result")), {**work.shapes, "result": work.shapes["x"]})
 
 
+class CoreKind(NamedTuple):
+    """Cores with the same program: sizes of the blocks of a sample, switch commands behind a block and behind the last one, the
+    group of columns and the position in its lane, and whether the core leaves the last round early."""
+
+    sizes: tuple[int, ...]
+    advance: tuple[str | None, str | None]
+    place: tuple[int, int]
+    ends_early: bool
+
+
 class NormRegion(NormPlace, RegionKind):
     """A norm in inference."""
 
@@ -287,11 +299,11 @@ class NormRegion(NormPlace, RegionKind):
             if takers:
                 deal(inlet, feed, [[(source, size * each)] for size in takers], len(takers))
         b.place(inlet, inlet_cell)
-        route_takers(b, feed, inlet_cell, cells, 0, "E", passing=passing)
+        route_takers(b, feed, inlet_cell, cells, passing=passing)
         senders = self.bundle_senders(bundle)
         ((outward, towards),) = ports.results
         route_senders(b, outward, senders, towards, pop="never", passing=passing)
-        kinds: dict[tuple[object, ...], CoreClass] = {}
+        kinds: dict[Cell, CoreKind] = {}
         for i, cell in enumerate(cores):
             sizes = [block] * full + ([last[i]] if last and last[i] else [])
             turn = advance_of(i, count)
@@ -299,13 +311,14 @@ class NormRegion(NormPlace, RegionKind):
             # token that switches the others back.
             is_early = bool(takers) and len(takers) < count
             end = advance_of(i, len(takers)) if is_early and i < len(takers) else turn
-            group, position = divmod(cell[1] - self.left, self.lane)
-            place, early = (self.sharing[group], position), is_early and i < len(takers)
-            kind = (tuple(sizes), turn, end, early, place)
-            if kind not in kinds:
-                kinds[kind] = b.core_class(f"{self.name} {bundle} {len(kinds)}")
-                self._core(kinds[kind], ports, samples, sizes, (turn, end), place, ends_early=early)
-            b.place(kinds[kind], cell)
+            kinds[cell] = CoreKind(
+                tuple(sizes),
+                (turn, end),
+                divmod(cell[1] - self.left, self.lane),
+                is_early and i < len(takers),
+            )
+        name = f"{self.name} {bundle}"
+        place_kinds(b, kinds, name, lambda core, kind: self._core(core, ports, samples, kind))
 
     def _declare(self, b: Builder) -> None:
         """Declare one buffer with the interleaved tokens and results of both halves, and the buffers of all
@@ -334,25 +347,15 @@ class NormRegion(NormPlace, RegionKind):
         buffers = {**self.others, "x": self.tokens_held, "result": self.tokens_held}
         return Lines(self.work.shapes, buffers, layout, sharing, self.wafer, places=places)
 
-    def _core(
-        self,
-        core: CoreClass,
-        ports: Ports,
-        samples: int,
-        sizes: list[int],
-        advance: tuple[str | None, str | None],
-        place: tuple[Sharing, int],
-        *,
-        ends_early: bool,
-    ) -> None:
-        ((outward, _),) = ports.results
+    def _core(self, core: CoreClass, ports: Ports, samples: int, kind: CoreKind) -> None:
+        ((outward, _),), (group, position), advance = ports.results, kind.place, kind.advance
 
         def receive(turn: int, tokens: int) -> None:
             receive_all(core, ports.own[0], self._held(turn, tokens), RECEIVE)
 
         def work(turn: int, tokens: int, is_last: bool) -> None:
-            self._lines(turn, tokens, place[0]).emit(core, self.work.vectors, place[1])
-            closes = is_last and ends_early and advance[1] == "path"
+            self._lines(turn, tokens, self.sharing[group]).emit(core, self.work.vectors, position)
+            closes = is_last and kind.ends_early and advance[1] == "path"
             send_all(
                 core,
                 fabric_out(outward, None if closes else advance[is_last]),
@@ -363,7 +366,7 @@ class NormRegion(NormPlace, RegionKind):
                 core.join(SEND)
                 core.control(outward, Command.RESET, start="none")
 
-        blocks_in_turn(core, samples, sizes, receive, work, RECEIVE)
+        blocks_in_turn(core, samples, kind.sizes, receive, work, RECEIVE)
 
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
         """Return scale and shift of every core's features."""

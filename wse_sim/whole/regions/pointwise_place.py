@@ -359,12 +359,7 @@ class PointwisePlace(PlacedKernel):
         elements."""
         count = len(self.snake)
         kinds = {cell: (advance_of(i, count), self.count_of(i)) for i, cell in enumerate(self.snake)}
-        place_kinds(
-            b,
-            kinds,
-            lambda _, kind: f"{self.name} {kind[1]} {kind[0] or ''}",
-            lambda core, kind: write(core, *kind),
-        )
+        place_kinds(b, kinds, self.name, lambda core, kind: write(core, *kind))
 
     # ---- inlets ------------------------------------------------------------------------------------------------------
 
@@ -397,7 +392,7 @@ class PointwisePlace(PlacedKernel):
 
     def route_feed(self, b: Builder, feed: int, cell: Cell) -> None:
         """Route the elements from the core that deals them out to the serpentine."""
-        route_takers(b, feed, cell, self.snake, 0, "E")
+        route_takers(b, feed, cell, self.snake)
 
     def deal(self, core: CoreClass, feed: int, source: int | Buffer) -> None:
         """Deal a sample, or a lap of it, to the cores in sequence, from a color as it arrives or from a buffer."""

@@ -19,21 +19,23 @@ With several columns of cores (:mod:`wse_sim.whole.regions.image_bands`)::
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
 
 from wse_sim.fabric.format.builder import Buffer, Builder, Place, fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass, Operand
+from wse_sim.fabric.format.program import Fn
 from wse_sim.graph import Kernel, KernelGraph
 from wse_sim.kernels.blocks.pooling_core import (
     BANKS,
     IMAGE,
     LINES,
     RESULT,
+    BufferPart,
     PooledCore,
-    Step,
+    PoolStep,
     bands_on,
     words_apart,
 )
@@ -43,7 +45,13 @@ from wse_sim.kernels.families.pool2d import Pool2dAttributes
 from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import PAIR, Floats, Inlet, PlacedKernel, Ports, RegionKind, refused
 from wse_sim.whole.regions.image_bands import ImageBuffers, ImageInlet, send_pixels
-from wse_sim.whole.regions.shared_color import advance_of, receive_all, route_senders, route_takers
+from wse_sim.whole.regions.shared_color import (
+    advance_of,
+    place_kinds,
+    receive_all,
+    route_senders,
+    route_takers,
+)
 from wse_sim.whole.regions.turns import alternate
 
 RECEIVE = 1  # microthread
@@ -115,6 +123,17 @@ class PoolingPlace(PlacedKernel):
     def words_of(self, core: int) -> int:
         """Return the words of a pixel that a core stores."""
         return min(self.words, self.channel_words - core * self.words)
+
+    def emit(self, core: CoreClass, step: PoolStep, operand: Callable[[BufferPart, int], Operand]) -> None:
+        """Write an instruction; `operand` gives the operand of elements of a buffer, and of their number."""
+        dtype = "fp16" if self.is_max else "fp32"
+        with core.loop(step.turns):
+            to, *reads = (operand(each, step.length) for each in (step.to, *step.reads))
+            if step.op == "step":
+                period = round(1000 / self.wafer.max_fp16_per_cycle)
+                core.map(Fn.STEP, to, *reads, dtype=dtype, period=period)
+            else:
+                getattr(core, step.op)(to, *(reads or [scalar(0.0)]), dtype=dtype)
 
 
 class Pooling(PoolingPlace, RegionKind):
@@ -202,31 +221,24 @@ class Pooling(PoolingPlace, RegionKind):
         for bundle, (color, towards) in enumerate(ports.results):
             cells = self.bundle_senders(bundle)
             route_senders(b, color, cells, towards)
+
+            def write(core: CoreClass, kind: tuple[int, str | None], color: int = color) -> None:
+                (words, advance), count = kind, self.windows.lines.results * self.windows.columns.results
+                out = fabric_out(color, advance)
+                if not self.is_collected:
+                    self._write_core(
+                        core, (feed, out, out), images, own, samples, words, self.bands[0].windows
+                    )
+                    return
+                with core.loop(samples * count):
+                    arriving = fabric_in(ports.own[1])
+                    core.mov(out, arriving, length=PAIR * words, dtype="fp16", start="none")
+
             kinds = {
                 cell: (self.words_of(cell[0] - self.top), advance_of(i, len(cells)))
                 for i, cell in enumerate(cells)
             }
-            for words, advance in dict.fromkeys(kinds.values()):
-                same = [cell for cell, kind in kinds.items() if kind == (words, advance)]
-                name, out = (
-                    f"{self.name} {words} {advance or ''} of bundle {bundle}",
-                    fabric_out(color, advance),
-                )
-                if not self.is_collected:
-                    core = b.core_class(name)
-                    self._write_core(
-                        core, (feed, out, out), images, own, samples, words, self.bands[0].windows
-                    )
-                    for cell in same:
-                        b.place(core, cell)
-                    continue
-                collector = b.core_class(name)
-                with collector.loop(samples * self.windows.lines.results * self.windows.columns.results):
-                    collector.mov(
-                        out, fabric_in(ports.own[1]), length=PAIR * words, dtype="fp16", start="none"
-                    )
-                for cell in same:
-                    b.place(collector, cell)
+            place_kinds(b, kinds, f"{self.name} bundle {bundle}", write)
         if self.is_collected:
             self._write_bands(b, feed, ports.own[1], images, own, samples)
 
@@ -237,7 +249,7 @@ class Pooling(PoolingPlace, RegionKind):
     def _route_feed(self, b: Builder, feed: int) -> None:
         """Route the words of an inlet to the cores of its row, which take them in sequence."""
         for row, place in enumerate(self.inlets):
-            route_takers(b, feed, place.cell, self._row(row), 0, "E")
+            route_takers(b, feed, place.cell, self._row(row))
 
     def _write_bands(
         self,
@@ -249,17 +261,19 @@ class Pooling(PoolingPlace, RegionKind):
         samples: int,
     ) -> None:
         """Write the cores of the bands, which send in sequence to the first core of their row."""
-        kinds: dict[tuple[int, int], CoreClass] = {}
+        kinds: dict[Cell, tuple[int, int]] = {}
         for row in range(self.height):
-            cells, words = self._row(row), self.words_of(row)
+            cells = self._row(row)
             b.route(collected, (self.top + row, self.left), rx="E", tx="R")
             route_senders(b, collected, cells, "W")
-            for number, (cell, band) in enumerate(zip(cells, self.bands, strict=True)):
-                if (words, number) not in kinds:
-                    core = kinds[words, number] = b.core_class(f"{self.name} {words} band {number}")
-                    out = fabric_out(collected), fabric_out(collected, advance_of(number, len(cells)))
-                    self._write_core(core, (feed, *out), images, own, samples, words, band.windows)
-                b.place(kinds[words, number], cell)
+            kinds |= {cell: (self.words_of(row), number) for number, cell in enumerate(cells)}
+
+        def write(core: CoreClass, kind: tuple[int, int]) -> None:
+            words, number = kind
+            out = fabric_out(collected), fabric_out(collected, advance_of(number, len(self.bands)))
+            self._write_core(core, (feed, *out), images, own, samples, words, self.bands[number].windows)
+
+        place_kinds(b, kinds, f"{self.name} band", write)
 
     def _declare(self, b: Builder, where: Place) -> tuple[list[Buffer], dict[str, Buffer]]:
         """Declare two image buffers, and all other buffers of a core."""
@@ -326,8 +340,12 @@ class Pooling(PoolingPlace, RegionKind):
             receive_all(core, feed, target, RECEIVE)
 
         def work(turn: int) -> None:
+            def operand(at: BufferPart, length: int) -> Operand:
+                buffer = images[turn] if at.buffer == IMAGE else own[at.buffer]
+                return buffer.dsd(at.first, length, at.stride, step=at.apart)
+
             for step in pooled.steps():
-                self._emit(core, step, {**own, IMAGE: images[turn]})
+                self.emit(core, step, operand)
             result = own[RESULT if columns.taps > 1 else LINES]
 
             def send(to: Operand, pixel: Operand) -> None:
@@ -348,20 +366,6 @@ class Pooling(PoolingPlace, RegionKind):
             )
 
         alternate(core, samples, receive, work, (RECEIVE,))
-
-    def _emit(self, core: CoreClass, step: Step, buffers: Mapping[str, Buffer]) -> None:
-        dtype = "fp16" if self.is_max else "fp32"
-
-        def operand(place: tuple[str, int]) -> Operand:
-            apart = step.apart[0 if place[0] == step.to[0] else 1]
-            return buffers[place[0]].dsd(place[1], step.length, step.stride, step=apart)
-
-        with core.loop(step.turns):
-            if len(step.reads) == 1:
-                core.mov(operand(step.to), operand(step.reads[0]), dtype=dtype)
-                return
-            combine = core.max if self.is_max else core.add
-            combine(operand(step.to), *map(operand, step.reads), dtype=dtype)
 
     # ---- values and cycles -----------------------------------------------------------------------------------------
 

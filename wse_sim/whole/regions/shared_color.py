@@ -32,16 +32,14 @@ def route_takers(
     color: int,
     inlet: Cell,
     takers: Sequence[Cell],
-    across: int,
-    spread: str,
-    beside: str = "",
+    across: int = 0,
+    spread: str = "E",
     passing: Set[Cell] = frozenset(),
 ) -> None:
     """Route from `inlet` along `takers`, which are neighbours; each passes words to `across` more cells in
     direction `spread`.
 
-    Each also passes words to its single neighbour in direction `beside`. Those in `passing` take nothing. The
-    route to the first taker goes vertically first, then along its row.
+    Those in `passing` take nothing. The route to the first taker goes vertically first, then along its row.
     """
     came = _route_to(b, color, inlet, takers[0])
     more = spread if across else ""
@@ -53,10 +51,8 @@ def route_takers(
             came = BACK[step]
             continue
         turning = Switch([{"tx": step}], pop="never") if step else KEEP
-        b.route(color, (r, c), rx=came, tx="R" + more + beside, switch=turning)
+        b.route(color, (r, c), rx=came, tx="R" + more, switch=turning)
         came = BACK.get(step, "")
-        if beside:
-            b.route(color, (r + (beside == "S") - (beside == "N"), c), rx=BACK[beside], tx="R", switch=KEEP)
         for j in range(1, across + 1):
             onward = spread if j < across else ""
             b.route(color, (r + j * down, c + j * right), rx=BACK[spread], tx="R" + onward, switch=KEEP)
@@ -180,12 +176,12 @@ def cable(
 
 
 def place_kinds(
-    b: Builder, kinds: Mapping[Cell, K], name: Callable[[int, K], str], write: Callable[[CoreClass, K], None]
+    b: Builder, kinds: Mapping[Cell, K], name: str, write: Callable[[CoreClass, K], None]
 ) -> None:
-    """Write one core class for every kind of cell, which `write` writes, and place it at all cells of the kind; `name` gives its
-    name from its number and kind."""
+    """Write one core class for every kind of cell, which `write` writes, and place it at all cells of the kind; classes have a
+    `name` and a number."""
     for number, kind in enumerate(dict.fromkeys(kinds.values())):
-        core = b.core_class(name(number, kind))
+        core = b.core_class(f"{name} {number}")
         write(core, kind)
         for cell, own in kinds.items():
             if own == kind:

@@ -131,11 +131,26 @@ class TrainedKind(PlacedKernel):
         """Write buffers, core classes and routes of a batch and its update."""
 
     @property
-    def reads(self) -> tuple[str, ...]:
-        """Names of the buffers that :meth:`read` needs; none without parameters."""
+    def learning(self) -> tuple[tuple[str, str], ...]:
+        """Names of the buffers with a summed gradient and with new weights, in pairs; none without parameters."""
         return ()
+
+    def parameters_in(self, held: Sequence[Floats]) -> dict[str, Floats]:
+        """Return the parameters, or their gradients, from one buffer (rows, cols, elements) of every pair."""
+        return {}
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Names of the buffers that :meth:`read` needs."""
+        return tuple(name for pair in self.learning for name in pair)
 
     def read(self, buffers: Mapping[str, Floats]) -> tuple[dict[str, Floats], dict[str, Floats]]:
         """Return gradients summed over the batch and new weights, both by parameter, from buffers (rows,
         cols, elements) by name."""
-        return {}, {}
+        if not self.learning:
+            return {}, {}
+        gradients, weights = zip(*self.learning, strict=True)
+        return (
+            self.parameters_in([buffers[name] for name in gradients]),
+            self.parameters_in([buffers[name] for name in weights]),
+        )

@@ -250,14 +250,9 @@ class TrainedConvolution(TrainedDense):
         ordered = wide.reshape(self.features, -1)[:, self._order]
         return self.products.values(ordered, weights[bias[0]] if bias else None)
 
-    def read(self, buffers: Mapping[str, Floats]) -> tuple[dict[str, Floats], dict[str, Floats]]:
-        """Return gradients and new weights by parameter, with filters as (N, C, r, s)."""
+    def weight_in_place(self, weight: Floats) -> Floats:
+        """Return filters as (N, C, r, s)."""
         windows = self.windows
         lines, taps, c = windows.lines.taps, windows.columns.taps, windows.channels
-        back = np.argsort(self._order)
-
-        def filters(weight: Floats) -> Floats:
-            runs = weight[:, back].reshape(self.features, lines, windows.run)
-            return runs[:, :, : taps * c].reshape(self.features, lines, taps, c).transpose(0, 3, 1, 2)
-
-        return self.products.learned(buffers, self.kernel.parameters, filters)
+        runs = weight[:, np.argsort(self._order)].reshape(self.features, lines, windows.run)
+        return runs[:, :, : taps * c].reshape(self.features, lines, taps, c).transpose(0, 3, 1, 2)

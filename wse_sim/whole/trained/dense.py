@@ -306,21 +306,21 @@ class TrainedDense(DensePlace, TrainedKind):
         return self.features - int(self.kernel.dims["n"]), self.inputs - int(self.kernel.dims["k"])
 
     @property
-    def reads(self) -> tuple[str, ...]:
-        """Buffers with gradients and new weights."""
-        return self.products.reads
+    def learning(self) -> tuple[tuple[str, str], ...]:
+        """The weight, then the bias."""
+        return self.products.learning
 
-    def read(self, buffers: Mapping[str, Floats]) -> tuple[dict[str, Floats], dict[str, Floats]]:
-        """Return gradients and new weights by parameter, as (N, K) and (N,)."""
+    def parameters_in(self, held: Sequence[Floats]) -> dict[str, Floats]:
+        """Return the weight in its own shape, and the bias (N,)."""
+        weight = self.weight_in_place(self.products.weight_of(held[0]))
+        biases = (self.products.bias_of(one)[: len(weight)] for one in held[1:])
+        return dict(zip(self.kernel.parameters, (weight, *biases), strict=True))
+
+    def weight_in_place(self, weight: Floats) -> Floats:
+        """Return a weight with inputs in stream order, and zeros for whole words, as the parameter (N, K)."""
         order = stream_order(self.graph, self.kernel.inputs[0])
         n, k = int(self.kernel.dims["n"]), int(self.kernel.dims["k"])
-        back = slice(k) if order is None else np.argsort(order)
-        gradients, weights = self.products.learned(
-            buffers, self.kernel.parameters, lambda weight: weight[:, back]
-        )
-        return {name: one[:n] for name, one in gradients.items()}, {
-            name: one[:n] for name, one in weights.items()
-        }
+        return weight[:n, slice(k) if order is None else np.argsort(order)]
 
     @property
     def start_rows(self) -> slice | None:

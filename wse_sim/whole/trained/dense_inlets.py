@@ -101,7 +101,7 @@ class Beside:
                 self._deal(core, columns, [fabric_in(gradients)] * len(columns))
         b.place(core, cell)
         takers = products.senders[columns.start : columns.stop]
-        route_takers(b, products.deal, cell, takers, 0, "E")
+        route_takers(b, products.deal, cell, takers)
 
     def _filled(self, columns: range, cell: Cell) -> Buffer | None:
         """Return zeros that pad the features of a bundle to equal parts on its columns."""

@@ -24,7 +24,8 @@ from wse_sim.whole.trained.rows import Slots
 class TrainedWork(WorkPlace, TrainedPointwise):
     """The work, its gradient, and its tables."""
 
-    reads = ()
+    learning = ()
+    """Tables do not train."""
 
     def _declare(self, b: Builder, in_flight: int) -> None:
         where, apart = (self.rows, self.columns), self._pitch
@@ -65,10 +66,6 @@ class TrainedWork(WorkPlace, TrainedPointwise):
     def values(self, weights: Mapping[str, Floats]) -> dict[str, Floats]:
         """Return every core's part of the tables."""
         return PointwisePlace.values(self, weights)
-
-    def read(self, buffers: Mapping[str, Floats]) -> tuple[dict[str, Floats], dict[str, Floats]]:
-        """Return no gradients and no new weights: tables do not train."""
-        return {}, {}
 
     def most_in_flight(self) -> int:
         """Return the samples in flight whose operands and results fit next to the tables."""

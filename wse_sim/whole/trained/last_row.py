@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
@@ -22,8 +23,6 @@ from wse_sim.whole.regions.shared_color import receive_all, send_all
 from wse_sim.whole.regions.turns import with_next
 from wse_sim.whole.trained.contract import Batch
 
-GROUP = 8
-"""Least elements of a group of tokens: with fewer, instruction starts would cost more than the work."""
 # Microthreads: sums or gradients arrive, gradients go up, outputs leave, a residual arrives.
 TAKE, CAST, SEND, ADDED = 1, 2, 3, 4
 MANY = 1 << 20  # samples: more than any batch
@@ -129,14 +128,14 @@ class LastRow:
         """Color of the gradients along the last row; none of its cores sends sums on it."""
         return self.sums[len(self.inputs) % 2]
 
+    group_elements: ClassVar[int] = 8
+    """Least elements of a group of tokens: with fewer, instruction starts would cost more than the work."""
+
     @property
     def tokens_at_once(self) -> int:
         """Tokens of a group, a divisor of the tokens of a sample."""
-        return next(
-            p
-            for p in range(1, self.tokens + 1)
-            if self.tokens % p == 0 and (p * self.outputs >= GROUP or p == self.tokens)
-        )
+        counts = (p for p in range(1, self.tokens) if self.tokens % p == 0)
+        return next((p for p in counts if p * self.outputs >= self.group_elements), self.tokens)
 
     @property
     def _group(self) -> int:
@@ -200,7 +199,7 @@ class LastRow:
             self.sums_of_tokens = held["sums of tokens"]
 
     def _last(
-        self, core: CoreClass, ends: tuple[int, int | None], sent: int, advance: str | None, batch: Batch
+        self, core: CoreClass, batch: Batch, ends: tuple[int, int | None], sent: int, advance: str | None
     ) -> None:
         """Write the last row of some columns; `ends` are the colors of the result and of the gradient of a residual."""
         out, beside = ends

@@ -10,7 +10,7 @@ result, (n + t) d words of a bundle, and its core::
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -96,18 +96,13 @@ class TrainedLeadingRows(RowsPlace, TrainedKind):
         return copies | {f"{self.name}.master": rows for rows in copies.values()}
 
     @property
-    def reads(self) -> tuple[str, ...]:
-        """Buffers with sums of gradients and with rows; a first token has none."""
-        kinds = ("gradient", "master") if self.kernel.parameters else ()
-        return tuple(f"{self.name}.{kind}" for kind in kinds)
+    def learning(self) -> tuple[tuple[str, str], ...]:
+        """The sums of gradients and the rows; a first token has none."""
+        return ((f"{self.name}.gradient", f"{self.name}.master"),) if self.kernel.parameters else ()
 
-    def read(self, buffers: Mapping[str, Floats]) -> tuple[dict[str, Floats], dict[str, Floats]]:
-        """Return gradients and new rows by parameter, assembled from the parts of the cores."""
-        gradients, rows = [*map(self._assembled, (buffers[name] for name in self.reads))] or [{}, {}]
-        return gradients, rows
-
-    def _assembled(self, parts: Floats) -> dict[str, Floats]:
+    def parameters_in(self, held: Sequence[Floats]) -> dict[str, Floats]:
         """Return the parameters from the parts (bundles, 1, elements) of the cores."""
+        (parts,) = held
         own, width = self.sizes[0], self.graph.tensors[self.kernel.outputs[0]].shape[-1]
         rows = np.zeros((own, width), np.float32)
         for bundle in range(self.result_bundles):

@@ -18,8 +18,6 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from math import ceil, inf
 
-import networkx as nx
-
 from wse_sim.compiler.block_recompute import block_recompute
 from wse_sim.compiler.defects import usable_cores
 from wse_sim.compiler.scores import without_scores
@@ -35,6 +33,7 @@ from wse_sim.whole.lower import BACKWARD, without_program
 from wse_sim.whole.parallel_links import (
     TRAINED_AS_ONE,
     as_links_see,
+    groups_of,
     tied_in_training,
     trained_bundles,
 )
@@ -167,13 +166,12 @@ def least_bound(graph: KernelGraph, wafer: Wafer) -> tuple[Sizer, float] | None:
 
 def _groups(graph: KernelGraph) -> list[tuple[tuple[str, ...], list[int]]]:
     """Return groups of tensors that have the same number of streams, with the numbers that are tried."""
-    seen, ties = as_links_see(graph), nx.Graph()
+    seen = as_links_see(graph)
     most = trained_bundles(seen)
-    ties.add_nodes_from(name for name, count in most.items() if count > 1)
-    for names in tied_in_training(seen):
-        nx.add_path(ties, [name for name in names if most[name] > 1])
+    ties = [[name for name in names if most[name] > 1] for names in tied_in_training(seen)]
+    alone = [[name] for name, count in most.items() if count > 1]
     order = {name: index for index, name in enumerate(graph.tensors)}
-    tied = sorted(sorted(names, key=order.__getitem__) for names in nx.connected_components(ties))
+    tied = sorted(sorted(names, key=order.__getitem__) for names in groups_of([*alone, *ties]))
     return [(tuple(names), _numbers(seen, names, most[names[0]])) for names in tied]
 
 

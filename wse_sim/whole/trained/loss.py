@@ -123,7 +123,7 @@ class LossPlace:
             share = [(fabric_in(color), len(part)) for color, part in token]
             deal(inlet, feed, [share] * count, count)
         b.place(inlet, self.inlet)
-        route_takers(b, feed, self.inlet, self.cores, 0, "E")
+        route_takers(b, feed, self.inlet, self.cores)
         for color, towards in gradients:
             route_senders(b, color, self.cores, towards)
         held = self._declare(b, batch)
@@ -132,7 +132,7 @@ class LossPlace:
             self._core(core, loss, batch, held, feed, [fabric_out(color, advance) for color, _ in gradients])
 
         kinds = {cell: advance_of(i, count) for i, cell in enumerate(self.cores)}
-        place_kinds(b, kinds, lambda _, advance: f"loss {advance or ''}", write)
+        place_kinds(b, kinds, "loss", write)
 
     def _declare(self, b: Builder, batch: Batch) -> LossBuffers:
         (first, col), (last, _) = min(self.cores), max(self.cores)

@@ -23,15 +23,15 @@ from wse_sim.fabric.format.builder import Buffer, Builder, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.fabric.result import FabricResult
-from wse_sim.graph import KernelGraph
 from wse_sim.modes.pipelined.loss import LOSS, loss_cores
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole.areas import FabricPlace
+from wse_sim.whole.bundles import bundles_of
 from wse_sim.whole.network import (
     LaidNetwork,
-    host_outputs,
     host_streams,
     leaving_of,
+    leaving_region,
     outlets,
     own_colors,
     route_tree,
@@ -50,7 +50,6 @@ from wse_sim.whole.stream_routes import (
     Links,
     cells_to,
     legs_cycles,
-    link_map,
     way_links,
 )
 from wse_sim.whole.trained.contract import Batch, Floats, TrainedKind, TrainedPorts
@@ -100,16 +99,6 @@ class TrainedNetwork(LaidNetwork):
     batch: Batch
 
     @property
-    def rows(self) -> int:
-        """Rows of the batch: samples times tokens."""
-        return self.batch.samples * self.loss_place.tokens
-
-    @property
-    def in_flight(self) -> tuple[int, ...]:
-        """Samples in flight, by region."""
-        return (self.batch.in_flight,) * len(self.regions)
-
-    @property
     def ways(self) -> tuple[Cycles, Cycles]:
         """Travel cycles of a word between regions: forward, and of gradients."""
         wafer, makers = self.plan.wafer, {one.kernel.outputs[0]: one.name for one in self.regions}
@@ -122,23 +111,17 @@ class TrainedNetwork(LaidNetwork):
                 back[ends] = max(back.get(ends, 0.0), legs_cycles(legs, wafer))
         return self.tree_cycles, back
 
-    @property
-    def laid_words(self) -> NDArray[np.float64]:
-        """Words per sample on every link, summed over all streams and gradients: (rows, cols, 4), in the
-        order N, E, S, W."""
-        wafer = self.plan.wafer
-        return link_map(self._links(), wafer.rows, wafer.cols)
-
-    def _links(self) -> Links:
-        graph, controls = self.plan.graph, Controls(self.program, self.batch.samples)
-        yield from self.links_of_trees(controls)
+    def links(self, controls: Controls) -> Links:
+        """Return the words per sample on all links between regions, of gradients too, with control words."""
+        yield from super().links(controls)
+        graph = self.plan.graph
         by_name = {region.name: region for region in self.regions}
         output = leaving_of(self.plan).tensor
         for bundle, way in enumerate(self.from_loss):
             words = words_in(graph, output, bundle, len(self.from_loss))
             yield from way_links(way, words + controls.of(way.color, self.loss_place.cores))
         for back in self.backs:
-            words = _words_in(graph, self.regions, back)
+            words = words_in(graph, back.tensor, back.bundle, bundles_of(back.tensor, self.regions))
             for part in back.parts:
                 senders = by_name[part.sent.reader].gradient_senders(back.tensor, back.bundle)
                 for way in part.ways:
@@ -164,12 +147,6 @@ class TrainedNetwork(LaidNetwork):
         and labels (rows,)."""
         order = stream_order(self.plan.graph, leaving_of(self.plan).tensor)
         return self.loss_place.values(labels, order) | self.values(weights, values)
-
-    def outputs(self, result: FabricResult) -> NDArray[np.float16]:
-        """Return the outputs (rows, N) of a run."""
-        names = [name for name in self.program.buffers if name.startswith("host out")]
-        read = {name: result.read(name) for name in names}
-        return host_outputs(self.plan.graph, self.trees, read, self.rows)
 
     def learned(self, result: FabricResult) -> tuple[float, dict[str, Floats], dict[str, Floats]]:
         """Return mean loss, and mean gradients and new weights by parameter."""
@@ -206,7 +183,8 @@ def trained_network(
     b = Builder(wafer.rows, wafer.cols, config)
     _write_regions(b, plan, regions, laid, batch)
     for back in laid.backs:
-        _write_back(b, back, PAIR * _words_in(graph, regions, back), samples)
+        words = words_in(graph, back.tensor, back.bundle, bundles_of(back.tensor, regions))
+        _write_back(b, back, PAIR * words, samples)
     logits = [tree.color for tree in laid.trees if tree.tensor == laid.output]  # bundles in order
     gradients = [(way.color, way.ports(way.source)) for way in laid.from_loss]
     laid.place.write(b, loss, batch, logits, laid.feed, gradients)
@@ -216,7 +194,17 @@ def trained_network(
         route_tree(b, tree, wafer.cols)
         host_streams(b, tree, i, graph, samples, wafer.cols)
     return TrainedNetwork(
-        plan, b.build(), config, regions, laid.trees, laid.backs, laid.from_loss, laid.place, loss, batch
+        plan,
+        b.build(),
+        config,
+        regions,
+        laid.trees,
+        samples,
+        laid.backs,
+        laid.from_loss,
+        laid.place,
+        loss,
+        batch,
     )
 
 
@@ -268,10 +256,9 @@ def _loss_cores(plan: PipelinedPlan, regions: Sequence[TrainedKind], loss: str, 
 
 def _leaving_tokens(plan: PipelinedPlan, regions: Sequence[TrainedKind]) -> tuple[int, int]:
     """Return the tokens of a sample's outputs, and their features; an image is one token."""
-    graph, output = plan.graph, leaving_of(plan).tensor
-    last = next(region for region in regions if region.kernel.outputs[0] == output)
+    graph, last = plan.graph, leaving_region(plan, regions)
     tokens = last.tokens_of(graph, last.kernel)
-    return tokens, graph.tensors[output].elements // graph.samples // tokens
+    return tokens, graph.tensors[last.kernel.outputs[0]].elements // graph.samples // tokens
 
 
 def _laid(plan: PipelinedPlan, regions: Sequence[TrainedKind], counts: Sequence[int]) -> _Laid:
@@ -283,8 +270,7 @@ def _laid(plan: PipelinedPlan, regions: Sequence[TrainedKind], counts: Sequence[
     ModelError
         If no route is left.
     """
-    output = leaving_of(plan).tensor
-    last = next(region for region in regions if region.kernel.outputs[0] == output)
+    last = leaving_region(plan, regions)
     middle = (plan.wafer.rows // 2, plan.wafer.cols // 2)
     for near in (last.gradient_inlets[0], last.senders[0], last.senders[-1]):
         with contextlib.suppress(ModelError):
@@ -454,12 +440,6 @@ def _write_regions(
             leaving={tensor: out[tensor, region.name] for tensor in region.gradient_order},
         )
         region.build_batch(b, ports, batch)
-
-
-def _words_in(graph: KernelGraph, regions: Sequence[TrainedKind], back: Back) -> int:
-    """Return the words per sample of a bundle of a gradient."""
-    of = max(region.bundles.get(back.tensor, 1) for region in regions)
-    return words_in(graph, back.tensor, back.bundle, of)
 
 
 def _write_back(b: Builder, back: Back, size: int, samples: int) -> None:

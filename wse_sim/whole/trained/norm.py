@@ -196,7 +196,7 @@ class TrainedNorm(NormPlace, TrainedKind):
         cell, senders = self.inlets[bundle].cell, self.bundle_senders(bundle)
         b.place(inlet, cell)
         cells, passing = self.cables[bundle]
-        route_takers(b, feed, cell, cells, 0, "E", passing=passing)
+        route_takers(b, feed, cell, cells, passing=passing)
         for color, towards in ports.every_way():
             route_senders(b, color, senders, towards)
         if self.affine and self.cores > 1:
@@ -331,18 +331,15 @@ class TrainedNorm(NormPlace, TrainedKind):
         return {f"{self.name}.{name}": held for name in names}
 
     @property
-    def reads(self) -> tuple[str, ...]:
-        """Buffers with sums of gradients and with parameters."""
-        return (f"{self.name}.gradients", f"{self.name}.master") if self.affine else ()
+    def learning(self) -> tuple[tuple[str, str], ...]:
+        """The sums of gradients and the parameters."""
+        return ((f"{self.name}.gradients", f"{self.name}.master"),) if self.affine else ()
 
-    def read(self, buffers: Mapping[str, Floats]) -> tuple[dict[str, Floats], dict[str, Floats]]:
-        """Return gradients and new weights of the first core of every column; all cores have the same."""
-        found = []
-        for name in self.reads:
-            lanes = buffers[name][self.lane - 1].reshape(self.lane, len(self.affine), -1)[..., : self.part]
-            rows = lanes.swapaxes(0, 1).reshape(len(self.affine), -1)
-            found.append(dict(zip(self.kernel.parameters, rows, strict=True)))
-        return (found[0], found[1]) if found else ({}, {})
+    def parameters_in(self, held: Sequence[Floats]) -> dict[str, Floats]:
+        """Return the parameters of the first core of every column; all cores have the same."""
+        lanes = held[0][self.lane - 1].reshape(self.lane, len(self.affine), -1)[..., : self.part]
+        rows = lanes.swapaxes(0, 1).reshape(len(self.affine), -1)
+        return dict(zip(self.kernel.parameters, rows, strict=True))
 
     def most_in_flight(self) -> int:
         """Return the samples in flight whose normalized tokens and deviations fit next to parameters and

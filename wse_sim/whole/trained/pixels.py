@@ -21,9 +21,6 @@ from wse_sim.whole.regions.turns import in_pairs, with_next
 from wse_sim.whole.trained.last_row import CAST, SEND, TAKE, Leaving
 from wse_sim.whole.trained.products import WEST, Products
 
-GROUP = 16
-"""Least elements per instruction for derivatives; meanwhile the sums of fewer elements wait in the queues
-above."""
 MOST_PARTS = 7  # of a sample
 LEAST_PART = 64  # elements: starts of instructions cost as much
 VECTOR = 4  # fp16 elements
@@ -32,11 +29,8 @@ VECTOR = 4  # fp16 elements
 class PixelProducts(Products):
     """A trainable product over the pixels of an image."""
 
-    @property
-    def tokens_at_once(self) -> int:
-        """Pixels of a group, a divisor of the pixels of an image."""
-        enough = (p for p in range(1, self.tokens) if self.tokens % p == 0 and p * self.outputs >= GROUP)
-        return next(enough, self.tokens)
+    group_elements = 16
+    """Meanwhile the sums of fewer elements wait in the queues above."""
 
     together = 1
     """The input gradients of each pixel run west alone: those of the next one wait for no weight gradient."""

@@ -346,25 +346,26 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
         }
 
     @property
-    def reads(self) -> tuple[str, ...]:
-        """Buffers with sums of gradients and with parameters."""
-        count, kinds = len(self.kernel.parameters), ("gradient", "master")
-        return tuple(f"{band.name}.{kind}{i}" for band in self.bands for kind in kinds for i in range(count))
+    def learning(self) -> tuple[tuple[str, str], ...]:
+        """The sums of gradients and the parameters, band by band."""
+        return tuple(
+            (f"{band.name}.gradient{i}", f"{band.name}.master{i}")
+            for i in range(len(self.kernel.parameters))
+            for band in self.bands
+        )
 
-    def read(self, buffers: Mapping[str, Floats]) -> tuple[dict[str, Floats], dict[str, Floats]]:
-        """Return gradients and new weights, assembled from the parts of the cores."""
-        found: list[dict[str, Floats]] = [{}, {}]
+    def parameters_in(self, held: Sequence[Floats]) -> dict[str, Floats]:
+        """Return the parameters, assembled from the parts of the cores."""
+        found, parts = dict[str, Floats](), iter(held)
         result, count = self.kernel.outputs[0], len(self.bands)
-        for out, kind in zip(found, ("gradient", "master"), strict=True):
-            for i, name in enumerate(self.kernel.parameters):
-                width = self.graph.tensors[name].elements // self.tokens
-                rows = np.zeros((self.tokens, width + self.filling), np.float32)
-                for number, band in enumerate(self.bands):
-                    own = bundle_elements(self.graph, result, rows.shape[1], number, count)
-                    flat = band.assembled(buffers[f"{band.name}.{kind}{i}"])
-                    rows[:, own] = flat.reshape(self.tokens, -1)
-                out[name] = rows[:, :width].reshape(self.graph.tensors[name].shape)
-        return found[0], found[1]
+        for name in self.kernel.parameters:
+            width = self.graph.tensors[name].elements // self.tokens
+            rows = np.zeros((self.tokens, width + self.filling), np.float32)
+            for number, band in enumerate(self.bands):
+                own = bundle_elements(self.graph, result, rows.shape[1], number, count)
+                rows[:, own] = band.assembled(next(parts)).reshape(self.tokens, -1)
+            found[name] = rows[:, :width].reshape(self.graph.tensors[name].shape)
+        return found
 
     def assembled(self, parts: Floats) -> Floats:
         """Return the elements of a band from the parts (rows, cols, elements) of its cores."""

@@ -17,25 +17,14 @@ sample, forward and backward::
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
 from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out, scalar
 from wse_sim.fabric.format.classes import CoreClass, Operand
-from wse_sim.fabric.format.program import Fn
-from wse_sim.kernels.blocks.pooling_core_training import (
-    BANKS,
-    IMAGE,
-    IMAGE_BACK,
-    KEPT,
-    LINES,
-    RESULT,
-    TAKEN,
-    Place,
-    PoolStep,
-    TrainedPoolCore,
-)
+from wse_sim.kernels.blocks.pooling_core import IMAGE, LINES, RESULT, BufferPart
+from wse_sim.kernels.blocks.pooling_core_training import BANKS, IMAGE_BACK, KEPT, TAKEN, TrainedPoolCore
 from wse_sim.kernels.families.attention.pairs import slot_elements
 from wse_sim.whole.regions.contract import PAIR, Floats, Inlet
 from wse_sim.whole.regions.pooling import LEAST, PoolingPlace
@@ -43,7 +32,7 @@ from wse_sim.whole.regions.shared_color import advance_of, deal, receive_all, ro
 from wse_sim.whole.regions.turns import in_turn
 from wse_sim.whole.room import HELD_FRACTION
 from wse_sim.whole.trained.contract import ANY, Batch, TrainedKind, TrainedPorts
-from wse_sim.whole.trained.rows import Slots
+from wse_sim.whole.trained.rows import Held, Slots
 
 RECEIVE = 1  # microthread
 FP16, FP32 = 2, 4  # bytes
@@ -89,7 +78,7 @@ class TrainedPooling(PoolingPlace, TrainedKind):
                 with inlet.loop(batch.in_flight * count):
                     deal(inlet, feed, [[(fabric_in(color), share)] for share in elements], self.height)
         b.place(inlet, self.inlets[0].cell)
-        route_takers(b, feed, self.inlets[0].cell, self.senders, 0, "E")
+        route_takers(b, feed, self.inlets[0].cell, self.senders)
         for color, towards in ports.every_way():
             route_senders(b, color, self.senders, towards)
         self._declare(b, batch.in_flight)
@@ -135,7 +124,7 @@ class TrainedPooling(PoolingPlace, TrainedKind):
 
         def forward(now: int, first: int, apart: int) -> None:
             for step in pooled.forward():
-                self._emit(core, step, now, (first, apart))
+                self.emit(core, step, partial(self._operand, now, (first, apart)))
             with core.loop(lines.results), core.loop(columns.results):
                 pixel = self._held[RESULT].dsd(0, each, step=each, outer_step=pooled.wide * each)
                 send(ports.results[0][0], pixel, not self.is_max)
@@ -144,7 +133,7 @@ class TrainedPooling(PoolingPlace, TrainedKind):
             if not self.needs:
                 return
             for step in pooled.backward():
-                self._emit(core, step, now, (first, apart))
+                self.emit(core, step, partial(self._operand, now, (first, apart)))
             at = columns.around * each
             for ((color, _),) in ports.leaving.values():
                 with core.loop(lines.size), core.loop(columns.size):
@@ -155,25 +144,14 @@ class TrainedPooling(PoolingPlace, TrainedKind):
             in_turn(core, batch.in_flight, lambda turn: receive(pooled.pixels, turn), forward, (RECEIVE,))
             in_turn(core, batch.in_flight, lambda turn: receive(pooled.results, turn), backward, (RECEIVE,))
 
-    def _emit(self, core: CoreClass, step: PoolStep, now: int, slot: tuple[int, int]) -> None:
-        first, apart = slot
-        dtype = "fp16" if self.is_max else "fp32"
-
-        def operand(place: Place) -> Operand:
-            how = (step.length, place.stride)
-            if place.buffer in self._kept:
-                kept = self._kept[place.buffer].of_turn(first, apart)
-                return kept.dsd(place.first, *how, step=place.apart)
-            buffer = self._taken[now] if place.buffer == TAKEN else self._held[place.buffer]
-            return buffer.dsd(place.first, *how, step=place.apart)
-
-        with core.loop(step.turns):
-            to, reads = operand(step.to), [operand(place) for place in step.reads]
-            if step.op == "step":
-                period = round(1000 / self.wafer.max_fp16_per_cycle)
-                core.map(Fn.STEP, to, *reads, dtype=dtype, period=period)
-            else:
-                getattr(core, step.op)(to, *(reads or [scalar(0.0)]), dtype=dtype)
+    def _operand(self, now: int, slot: tuple[int, int], at: BufferPart, length: int) -> Operand:
+        """Return elements of a buffer; `now` selects the one that is taken, `slot` (first, apart) that of a sample."""
+        held: Held
+        if at.buffer in self._kept:
+            held = self._kept[at.buffer].of_turn(*slot)
+        else:
+            held = self._taken[now] if at.buffer == TAKEN else self._held[at.buffer]
+        return held.dsd(at.first, length, at.stride, step=at.apart)
 
     # ---- values and cycles -----------------------------------------------------------------------------------------
 

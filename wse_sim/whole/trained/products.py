@@ -30,7 +30,7 @@ per sample backward, 720 in the other order). Cycles per sample, with m maxima o
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
@@ -39,8 +39,9 @@ from wse_sim.fabric.format.builder import Buffer, Builder, fabric_in, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.kernels.blocks.trained_rows import tokens_together
 from wse_sim.kernels.contract.equations import ceil_div
+from wse_sim.whole.paths import Cell
 from wse_sim.whole.regions.contract import Floats
-from wse_sim.whole.regions.shared_color import advance_of, route_senders
+from wse_sim.whole.regions.shared_color import advance_of, place_kinds, route_senders
 from wse_sim.whole.regions.turns import Item, in_pairs
 from wse_sim.whole.trained.contract import Batch, TrainedPorts
 from wse_sim.whole.trained.last_row import BANK_WORDS, LastRow
@@ -70,27 +71,19 @@ class Products(LastRow):
         for color, queue in zip(ports.own, (FEED_QUEUE, 2, 3, 1, 4, 5), strict=True):
             b.input_queue(color, queue)
         self._declare(b, batch)
-        for i in range(len(self.inputs)):
-            kinds: dict[tuple[bool, int], list[int]] = {}
-            for col in range(self.cols):
-                kinds.setdefault((col == self.cols - 1, col % 2), []).append(col)
-            for (is_final, parity), members in kinds.items():
-                core = b.core_class(f"{self.name} row {i} columns {members[0]} to {members[-1]}")
-                self._row(core, i, parity, batch, is_final=is_final)
-                for col in members:
-                    b.place(core, (self.top + i, self.left + col))
+        kinds = {
+            (self.top + i, self.left + col): (i, col % 2, col == self.cols - 1)
+            for i in range(len(self.inputs))
+            for col in range(self.cols)
+        }
+        place_kinds(b, kinds, f"{self.name} rows", lambda core, kind: self._row(core, batch, *kind))
+        ends: dict[Cell, tuple[tuple[int, int | None], int, str | None]] = {}
         for bundle, (group, (color, towards)) in enumerate(zip(self.groups, ports.results, strict=True)):
-            beside = self.beside[bundle] if self.beside else None
-            ends: dict[tuple[int, str | None], list[int]] = {}
+            colors = color, self.beside[bundle] if self.beside else None
             for col in group:
-                kind = self.sent(col), advance_of(col - group.start, len(group))
-                ends.setdefault(kind, []).append(col)
-            for (sent, advance), members in ends.items():
-                core = b.core_class(f"{self.name} last row columns {members[0]} to {members[-1]}")
-                self._last(core, (color, beside), sent, advance, batch)
-                for col in members:
-                    b.place(core, (self.last, self.left + col))
+                ends[self.senders[col]] = colors, self.sent(col), advance_of(col - group.start, len(group))
             route_senders(b, color, self.senders[group.start : group.stop], towards)
+        place_kinds(b, ends, f"{self.name} last row", lambda core, kind: self._last(core, batch, *kind))
         self._route(b)
 
     def _declare(self, b: Builder, batch: Batch) -> None:
@@ -118,7 +111,7 @@ class Products(LastRow):
 
     # ---- rows with inputs ------------------------------------------------------------------------------------------
 
-    def _row(self, core: CoreClass, row: int, parity: int, batch: Batch, *, is_final: bool) -> None:
+    def _row(self, core: CoreClass, batch: Batch, row: int, parity: int, is_final: bool) -> None:
         def sums(turn: int, _first: int, _step: int) -> None:
             self._sums(core, row, turn)
 
@@ -248,24 +241,11 @@ class Products(LastRow):
         ends = np.cumsum([0, *self.inputs]).tolist()
         return [slice(first, end) for first, end in itertools.pairwise(ends)]
 
-    def learned(
-        self, buffers: Mapping[str, Floats], parameters: Sequence[str], shaped: Callable[[Floats], Floats]
-    ) -> tuple[dict[str, Floats], dict[str, Floats]]:
-        """Return gradients and new weights by parameter; `shaped` converts a weight in input order to the
-        parameter's shape."""
-        held = [buffers[name] for name in self.reads]
-        out: tuple[dict[str, Floats], dict[str, Floats]] = ({}, {})
-        for found, tiles in zip(out, held[:2], strict=True):
-            found[parameters[0]] = shaped(self.weight_of(tiles))
-        for found, bias in zip(out, held[2:], strict=False):
-            found[parameters[1]] = self.bias_of(bias)
-        return out
-
     @property
-    def reads(self) -> tuple[str, ...]:
+    def learning(self) -> tuple[tuple[str, str], ...]:
         """Buffers with the gradient of the weight and the new weight, then the same of the bias."""
-        names = ("dw", "master", "db", "bias")[: 4 if self.has_bias else 2]
-        return tuple(f"{self.name}.{name}" for name in names)
+        pairs = (("dw", "master"), ("db", "bias"))[: 1 + self.has_bias]
+        return tuple((f"{self.name}.{first}", f"{self.name}.{second}") for first, second in pairs)
 
     def weight_of(self, tiles: Floats) -> Floats:
         """Return the weight (N, K) from the tiles of all cores."""
