@@ -79,10 +79,11 @@ class ForwardAttention(AttentionByPairs):
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
-        """Inlets west of the collectors: queries next to the second row, keys and values next to the first."""
+        """Inlets west of the collectors: queries next to the first row, keys and values next to the second, so that they share
+        no link on their way to the rows."""
         queries, keys, values = self.kernel.inputs
         first, col = self.top, self.left - BESIDE
-        return Inlet(queries, (first + 1, col)), Inlet(keys, (first, col)), Inlet(values, (first, col))
+        return Inlet(queries, (first, col)), Inlet(keys, (first + 1, col)), Inlet(values, (first + 1, col))
 
     @property
     def senders(self) -> tuple[Cell, ...]:
@@ -116,8 +117,9 @@ class ForwardAttention(AttentionByPairs):
         with core.loop(samples):
             deal(core, own, [token * len(part) for part in self.parts(self.cols)], self.cols)
         b.place(core, cell)
-        takers = [(self.top, self.left + j) for j in range(self.cols)]
-        route_takers(b, own, cell, takers, self.height - 1, "S")
+        second = int(self.height > 1)
+        takers = [(self.top + second, self.left + j) for j in range(self.cols)]
+        route_takers(b, own, cell, takers, self.height - 1 - second, "S", beside="N" * second)
 
     def _collect_rows(
         self, b: Builder, color: int, streams: Sequence[int], rounds: int, samples: int
