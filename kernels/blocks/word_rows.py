@@ -189,16 +189,16 @@ def moving_columns(cols: Size, wafer: Wafer) -> Size:
 
 
 def residual_cycles(outputs: Size, v: Size, bundles: int, wafer: Wafer) -> Size:
-    """Return the cycles per token of a residual in `bundles`. Its last store receives all words, deals them
-    out and ends with a control word; a link that it shares with sums may take longer.
+    """Return the cycles per token of a residual in `bundles`. Its last store receives two words per cycle, deals all
+    words out, one per cycle, and ends with a control word; a link that it shares with sums may take longer.
 
     >>> from wse_sim.hardware import load_wafer
     >>> [float(residual_cycles(768, 36, count, load_wafer("wse2"))) for count in (1, 2, 4)]
-    [769.0, 385.0, 193.0]
+    [577.0, 289.0, 145.0]
     """
     words = ceil_div(ceil_div(outputs, PAIR), bundles)
     shared = wafer.wavelet_cycles * (words + v * (bundles > 1))
-    return np.maximum(PAIR * words + 1.0, shared)
+    return np.maximum(1.5 * words + 1.0, shared)
 
 
 def hearing_cycles(words: Size, each: Size, wafer: Wafer, tokens: Size) -> Size:

@@ -340,3 +340,14 @@ def test_a_mask_of_an_input_is_refused() -> None:
 
     with pytest.raises(ModelError, match="mask that depends on inputs"):
         check_graph(graph_of(Given()))
+
+
+@pytest.mark.slow
+def test_norms_behind_sums_keep_the_pace() -> None:
+    """Routes avoid the links on which other layers send their rows, and a store receives two words per cycle; without both it
+    takes 16 % longer."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(64, 4, 64, 0.0, activation="gelu", batch_first=True)
+    model = nn.Sequential(nn.Linear(64, 64), layer).eval()
+    graph = inputs_over_rows(api.lower(model, (torch.zeros(1, 11, 64),)))
+    assert abs(compare_with_engine(plan_of(graph, 80), 8).difference) < 0.02

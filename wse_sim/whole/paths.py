@@ -18,7 +18,7 @@ from wse_sim.compiler.plan import Stream
 Cell = tuple[int, int]
 COMPUTE, OFF_PLAN = 2.0, 8.0
 SHARED = 24.0  # cost of a cell that another bundle of the tensor uses, and of a link that another route uses
-FULL = 200.0  # cost of a link that cannot carry the words of all who use it at the pace of the plan
+FULL = 10_000.0  # cost of a link that cannot carry the words of all who use it at the pace of the plan: more than any detour
 STEPS = {(-1, 0): "N", (0, 1): "E", (1, 0): "S", (0, -1): "W"}
 PORTS = "NESW"
 BACK = {"N": "S", "E": "W", "S": "N", "W": "E"}

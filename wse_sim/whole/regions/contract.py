@@ -281,6 +281,12 @@ class PlacedKernel(ABC):
 class RegionKind(PlacedKernel):
     """A kernel on its region, in inference."""
 
+    @property
+    def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
+        """All links of the region's own traffic: where rows leave one after the other, words of another tensor delay each of them,
+        even if the link has room for both at the pace."""
+        return frozenset(self.link_words)
+
     @cached_property
     def alike(self) -> Hashable:
         """Equal for regions with equal programs up to their place on the fabric and the names of tensors."""

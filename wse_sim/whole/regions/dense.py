@@ -21,7 +21,7 @@ one that it ends::
 
     row         T (k ceil(v / w) + v)
     last row    T (v / min(1, rate of maxima) + v / 2 [+ v / 2 of a residual [+ o + v / rate of ReLU]])
-    store       T (N / B + C / B + 1)
+    store       T (3 N / 4 B + C / B + 1)
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class DenseBeside(DenseShape):
                 self._deal_residual(store, slot, color, bundle)
 
             name = f"{self.name} residual {bundle}"
-            write_stores(b, name, cells, inward, stored, self.slots, count, deal_out, "fp16x2")
+            write_stores(b, name, cells, inward, stored, self.slots, count, deal_out)
             self._route_residual(b, dealing, bundle)
 
     def _taking(self, bundle: int) -> list[tuple[Cell, int, int]]:
