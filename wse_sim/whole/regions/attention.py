@@ -176,10 +176,9 @@ class Attention(ForwardAttention, RegionKind):
 
     @property
     def busy_links(self) -> frozenset[tuple[Cell, Cell]]:
-        """Links of the rows on which operands arrive, and of the first column."""
-        rows = {inlet.cell[0] for inlet in self.inlets}
-        along = {(row, col) for row in rows for col in range(self.left - BESIDE, self.left + self.cols)}
-        return links_between(along | {(row, self.left) for row in range(self.top, self.last + 1)})
+        """All links of the region, its inlets and collectors: operands, sums along the rows and results use them."""
+        cols = range(self.left - BESIDE, self.left + self.cols)
+        return links_between({(row, col) for row in range(self.top, self.last + 1) for col in cols})
 
     def build(self, b: Builder, ports: Ports, samples: int) -> None:
         """Write the inlets, one core class per kind of core, and the collectors."""
