@@ -206,14 +206,16 @@ def hearing_cycles(words: Size, each: Size, wafer: Wafer, tokens: Size) -> Size:
     words.
 
     All received words arrive over one ramp, whatever their bundles; the inlet deals out in the cycles between
-    them. Of several tokens dealt words count twice: a word advances when the last of its readers takes it, and inlets deal at
-    different times. Those of a sample of one token begin to deal together, when they have it.
+    them. Dealt words count twice: a word advances when the last of its readers takes it, and inlets deal at different times.
+    They count once where inlets deal together, those of a sample of one token when they have it, and the link catches up with
+    a word a cycle.
 
     >>> from wse_sim.hardware import load_wafer
     >>> [float(hearing_cycles(16, 3, load_wafer("wse2"), tokens)) for tokens in (1, 2)]
     [19.0, 22.0]
     """
-    return np.maximum(wafer.wavelet_cycles * words, 1.0 * words + np.minimum(2, tokens) * each)
+    times = np.minimum(2, tokens) if wafer.wavelet_cycles <= 1 else 2
+    return np.maximum(wafer.wavelet_cycles * words, 1.0 * words + times * each)
 
 
 def _item_cycles(item: str, size: Size, wafer: Wafer) -> Size:
