@@ -11,6 +11,7 @@ w multiply-accumulates per cycle, p = ceil(T / n) columns in use::
     words     N / 2 queries, n H' d keys and values received
     late      min(n H' d, excess of the T H' d words over the time of the scores and their maximum)
     link      T H' d words of keys and values
+    fill      in training: both row collectives, the sum along the row, hop + handover to its collector
 
 The heads may be split into `bands` of rows, each with H / bands heads on R / bands rows and with separate links. A band
 has at least two rows; otherwise there are no bands.
@@ -166,7 +167,10 @@ def _band_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, attrs: At
         stalled_input=np.where(cols > 1, (1 + forward) * way + late, 0.0)
     )
     link = wafer.wavelet_cycles * dims["q"] * heads_of_keys(dims) * dims["d"]
-    return cost + Cost(stalled_input=np.maximum(0.0, link - cost.total))
+    fill = 0.0
+    if AttentionAttributes.of(attrs).trains:
+        fill = np.where(cols > 1, 3.0 * way, 0.0) + wafer.hop_cycles + wafer.handover_cycles
+    return cost + Cost(stalled_input=np.maximum(0.0, link - cost.total), idle=fill)
 
 
 def _late(dims: Dims, t: Size, n: Size, wafer: Wafer, attrs: Attrs) -> Size:

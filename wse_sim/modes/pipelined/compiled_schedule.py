@@ -140,7 +140,7 @@ def two_batches(
         if stages[k, 7] > 0 and (i + 1) % samples != 0:  # the first core takes the next sample
             end[lane, i] = min(stop, max(now + cycles, taken[k]))
         done[lane] += 1
-        start = now + (row if stages[k, 7] > 0 else (stop - now) / rows + fill)
+        start = now + (row + stages[k, 5] * fill if stages[k, 7] > 0 else (stop - now) / rows + fill)
         for e in range(out[lane], out[lane + 1]):
             to = there[e, 1]
             missing[to, i] -= 1

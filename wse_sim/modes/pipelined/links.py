@@ -92,7 +92,9 @@ def add_link_spans(run: PipelinedRun) -> None:
                 fill = lane.fill
                 stage = sender.stage
                 first = start + (
-                    lane.row_cycles if stage.parallel else (end - start) / stage.rows_per_sample + fill
+                    lane.row_cycles + stage.barrier * fill
+                    if stage.parallel
+                    else (end - start) / stage.rows_per_sample + fill
                 )
                 begin = max(min(first, end - least + fill), free)
                 free = max(end + fill, begin)

@@ -26,8 +26,8 @@ obeys the same equations, with every stream reversed.
   started.  A started sample is in the reader's store of activations, which has room for ``in_flight``
   samples from the start of forward to the end of backward.
 * In a `parallel` stage different cores have rows, or parts of them. With w cycles of a core's own work, a row leaves w / n after
-  its arrival: the first at start + w / n without the fill, since the first core is next to the inlet, and the end is at least
-  w / n after the last arrival.
+  its arrival: the first at start + w / n without the fill, since the first core is next to the inlet, but for a barrier, which
+  all cores leave together; and the end is at least w / n after the last arrival.
 * If R cores take whole samples in rotation, a pass takes R s cycles on one of them, and begins when the pass R samples
   before is over. The region's cores are taken for s of them.
 * Weights are updated in place after the last backward pass of the batch; the next batch waits for it.
@@ -222,7 +222,11 @@ class Lane:
         self.partial_since = inf
         fill = self.fill  # delays the rows without using cycles of the cores
         over = self.results_until = end + fill
-        first = now + (self.row_cycles if stage.parallel else (end - now) / stage.rows_per_sample + fill)
+        first = now + (
+            self.row_cycles + stage.barrier * fill
+            if stage.parallel
+            else (end - now) / stage.rows_per_sample + fill
+        )
         for link in self.after:
             link.samples += 1
             link.other.announce(sample, first + link.travel, over + link.travel)
