@@ -41,8 +41,9 @@ class StreamedProgram:
 
     @property
     def edge_bytes_per_s(self) -> float:
-        """Capacity of all edge streams: one word per cycle each."""
-        return BYTES_PER_WAVELET * len(self.layout.streams) * self.plan.wafer.clock_hz
+        """Capacity of all edge streams: those of one link each."""
+        wafer = self.plan.wafer
+        return BYTES_PER_WAVELET * len(self.layout.streams) * wafer.clock_hz / wafer.wavelet_cycles
 
     def inputs(
         self, weights: Mapping[str, Floats], values: Floats, labels: NDArray[np.int64] | None = None
