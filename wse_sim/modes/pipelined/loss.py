@@ -29,6 +29,7 @@ from wse_sim.graph.kernel_graph import frozen
 from wse_sim.hardware import Wafer
 from wse_sim.kernels.contract.equations import ceil_div
 from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.units import BYTES_PER_WAVELET
 
 LOSS = "loss"
 FAMILIES = {"cross entropy": "cross_entropy", "squared error": "elementwise"}
@@ -200,7 +201,7 @@ def repriced_loss(stage: Stage, plan: PipelinedPlan, wafer: Wafer) -> Stage:
 def _between(leaving: Stream, last: Stage, stage: Stage, plan: PipelinedPlan) -> Stream:
     """Return the stream from the outputs to the loss and back: words fork on their route to the host.
 
-    Like every stream it can buffer the samples in flight.
+    Like every stream it can buffer the samples in flight, as far as a link brings their words in the time of the way.
     """
     point = (stage.region.row, stage.region.col)
     start = (last.region.row + last.region.rows - 1, last.region.col + last.region.cols - 1)
@@ -208,7 +209,8 @@ def _between(leaving: Stream, last: Stage, stage: Stage, plan: PipelinedPlan) ->
     way = last.latency_cycles + hops * plan.wafer.hop_cycles
     # Cores in rotation take samples as they come, until all of them work.
     pace = max(plan.pace_cycles, 0.0 if stage.rotation > 1 else stage.cycles_per_sample)
-    on_way = int(way / pace)
+    held = way * leaving.width * BYTES_PER_WAVELET / (plan.wafer.wavelet_cycles * leaving.bytes_per_sample)
+    on_way = int(min(ceil(way / pace), held))
     return dataclasses.replace(
         leaving,
         capacity_samples=2 + on_way,
