@@ -250,7 +250,8 @@ def trained_apart_cost(
     """Return the cost of one pass on the fullest core of one column; further columns of the rectangle are not
     used.
 
-    A core waits while the others send their words of every pixel: T pixels forward, H W backward.
+    A core waits while the others send their words of every pixel: T pixels forward, H W backward. The link to the cores takes
+    the words of every pixel that arrives, and a control word that lets the first core receive again.
     """
     windows = Windows.sized(dims, around)
     words = np.asarray(words_apart(int(dims["c"]) // PAIR * PAIR, tiling.rows))
@@ -266,4 +267,7 @@ def trained_apart_cost(
     waits = 1.0 * dims["b"] * (cores - 1) * words * pixels
     zero = 0.0 * tiling.rows * tiling.cols
     idle = fill_cycles(tiling.rows, tiling.cols, wafer) + zero
-    return Cost(compute=each(issued) + zero, ramp=each(moved) + zero, idle=idle, stalled_output=waits + zero)
+    cost = Cost(compute=each(issued) + zero, ramp=each(moved) + zero, idle=idle, stalled_output=waits + zero)
+    arriving = dims["h"] * dims["w"] if is_forward else dims["out_h"] * dims["out_w"]
+    link = wafer.wavelet_cycles * dims["b"] * arriving * (cores * words + (cores > 1))
+    return cost + Cost(stalled_input=np.maximum(0.0, link - (cost.total - cost.idle)))
