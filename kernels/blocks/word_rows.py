@@ -208,7 +208,7 @@ def hearing_cycles(words: Size, each: Size, wafer: Wafer, tokens: Size) -> Size:
     All received words arrive over one ramp, whatever their bundles; the inlet deals out in the cycles between
     them. Dealt words count twice: a word advances when the last of its readers takes it, and inlets deal at different times.
     They count once where inlets deal together, those of a sample of one token when they have it, and the link catches up with
-    a word a cycle.
+    one word per cycle.
 
     >>> from wse_sim.hardware import load_wafer
     >>> [float(hearing_cycles(16, 3, load_wafer("wse2"), tokens)) for tokens in (1, 2)]

@@ -167,7 +167,7 @@ def _band_cost(dims: Dims, tiling: Tiling, wafer: Wafer, phase: Phase, attrs: At
         stalled_input=np.where(cols > 1, (1 + forward) * way + late, 0.0)
     )
     link = wafer.wavelet_cycles * dims["q"] * heads_of_keys(dims) * dims["d"]
-    fill = 0.0
+    fill: Size = 0.0
     if AttentionAttributes.of(attrs).trains:
         fill = np.where(cols > 1, 3.0 * way, 0.0) + wafer.hop_cycles + wafer.handover_cycles
     return cost + Cost(stalled_input=np.maximum(0.0, link - cost.total), idle=fill)

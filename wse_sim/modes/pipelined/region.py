@@ -413,7 +413,7 @@ class RegionProcess:
         return self.backward.step_finished >= position // size * size
 
     def results_at(self, lane: Lane) -> float:
-        """Return when the last cores are done with the passes of a lane, in rounds; cores with rows of their own need not wait
+        """Return when the last cores are done with the passes of a lane, in rounds; where different cores have rows, none waits
         for others."""
         if not (self.pipeline.round_samples and self.stage.kernels) or self.stage.parallel:
             return 0.0

@@ -119,7 +119,7 @@ class ForwardAttention(AttentionByPairs):
         b.place(core, cell)
         second = int(self.height > 1)
         takers = [(self.top + second, self.left + j) for j in range(self.cols)]
-        route_takers(b, own, cell, takers, self.height - 1 - second, "S", beside="N" * second)
+        route_takers(b, own, cell, takers, self.height - 1 - second, "S", behind="N" * second)
 
     def _collect_rows(
         self, b: Builder, color: int, streams: Sequence[int], rounds: int, samples: int

@@ -35,10 +35,10 @@ def route_takers(
     across: int = 0,
     spread: str = "E",
     passing: Set[Cell] = frozenset(),
-    beside: str = "",
+    behind: str = "",
 ) -> None:
     """Route from `inlet` along `takers`, which are neighbours; each passes words to `across` more cells in
-    direction `spread`, and to one in direction `beside`.
+    direction `spread`, and to one in direction `behind`.
 
     Those in `passing` take nothing. The route to the first taker goes vertically first, then along its row.
     """
@@ -52,10 +52,10 @@ def route_takers(
             came = BACK[step]
             continue
         turning = Switch([{"tx": step}], pop="never") if step else KEEP
-        b.route(color, (r, c), rx=came, tx="R" + more + beside, switch=turning)
+        b.route(color, (r, c), rx=came, tx="R" + more + behind, switch=turning)
         came = BACK.get(step, "")
-        if beside:
-            b.route(color, (r + (beside == "S") - (beside == "N"), c), rx=BACK[beside], tx="R", switch=KEEP)
+        if behind:
+            b.route(color, (r + (behind == "S") - (behind == "N"), c), rx=BACK[behind], tx="R", switch=KEEP)
         for j in range(1, across + 1):
             onward = spread if j < across else ""
             b.route(color, (r + j * down, c + j * right), rx=BACK[spread], tx="R" + onward, switch=KEEP)
