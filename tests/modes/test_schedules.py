@@ -59,6 +59,19 @@ def test_a_round_goes_forward_before_it_comes_back(size: int) -> None:
                 assert forward[i][0] >= backward[i - 1][1] - 1e-6
 
 
+def test_gradients_wait_for_the_last_results_of_a_round() -> None:
+    """Gradients arrive at the cores that send results, and the last results leave after the fill; where different cores
+    have rows, none waits. The last gradient also takes its way through the region before the update."""
+    made = dataclasses.replace(plan("gpipe", 12), round_samples=4)
+    found = passes(made)
+    waiting = [stage for stage in made.stages if stage.kernels and not stage.parallel]
+    assert any(stage.latency_cycles > 0 for stage in waiting)
+    for stage in waiting:
+        forward, backward = found[stage.name, "forward"], found[stage.name, "backward"]
+        for i in range(0, 12, 4):
+            assert backward[i][0] >= forward[i + 3][1] + stage.latency_cycles - 1e-6
+
+
 @pytest.mark.slow
 def test_a_stage_holds_all_samples_of_its_batch() -> None:
     """With 8, 16 and 24 samples, and 24 on two replicas, each sample takes as many bytes of a stage as the one before
