@@ -5,16 +5,22 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+import torch
+from torch import nn
 
 from tests.handmade import transformer
+from tests.whole.plans import corner
+from wse_sim import api
 from wse_sim.compiler.plan import Infeasible
 from wse_sim.engine.options import Options
 from wse_sim.engine.trace import RunTrace
 from wse_sim.hardware import load_cluster, load_wafer
 from wse_sim.modes.pipelined.estimate import step_cycles
+from wse_sim.modes.pipelined.loss import with_loss
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.modes.pipelined.run import PipelinedRun, free_step_cycles
 from wse_sim.modes.pipelined.steps import compile_pipelined
+from wse_sim.whole import inputs_over_rows
 
 CLUSTER = load_cluster()
 SMALL = load_wafer("wse2").derive(rows=132, cols=137, program_rows=130, program_cols=130)
@@ -60,16 +66,18 @@ def test_a_round_goes_forward_before_it_comes_back(size: int) -> None:
 
 
 def test_gradients_wait_for_the_last_results_of_a_round() -> None:
-    """Gradients arrive at the cores that send results, and the last results leave after the fill; where different cores
-    have rows, none waits. The last gradient also takes its way through the region before the update."""
-    made = dataclasses.replace(plan("gpipe", 12), round_samples=4)
-    found = passes(made)
-    waiting = [stage for stage in made.stages if stage.kernels and not stage.parallel]
-    assert any(stage.latency_cycles > 0 for stage in waiting)
-    for stage in waiting:
+    """Gradients arrive at the cores that send results, and the last results leave after the fill. In this chain a loss sends its
+    first gradient before."""
+    model = nn.Sequential(nn.Linear(91, 78), nn.ReLU(), nn.Linear(78, 103))
+    graph = inputs_over_rows(api.lower(model, (torch.zeros(1, 91),), training=True, optimizer="sgd"))
+    chain = api.compile(graph, corner(32), mode="pipelined", batch=12, replicas=1)
+    assert isinstance(chain, PipelinedPlan)
+    assert chain.round_samples == 12
+    found = passes(with_loss(chain, "squared error"))
+    for stage in chain.stages:
         forward, backward = found[stage.name, "forward"], found[stage.name, "backward"]
-        for i in range(0, 12, 4):
-            assert backward[i][0] >= forward[i + 3][1] + stage.latency_cycles - 1e-6
+        assert stage.latency_cycles > 0
+        assert backward[0][0] >= forward[-1][1] + stage.latency_cycles - 1e-6
 
 
 @pytest.mark.slow
