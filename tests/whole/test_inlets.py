@@ -74,7 +74,7 @@ def test_two_operands_share_the_links_of_an_elementwise_region() -> None:
     links = next(dict(one.attrs)["most_bundles"] for one in plan.graph.kernels if one.name == sub.name)
     assert links > 1
     assert min(sub.forward_cycles, sub.backward_cycles) >= 2 * 128 / links
-    assert compare_training(plan).difference == pytest.approx(0, abs=0.15)
+    assert compare_training(plan).difference == pytest.approx(0, abs=0.18)
 
 
 def test_a_region_as_high_as_the_wafer_computes_on_one_row_less() -> None:
