@@ -29,7 +29,7 @@ to and from other rows and words that leave, and the moves out of the planes and
 larger of both numbers of cycles is followed by a wait: the inlet sends inputs for the weights only when it has the last
 sums, which pass all columns, and a row starts with the next sums when it has its last inputs::
 
-    2 H W P / y + P (H W_2 - 2 n q) / y + (u - 1) (relay + hop) + handover
+    2 H W P / y + P (H W_2 - 4 n q) / y + (u - 1) (relay + hop) + handover
 
 n of the result's lines finish lines of the image; a line of a plane has W_2 = 2 (W + 2 q) elements with its padding q.
 
