@@ -134,6 +134,14 @@ class Stage:
         """Cycles that one sample occupies the region, forward and backward."""
         return self.forward_cycles + self.backward_cycles
 
+    def first_cycles(self, pass_cycles: float, row_cycles: float) -> float:
+        """Return the cycles from the start of a pass of `pass_cycles` to its first result; `row_cycles` are those of
+        :meth:`row_cycles`. Cores with different rows send as they finish; the first is next to the inlet, without the fill. Behind a
+        barrier all finish together."""
+        if self.parallel:
+            return row_cycles + self.barrier * self.latency_cycles
+        return pass_cycles / self.rows_per_sample + self.latency_cycles
+
     def row_cycles(self, *, backward: bool) -> float:
         """Cycles from the arrival of the last row to its results, without fill: those of one row, or of its core's work."""
         cycles = self.backward_cycles if backward else self.forward_cycles

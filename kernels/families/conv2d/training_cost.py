@@ -9,8 +9,8 @@ descriptors advance), c cycles of a word on a link::
                  forward                              weights                    additional for the image
     row          T (k ceil(v / w) + v)                T (v / 2 + k ceil(v / w))  T (v ceil(k / w) + k)
     last row     T (v + v / 2) + T / p (l + p v / x)  T v + o + T v / w          T v / 2
-    its inlet    H W C / 2 + T m                      T m                        (below)
-    a link       c max(H W C, T N) / 2                c T (u v / 2 + 1)          c max(0, H W C / 2 - T (u v / 2 + 1))
+    its inlet    c H W C / 2 + T m                    T m                        (below)
+    a link       c T N / 2                            c T (u v / 2 + 1)          c max(0, H W C / 2 - T (u v / 2 + 1))
 
 u = ceil(N / v) columns in use. Each gets a part of the gradients of every pixel, and a control word follows where there are
 several. m = ceil(r s / e) words of a row if the e rows of each pair of channels are at most R - 1 in all, else those
@@ -156,8 +156,9 @@ class _Region:
             start = np.ceil(wafer.vector_start_loaded_cycles)
             group = self._group()
             last = last + pixels / group * (start + np.ceil(group * v / wafer.max_fp16_per_cycle))
-        inlet = self.image_words + pixels * m
-        link = wafer.wavelet_cycles * np.maximum(self.image_words, self.result_words)
+        # The link of the image waits while its inlet deals.
+        inlet = wafer.wavelet_cycles * self.image_words + pixels * m
+        link = wafer.wavelet_cycles * self.result_words
         return np.maximum(row, last), np.maximum(inlet, link)
 
     def _group(self) -> Size:

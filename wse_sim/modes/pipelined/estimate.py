@@ -162,9 +162,7 @@ def _passes(
         start = last[stage.name] if stage.barrier else first[stage.name]
         row = stage.row_cycles(backward=backward)
         done = max(start + cycles, last[stage.name] + row)
-        begun = start + (
-            row + stage.barrier * fill if stage.parallel else (done - start) / stage.rows_per_sample + fill
-        )
+        begun = start + stage.first_cycles(done - start, row)
         for consumer, travel in readers[stage.name]:
             first[consumer] = max(first[consumer], begun + travel)
             last[consumer] = max(last[consumer], done + fill + travel)

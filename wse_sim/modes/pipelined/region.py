@@ -222,11 +222,7 @@ class Lane:
         self.partial_since = inf
         fill = self.fill  # delays the rows without using cycles of the cores
         over = self.results_until = end + fill
-        first = now + (
-            self.row_cycles + stage.barrier * fill
-            if stage.parallel
-            else (end - now) / stage.rows_per_sample + fill
-        )
+        first = now + stage.first_cycles(end - now, self.row_cycles)
         for link in self.after:
             link.samples += 1
             link.other.announce(sample, first + link.travel, over + link.travel)
