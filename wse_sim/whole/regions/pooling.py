@@ -125,7 +125,7 @@ class PoolingPlace(PlacedKernel):
         return min(self.words, self.channel_words - core * self.words)
 
     def emit(self, core: CoreClass, step: PoolStep, operand: Callable[[BufferPart, int], Operand]) -> None:
-        """Write an instruction; `operand` gives the operand of elements of a buffer, and of their number."""
+        """Write an instruction; `operand` returns the operand for a part of a buffer and a number of elements."""
         dtype = "fp16" if self.is_max else "fp32"
         with core.loop(step.turns):
             to, *reads = (operand(each, step.length) for each in (step.to, *step.reads))

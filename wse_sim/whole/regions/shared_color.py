@@ -181,8 +181,7 @@ def cable(
 def place_kinds(
     b: Builder, kinds: Mapping[Cell, K], name: str, write: Callable[[CoreClass, K], None]
 ) -> None:
-    """Write one core class for every kind of cell, which `write` writes, and place it at all cells of the kind; classes have a
-    `name` and a number."""
+    """Write one core class per kind with `write`, and place it at all cells of that kind. Class names are `name` and a number."""
     for number, kind in enumerate(dict.fromkeys(kinds.values())):
         core = b.core_class(f"{name} {number}")
         write(core, kind)
