@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from torch.overrides import _get_current_function_mode_stack
 
 from wse_sim.cstorch import runtime
+from wse_sim.cstorch.device import WaferDeviceMode
 
 
 @pytest.fixture(autouse=True)
@@ -14,3 +16,5 @@ def no_run(monkeypatch, tmp_path):
     runtime.reset()
     yield
     runtime.reset()
+    left = [mode for mode in _get_current_function_mode_stack() if isinstance(mode, WaferDeviceMode)]
+    assert not left, "the device of the wafer would receive the calls of later tests"

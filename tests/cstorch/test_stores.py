@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.overrides import _get_current_function_mode_stack
 
 from tests.cstorch.test_appliance import batches
 from wse_sim import cstorch
@@ -77,3 +78,12 @@ def test_a_reset_empties_the_stores_of_modules() -> None:
         (counters._counters, faults._said, metric._counts, summaries._scopes, summaries._latest, checkpoint._random, checkpoint._kept)
     )  # fmt: skip
     assert amp._mixed == {"enabled": None}
+
+
+def test_a_reset_removes_its_own_mode_only() -> None:
+    """A script may have entered a mode of torch after its backend; a reset must not remove that one instead."""
+    cstorch.backend("CSX")
+    with torch.overrides.TorchFunctionMode() as entered:
+        runtime.reset()
+        assert _get_current_function_mode_stack() == [entered]
+    assert not _get_current_function_mode_stack()

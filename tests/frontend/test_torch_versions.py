@@ -65,8 +65,10 @@ def test_private_names_exist() -> None:
     )
 
     assert _NonStrictTorchFunctionHandler._override
-    assert not _get_current_function_mode_stack()
-    assert not _get_current_dispatch_mode_stack()
+    with torch.overrides.TorchFunctionMode() as entered:
+        assert _get_current_function_mode_stack()[-1] is entered
+    with mode:
+        assert _get_current_dispatch_mode_stack()[-1] is mode
     assert _pop_mode
     assert _push_mode
     assert torch._GLOBAL_DEVICE_CONTEXT is not None  # the default device

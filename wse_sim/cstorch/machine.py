@@ -23,6 +23,7 @@ from wse_sim.cstorch.cluster import Cluster
 from wse_sim.cstorch.kinds import T
 from wse_sim.cstorch.roles import BackendRole
 from wse_sim.cstorch.tensors import WaferTensor, wrap
+from wse_sim.frontend.torch_state import remove_function_mode
 
 if TYPE_CHECKING:
     from wse_sim.cstorch.distributed import ClusterConfig
@@ -360,7 +361,7 @@ def leave_device() -> None:
     torch.nn.Module.to = _plain_to  # type: ignore[method-assign]
     one_machine.leave()
     if _mode is not None:
-        _mode.__exit__(None, None, None)
+        remove_function_mode(_mode)
         _mode = None
 
 

@@ -134,6 +134,11 @@ def kept() -> Iterator[None]:
         np.random.set_state(numpy)  # noqa: NPY002
 
 
+def remove_function_mode(mode: TorchFunctionMode) -> None:
+    """Remove a mode from those that receive torch's functions, wherever it is among them."""
+    _put_function_modes([one for one in _get_current_function_mode_stack() if one is not mode])
+
+
 def _put_function_modes(wanted: list[TorchFunctionMode]) -> None:
     """Replace the modes that receive torch's functions, if they are others."""
     found = _get_current_function_mode_stack()
