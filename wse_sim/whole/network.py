@@ -23,6 +23,7 @@ from wse_sim.fabric.format.program import Program
 from wse_sim.fabric.result import FabricResult
 from wse_sim.graph import KernelGraph, Phase
 from wse_sim.modes.pipelined.plan import PipelinedPlan
+from wse_sim.units import BYTES_PER_WAVELET
 from wse_sim.whole.areas import FabricPlace, StreamLinks
 from wse_sim.whole.bundles import FEWER, bundles_of, split
 from wse_sim.whole.coverage import forward_kernel
@@ -116,8 +117,10 @@ class Network(LaidNetwork):
     regions: tuple[RegionKind, ...]
 
     def laid_plan(self) -> PipelinedPlan:
-        """Return the plan with the routes, buffers and timing of this program."""
-        return as_laid(self.plan, self.regions, self.tree_cycles)
+        """Return the plan with the routes, the words on every link, buffers and timing of this program."""
+        loads = (self.laid_words * BYTES_PER_WAVELET).astype(np.float32)
+        laid = as_laid(self.plan, self.regions, self.tree_cycles)
+        return replace(laid, link_bytes_per_sample=loads)
 
 
 def inlet_cells(regions: Sequence[PlacedKernel]) -> dict[str, dict[str, list[Cell]]]:
@@ -327,6 +330,7 @@ def trees_of(
         bundles = max(given, 1 + max((inlet.bundle for inlet in inlets), default=0))
         out_point = next((s.route[-1] for s in streams if s.consumer == HOST), None)
         words = plan.graph.tensors[first.tensor].elements / plan.graph.samples / PAIR / bundles
+        rows = next((stage.rows_per_sample for stage in plan.stages if stage.name == first.producer), 0)
         beside: set[Cell] = set()  # routes of the previous bundles, with which links should not be shared
         fed = _edges(first.route[0], edges, wafer.rows, inlets, bundles) if source_region is None else {}
         for bundle in range(bundles):
@@ -341,7 +345,9 @@ def trees_of(
             sinks = [host] if host else []
             sinks += [inlet.cell for inlet in inlets if inlet.bundle == bundle]
             sinks += further.get(first.tensor, ())
-            tree = grown(grid, streams, senders[0], sinks, senders, ends, order, beside, words)
+            # Senders in sequence end a row with a control word, which resets their switches.
+            sent = words + rows * (len(senders) > 1)
+            tree = grown(grid, streams, senders[0], sinks, senders, ends, order, beside, sent)
             beside |= {tree.source, *senders, *tree.parents}
             out[key].append(replace(tree, bundle=bundle, bundles=bundles, host=host))
     return tuple(tree for trees in out.values() for tree in trees)

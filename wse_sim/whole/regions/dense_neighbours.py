@@ -5,13 +5,15 @@ Symbols as in :mod:`wse_sim.whole.regions.dense`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from math import ceil
 from typing import NamedTuple
 
 from wse_sim.fabric.format.builder import Buffer, Builder, fabric_out
 from wse_sim.fabric.format.classes import CoreClass
 from wse_sim.whole.paths import Cell
-from wse_sim.whole.regions.contract import Ports, elements_of
+from wse_sim.whole.regions.contract import PAIR, Ports, elements_of
 from wse_sim.whole.regions.dense_shape import DenseShape
 from wse_sim.whole.regions.shared_color import deal, receive_all, route_rows, route_takers
 from wse_sim.whole.regions.stores import write_stores
@@ -109,12 +111,28 @@ class DenseBeside(DenseShape):
     def _route_residual(self, b: Builder, color: int, bundle: int) -> None:
         """Route a bundle of the residual from its first store along a row, down the first of its columns, and
         along the last row."""
-        store, takers = self.stores_of(bundle)[0], [cell for cell, *_ in self._taking(bundle)]
-        way = [(store[0], col) for col in range(self.left, takers[0][1] + 1)]
-        way += [(row, takers[0][1]) for row in range(store[0] + 1, self.last)]
-        passing = set(way) - set(takers)
-        cells = [*(cell for cell in way if cell in passing), *takers]
-        route_takers(b, color, store, cells, passing=passing)
+        takers = {cell for cell, *_ in self._taking(bundle)}
+        store, *cells = self._residual_way(bundle)
+        route_takers(b, color, store, cells, passing=set(cells) - takers)
+
+    def _residual_way(self, bundle: int) -> list[Cell]:
+        """Return the cells from the store that deals out a bundle of the residual to the last one that takes of it."""
+        (row, col), takers = self.stores_of(bundle)[0], [cell for cell, *_ in self._taking(bundle)]
+        first = takers[0][1]
+        way = [(row, c) for c in range(col, first + 1)]
+        return [*way, *((r, first) for r in range(row + 1, self.last)), *(t for t in takers if t not in way)]
+
+    @property
+    def inner_words(self) -> Mapping[tuple[Cell, Cell], float]:
+        """Words per sample of inputs, sums, and residuals with a control word behind each token."""
+        found = dict(super().inner_words)
+        for bundle in range(self.residuals):
+            taken = {cell: ceil(length / PAIR) for cell, _, length in self._taking(bundle)}
+            words = float(len(taken) > 1)
+            for here, there in reversed([*pairwise(self._residual_way(bundle))]):
+                words += taken.get(there, 0)
+                found[here, there] = found.get((here, there), 0.0) + self.tokens * words
+        return found
 
     def _deal_residual(self, store: CoreClass, slot: Buffer, color: int, bundle: int) -> None:
         """Deal each column its part of every token."""
