@@ -346,5 +346,7 @@ class TrainedRows:
         return Cost(compute=issued - self.passes_on * self.of_inputs, stalled_input=cycles - issued)
 
     def input_gradient_cost(self) -> Cost:
-        """Return the cost of the gradient of the inputs."""
-        return Cost(compute=1.0 * self.of_inputs)
+        """Return the cost of the gradient of the inputs; its sums run along a row."""
+        rows, cols = self.tiling.rows + 1, self.tiling.cols
+        idle = fill_cycles(rows, cols, self.wafer) + chain_latency(cols, self.wafer)
+        return Cost(compute=1.0 * self.of_inputs, idle=idle)

@@ -65,7 +65,7 @@ class Parameter:
         """The smallest number."""
         if self.at_least is not None:
             return self.at_least
-        return 0 if self.kind is float or self.default == 0 else 1
+        return 0 if self.kind in (float, bool) or self.default == 0 else 1
 
     @property
     def high(self) -> float:

@@ -109,6 +109,9 @@ class NormAttributes(Attributes):
     statistics: str = attribute(
         "", "batch norms: statistics of the batch, or running ones", choices=("", "batch", "running")
     )
+    passes_on: bool = attribute(
+        True, "with whole, in training: gradients of its operand are asked for, stated on all its passes"
+    )
 
 
 class Norm(OnLines):
@@ -441,19 +444,23 @@ def lane_costs(
     """Return the cost of every pass of rows that are on `lane` neighbours each, in a region of `rows` rows of cores:
     instructions row by row, words received and sent meanwhile, and the words of a link.
 
-    A weight gradient sums gradients that have already arrived for the input gradient. Its sums stay on the
-    cores and travel down the column once per batch, which is not counted.
+    A weight gradient sums gradients that have already arrived for the input gradient, if there is one. Its sums
+    stay on the cores and travel down the column once per batch, which is not counted.
     """
-    tokens, features = int(dims["rows"]), dims["cols"] // lane
+    tokens, features, stated = int(dims["rows"]), dims["cols"] // lane, NormAttributes.of(attrs)
     each = least_share(tokens, np.maximum(1, rows - (lane - 1)))
     link = wafer.wavelet_cycles * tokens * words(features, dtype)
     found = {}
-    for phase, streams in ((Phase.FORWARD, 1), (Phase.INPUT_GRADIENT, NormAttributes.of(attrs).readers)):
+    back = Phase.INPUT_GRADIENT if stated.passes_on else Phase.WEIGHT_GRADIENT
+    for phase, streams in ((Phase.FORWARD, 1), (back, stated.readers)):
         row = _work(phase, dtype, attrs).cost(1, features, lane, 1, wafer)
         # The next row waits for the sums of the other cores too.
         row = replace(row, idle=0.0 * row.idle, stalled_input=row.idle)
-        cost = each * (row + Cost(ramp=2.0 * words(features, dtype)))
+        moved = 1.0 + (phase is not Phase.WEIGHT_GRADIENT)  # words received, and sent
+        cost = each * (row + Cost(ramp=moved * words(features, dtype)))
         found[phase] = cost + Cost(stalled_input=np.maximum(0.0, streams * link - cost.total))
+    if not stated.passes_on:
+        return found | {Phase.INPUT_GRADIENT: Cost()}
     sums = _work(Phase.WEIGHT_GRADIENT, dtype, attrs)
     added = tuple(vector for vector in sums.vectors if vector.op in ("mac", "add"))
     found[Phase.WEIGHT_GRADIENT] = each * RowWork(added, sums.shapes).cost(1, features, 1, 1, wafer)

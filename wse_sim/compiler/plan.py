@@ -125,7 +125,8 @@ class Stage:
     memory: CoreMemory
     flops_per_sample: int
     replica: int = 0
-    latency_cycles: float = 0.0  # fill of the rectangle in either pass, before the first row leaves
+    latency_cycles: float = 0.0  # fill of the rectangle, before the first row leaves
+    gradient_latency_cycles: float | None = None  # fill in the backward pass; None: as forward
     rotation: int = 1  # samples that the region works on at one time
     parallel: bool = False
 
@@ -134,13 +135,19 @@ class Stage:
         """Cycles that one sample occupies the region, forward and backward."""
         return self.forward_cycles + self.backward_cycles
 
-    def first_cycles(self, pass_cycles: float, row_cycles: float) -> float:
-        """Return the cycles from the start of a pass of `pass_cycles` to its first result; `row_cycles` are those of
-        :meth:`row_cycles`. Cores with different rows send as they finish; the first is next to the inlet, without the fill. Behind a
-        barrier all finish together."""
+    def fill_cycles(self, *, backward: bool) -> float:
+        """Fill of the rectangle in a pass: cycles from its first operand to its first result, beyond those of a row."""
+        if backward and self.gradient_latency_cycles is not None:
+            return self.gradient_latency_cycles
+        return self.latency_cycles
+
+    def first_cycles(self, pass_cycles: float, row_cycles: float, fill_cycles: float) -> float:
+        """Return the cycles from the start of a pass of `pass_cycles` to its first result; `row_cycles` and `fill_cycles` are those of
+        :meth:`row_cycles` and :meth:`fill_cycles`. Cores with different rows send as they finish; the first is next to the inlet,
+        without the fill. Behind a barrier all finish together."""
         if self.parallel:
-            return row_cycles + self.barrier * self.latency_cycles
-        return pass_cycles / self.rows_per_sample + self.latency_cycles
+            return row_cycles + self.barrier * fill_cycles
+        return pass_cycles / self.rows_per_sample + fill_cycles
 
     def row_cycles(self, *, backward: bool) -> float:
         """Cycles from the arrival of the last row to its results, without fill: those of one row, or of its core's work."""

@@ -445,6 +445,16 @@ class Sizer:
         """Return the fill: the cycles from the first operand to the first result of the forward kernel."""
         return float(np.asarray(self._costs(self.prices, group, rows, cols)[2]))
 
+    def gradient_latency_cycles(self, group: Group, rows: int, cols: int) -> float | None:
+        """Return the fill of the pass that makes the gradients of the operands; None if its price states none."""
+        inner = group.rows_of_inputs(rows)
+        found = [
+            float(np.asarray(self.prices.cost(kernel, inner, cols, "stationary").idle))
+            for kernel in group.backward
+            if kernel.phase is Phase.INPUT_GRADIENT
+        ]
+        return max(found, default=0.0) or None
+
     def rows_of_core(self, group: Group, rows: int, cols: int) -> int:
         """Return the rows of a sample that pass one after the other: if different cores have rows, those of one core. Programs
         of inference send them while they work on the next sample, so together."""

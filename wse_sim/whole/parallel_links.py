@@ -193,6 +193,7 @@ def trained_attributes(graph: KernelGraph) -> dict[str, dict[str, object]]:
     the readers of its result."""
     most, out = trained_bundles(graph), dict[str, dict[str, object]]()
     forward = {kernel.name: kernel for kernel in graph.kernels if kernel.phase is Phase.FORWARD}
+    followed = {kernel.forward for kernel in graph.kernels if kernel.phase is Phase.INPUT_GRADIENT}
     for kernel in graph.kernels:
         owner = forward.get(kernel.forward, kernel)
         if owner.family == kernel.family and kernel.family in TRAINED_AS_ONE and owner.name in forward:
@@ -200,6 +201,8 @@ def trained_attributes(graph: KernelGraph) -> dict[str, dict[str, object]]:
             readers = max(1, readers_of(graph, result))
             links = "bands" if kernel.family == "attention" else "most_bundles"
             out[kernel.name] = {links: most[result], "readers": readers}
+            if kernel.family == "norm":
+                out[kernel.name]["passes_on"] = owner.name in followed
             if kernel.family in (*POINTWISE, "layout"):
                 out[kernel.name]["token_words"] = token_words(graph, result)
                 if kernel.family == "generated" and len(owner.inputs) == 1 and not owner.parameters:

@@ -49,6 +49,7 @@ def quick_step_cycles(
                 stage.parallel,
                 stage.row_cycles(backward=False),
                 stage.row_cycles(backward=True),
+                stage.fill_cycles(backward=True),
             )
             for stage in stages
         ],
@@ -70,8 +71,8 @@ def two_batches(
 ) -> tuple[float, float]:
     """Return when each of two batches has updated all stages (cycles).
 
-    `stages` (K, 10): forward, backward, update and fill cycles, rows, barrier flag, samples in flight, parallel flag,
-    cycles of a row forward and backward. `there`
+    `stages` (K, 11): forward, backward, update and fill cycles, rows, barrier flag, samples in flight, parallel flag,
+    cycles of a row forward and backward, fill cycles backward. `there`
     (L, 2): lanes at both ends of every stream, sorted by the first, `travel` (L,) cycles, `room` (L,) samples. `sums` are the cycles in which the gradients of the stages of one replica are
     summed over all of them; the next replica begins after as many stages.
     """
@@ -130,7 +131,7 @@ def two_batches(
             return updated[0], updated[1]
         lane = _first_lane(following, leaves, count)
         k, i = lane % count, done[lane]
-        cycles, rows, fill = stages[k, lane // count], stages[k, 4], stages[k, 3]
+        cycles, rows, fill = stages[k, lane // count], stages[k, 4], stages[k, 3 if lane < count else 10]
         row = stages[k, 8 + lane // count]
         stop = max(taken[k], now) + cycles
         taken[k] = stop

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from wse_sim.compiler.defects import Repair
 from wse_sim.compiler.detours import AROUND, extra_hops, links_of_way, moved_loads, runs_met, runs_of
-from wse_sim.compiler.plan import Stream
+from wse_sim.compiler.plan import Stage, Stream
 from wse_sim.modes.pipelined.plan import PipelinedPlan
 
 
@@ -35,11 +35,15 @@ def _over_shifted_rows(plan: PipelinedPlan, mended: Repair) -> PipelinedPlan:
             plan.host_streams, [mended.extra_hops(stream.route) for stream in plan.host_streams]
         ),
         stages=tuple(
-            dataclasses.replace(stage, latency_cycles=stage.latency_cycles + extra * hop)
-            for stage, extra in zip(plan.stages, fill, strict=True)
+            _filled_later(stage, extra * hop) for stage, extra in zip(plan.stages, fill, strict=True)
         ),
         notes=(*plan.notes, note),
     )
+
+
+def _filled_later(stage: Stage, cycles: float) -> Stage:
+    there, back = (stage.fill_cycles(backward=backward) + cycles for backward in (False, True))
+    return dataclasses.replace(stage, latency_cycles=there, gradient_latency_cycles=back)
 
 
 def _round_dead_cores(plan: PipelinedPlan) -> PipelinedPlan:

@@ -157,12 +157,13 @@ def _passes(
     last = {name: end for name, (_, end) in begins.items()}
     begin, end = {}, {}
     for stage in stages:
-        cycles, fill = stage.backward_cycles if backward else stage.forward_cycles, stage.latency_cycles
+        cycles = stage.backward_cycles if backward else stage.forward_cycles
+        fill = stage.fill_cycles(backward=backward)
         cycles *= stage.rotation
         start = last[stage.name] if stage.barrier else first[stage.name]
         row = stage.row_cycles(backward=backward)
         done = max(start + cycles, last[stage.name] + row)
-        begun = start + stage.first_cycles(done - start, row)
+        begun = start + stage.first_cycles(done - start, row, fill)
         for consumer, travel in readers[stage.name]:
             first[consumer] = max(first[consumer], begun + travel)
             last[consumer] = max(last[consumer], done + fill + travel)

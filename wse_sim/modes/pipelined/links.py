@@ -90,7 +90,7 @@ def add_link_spans(run: PipelinedRun) -> None:
             free, kept = 0.0, ends[lane]
             for sample, (start, end) in enumerate(zip(_starts(lane)[: len(kept)], kept, strict=True)):
                 fill = lane.fill
-                first = start + sender.stage.first_cycles(end - start, lane.row_cycles)
+                first = start + sender.stage.first_cycles(end - start, lane.row_cycles, fill)
                 begin = max(min(first, end - least + fill), free)
                 free = max(end + fill, begin)
                 name, kind = f"{stream.tensor} {sample}", categories[lane.name]

@@ -222,7 +222,7 @@ class Lane:
         self.partial_since = inf
         fill = self.fill  # delays the rows without using cycles of the cores
         over = self.results_until = end + fill
-        first = now + stage.first_cycles(end - now, self.row_cycles)
+        first = now + stage.first_cycles(end - now, self.row_cycles, fill)
         for link in self.after:
             link.samples += 1
             link.other.announce(sample, first + link.travel, over + link.travel)
@@ -310,10 +310,13 @@ class RegionProcess:
         self.stage = stage
         self.pipeline = pipeline
         self.env = pipeline.env
-        fill = stage.latency_cycles
-        row, back = stage.row_cycles(backward=False), stage.row_cycles(backward=True)
+        (row, fill), (row_back, fill_back) = (
+            (stage.row_cycles(backward=back), stage.fill_cycles(backward=back)) for back in (False, True)
+        )
         self.forward = Lane(self, "forward", stage.forward_cycles, stage.forward_stalls, row, fill)
-        self.backward = Lane(self, "backward", stage.backward_cycles, stage.backward_stalls, back, fill)
+        self.backward = Lane(
+            self, "backward", stage.backward_cycles, stage.backward_stalls, row_back, fill_back
+        )
         self.taken_until = 0.0
         self._stalls = (0.0, 0.0)  # cycles of scheduled work in which the cores wait for input, for output
         self.times = [0.0, 0.0, 0.0, 0.0]  # cycles: busy, stalled on input, stalled on output, idle

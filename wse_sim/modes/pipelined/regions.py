@@ -97,6 +97,7 @@ class StageMaker:
             memory=memory,
             flops_per_sample=sum(kernel.flops for kernel in group.kernels),
             latency_cycles=sizer.latency_cycles(group, rows, cols),
+            gradient_latency_cycles=sizer.gradient_latency_cycles(group, rows, cols),
         )
 
 

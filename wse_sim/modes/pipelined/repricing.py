@@ -69,6 +69,7 @@ def _stage(sizer: Sizer, group: Group, stage: Stage, slower: float) -> Stage:
         forward_parts=_times(parts_of(forward), slower),
         backward_parts=_times(parts_of(backward), slower),
         latency_cycles=sizer.latency_cycles(group, rows, cols),
+        gradient_latency_cycles=sizer.gradient_latency_cycles(group, rows, cols),
     )
 
 

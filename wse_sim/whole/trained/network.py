@@ -290,7 +290,10 @@ def _laid_beside(
     free -= set(place.cells)
     grid.links |= set(pairwise(place.cells)).union(*(region.busy_links for region in regions))
     feed = _free_color(grid, place.cells, wafer.colors)
+    # All forward passes of a round precede the backward passes, so words of both do not meet on a link.
+    grid.limit = max(stage.forward_cycles for stage in plan.stages) / wafer.wavelet_cycles
     trees = trees_of(plan, grid, regions, {output: [place.inlet]})
+    grid.limit, grid.words = max(stage.backward_cycles for stage in plan.stages) / wafer.wavelet_cycles, {}
     ways = _Ways(plan, grid, free, wafer.colors - HOST_COLORS, {region.name: region for region in regions})
     from_loss = tuple(ways.found(output, place.cores, cell) for cell in last.gradient_inlets)
     backs = tuple(
@@ -372,13 +375,24 @@ class _Ways:
         def around(cell: Cell) -> float:
             return cost(cell) + SHARED * (cell in self.computing)
 
-        way = found_way(self.grid, senders[0], [sink], senders, around, order)
+        words = self._words(tensor)
+        way = found_way(self.grid, senders[0], [sink], senders, around, order, words)
         if way is None:
             raise ModelError(
                 f"the gradient of tensor '{tensor}' has no free route from core {senders[0]} to core {sink} on any of "
                 f"{self.colors} colors; use another placer or a larger wafer"
             )
+        # Words of all senders meet on the links between them.
+        for behind, link in enumerate(pairwise(reversed(senders)), 1):
+            self.grid.links.add(link)
+            self.grid.words[link] = self.grid.words.get(link, 0.0) + words * behind / len(senders)
         return way
+
+    def _words(self, tensor: str) -> float:
+        """Return the words per sample of a bundle of a gradient."""
+        maker = self.makers[tensor]
+        elements = maker.graph.tensors[tensor].elements / maker.graph.samples
+        return elements / PAIR / maker.bundles.get(tensor, 1)
 
     def back(self, tensor: str, bundle: int, sent: Sequence[SentGradient]) -> Back:
         """Return a bundle of the gradient of a tensor from what its readers send, in order of arrival."""
