@@ -19,6 +19,7 @@ from wse_sim.kernels.blocks.trained_rows import TrainedRows
 from wse_sim.kernels.blocks.word_rows import hearing_cycles
 from wse_sim.kernels.contract.family import Tiling
 from wse_sim.kernels.families.attention.pairs import pair_cost
+from wse_sim.kernels.families.norm import lane_costs
 from wse_sim.modes.weight_streaming.plan import WeightStreamingPlan
 from wse_sim.whole import compare_streaming, compare_training, compare_with_engine, inputs_over_rows
 
@@ -118,3 +119,44 @@ def test_streamed_weights_take_the_cycles_of_a_word() -> None:
     )
     assert isinstance(plan, WeightStreamingPlan)
     assert compare_streaming(plan).difference == pytest.approx(0.0, abs=0.03)
+
+
+def test_a_norm_without_a_gradient_of_its_operand_still_receives_those_of_its_result() -> None:
+    """Rows of 32 features on a core each; a word is received in a cycle. Whether the operand needs a gradient does not
+    change what arrives: 16 words a row, once for each of three readers over one link."""
+    wafer, rows = load_wafer("wse2"), 4
+    attrs = {"kind": "rms", "whole": True, "readers": 3}
+    found = {
+        passes_on: lane_costs(
+            {"rows": rows, "cols": 32}, rows, 1, wafer, "fp16", {**attrs, "passes_on": passes_on}
+        )
+        for passes_on in (True, False)
+    }
+    weight = found[False][Phase.WEIGHT_GRADIENT]
+    assert found[False][Phase.INPUT_GRADIENT].total == 0
+    assert float(weight.ramp) == 16
+    assert float(weight.total) >= 3 * rows * 16
+    # The products alone take as long where the gradients have arrived for the gradient of the operand.
+    assert float(weight.compute) >= float(found[True][Phase.WEIGHT_GRADIENT].compute)
+    assert found[True][Phase.FORWARD] == found[False][Phase.FORWARD]
+
+
+def test_the_last_gradient_passes_a_region_along_its_rows() -> None:
+    """Sums of results pass the rows of a region one by one, sums of gradients its columns: 21 rows of products and a last
+    row, 4 columns. A core passes a word on in 1 + 2 x 2 + 1 = 6 cycles, a hop takes 1."""
+    wafer = load_wafer("wse2")
+    rows = TrainedRows(1, 84, 16, "", Tiling(21, 4, "stationary"), wafer, passes_on=True)
+    way = (22 + 4 - 2) * wafer.hop_cycles + wafer.handover_cycles
+    relay = wafer.hop_cycles + wafer.handover_cycles
+    assert float(rows.forward_cost().idle) == way + 20 * relay + relay
+    assert float(rows.input_gradient_cost().idle) == way + 3 * relay
+
+
+@pytest.mark.slow
+def test_gradients_of_a_loss_keep_their_links_to_themselves() -> None:
+    """11 tokens of 56 features: the loss sends 308 words a sample down its column. Gradients of the first layer crossed
+    them: a round took 18 % longer than planned."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 54), nn.ReLU(), nn.Linear(54, 56))
+    plan = planned(model, (11, 64), 24, "wse2", 32, trains=True, replicas=1)
+    assert compare_training(plan).difference == pytest.approx(0.0, abs=0.05)

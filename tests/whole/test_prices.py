@@ -122,7 +122,7 @@ def test_a_plan_for_rounds_shortens_the_slowest_forward_plus_the_slowest_backwar
     """Norms and layers divide a sample's time differently between the passes, so regions with equal sums leave one pass of
     each too slow in rounds.  A plan for alternating passes keeps a pace that is no longer, the plan for rounds has shorter ones.
     """
-    case = drawn(14)
+    case = drawn(74)
     graph = api.lower(case.model, (torch.zeros(1, *case.shape),), training=True, optimizer="sgd")
     how = {"replicas": 1, "placer": case.placer, "prices": "composed"}
     plan, other = (planned(graph, case.wafer(), **how, schedule=one) for one in (None, "1f1b"))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -14,7 +16,8 @@ from wse_sim.modes.pipelined.plan import PipelinedPlan
 from wse_sim.whole import compare_with_engine, inputs_over_rows
 from wse_sim.whole import network as networks
 from wse_sim.whole.network import network_program
-from wse_sim.whole.paths import Cell, Grid
+from wse_sim.whole.paths import PORTS, Cell, Grid, direction
+from wse_sim.whole.run import stepped
 from wse_sim.whole.trees import Tree, found_way
 
 
@@ -81,3 +84,45 @@ def test_a_layer_between_two_norms_keeps_the_pace_of_the_plan() -> None:
 def normed() -> nn.Sequential:
     """Two layers, a norm before each."""
     return nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 64), nn.LayerNorm(64), nn.Linear(64, 64))
+
+
+class Skip(nn.Module):
+    """A layer, two more around which its results pass, and one on their sum."""
+
+    def __init__(self, features: int, inner: int, outputs: int) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(features, features), nn.Linear(features, outputs)
+        self.inner = nn.Sequential(nn.Linear(features, inner), nn.ReLU(), nn.Linear(inner, features))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, tokens, features)."""
+        y = self.first(x)
+        return self.last(y + self.inner(y))
+
+
+def test_words_of_a_residual_are_among_those_of_its_region() -> None:
+    """The words that a region states for the links over which it deals out a residual are those that the fabric counts,
+    and streams of other tensors pass where the pace leaves room: 12 tokens of 64 features, whose bundle shared a link with others."""
+    torch.manual_seed(0)
+    plan = plan_of(inputs_over_rows(api.lower(Skip(64, 24, 20), (torch.zeros(1, 12, 64),))), 40)
+    made = network_program(plan, 2)
+    (region,) = [one for one in made.regions if getattr(one, "residuals", 0)]
+    counted = stepped(made.program, made.config, None).link_wavelets / made.samples
+    laid = made.laid_words
+    checked = 0
+    for bundle in range(region.residuals):  # type: ignore[attr-defined]
+        for (row, col), there in pairwise(region._residual_way(bundle)):  # type: ignore[attr-defined]
+            port = PORTS.index(direction((row, col), there))
+            stated = region.link_words[(row, col), there]
+            assert counted[row, col, port] == stated + laid[row, col, port]
+            assert counted[row, col, port] <= plan.pace_cycles
+            checked += 1
+    assert checked > 3
+
+
+def test_a_laid_plan_has_the_words_on_its_links() -> None:
+    """A link that two bundles share limits the event engine as well as the fabric."""
+    torch.manual_seed(0)
+    plan = plan_of(inputs_over_rows(api.lower(Skip(64, 24, 20), (torch.zeros(1, 12, 64),))), 40)
+    made = network_program(plan, 1)
+    np.testing.assert_allclose(made.laid_plan().link_bytes_per_sample, 4 * made.laid_words, rtol=1e-6)

@@ -231,10 +231,11 @@ class ShapePrices:
     update: FloatArray  # cycles of a batch
     fill: FloatArray  # cycles from the first operand to the first result, forward
     memory: FloatArray  # bytes of a core, without samples in flight and in streams
+    gradient_fill: FloatArray  # cycles from the first gradient to the first that leaves
 
     def at(self, index: int) -> tuple[float, ...]:
-        """Return the five numbers of one shape."""
-        parts = self.forward, self.backward, self.update, self.fill, self.memory
+        """Return the six numbers of one shape."""
+        parts = self.forward, self.backward, self.update, self.fill, self.memory, self.gradient_fill
         return tuple(float(part[index]) for part in parts)
 
     def time(self, update_samples: float | None, forward_fraction: float | None = None) -> FloatArray:
@@ -397,13 +398,14 @@ class Sizer:
         found: ShapePrices | None = self.prices.of_shapes.get(key)
         if found is None:
             prices, rows, cols = Prices(self.wafer, self.prices.options), shapes.rows, shapes.cols
-            forward, backward, idle = self._costs(prices, group, rows, cols)
+            forward, backward, (fill, gradient_fill) = self._costs(prices, group, rows, cols)
             parts = (
                 forward.total,
                 backward.total,
                 self._update_cycles(prices, group, rows, cols),
-                idle,
+                fill,
                 self._memory(prices, group, rows, cols),
+                gradient_fill,
             )
             found = self.prices.of_shapes[key] = ShapePrices(*(shapes.spread(part) for part in parts))
         return found
@@ -423,13 +425,19 @@ class Sizer:
         """Return the forward and the backward cost of one sample in steady state, without idle cycles."""
         return self._costs(self.prices, group, rows, cols)[:2]
 
-    def _costs(self, prices: Prices, group: Group, rows: Count, cols: Count) -> tuple[Cost, Cost, Number]:
-        """Return the forward and the backward cost without idle cycles, and the idle cycles of the forward pass."""
+    def _costs(
+        self, prices: Prices, group: Group, rows: Count, cols: Count
+    ) -> tuple[Cost, Cost, tuple[Number, Number]]:
+        """Return the forward and the backward cost without idle cycles, and the fill of both passes: the idle cycles of
+        the forward kernel and of the gradient of its operands, if that states any."""
         rows = group.rows_of_inputs(rows)
         forward = prices.cost(group.forward, rows, cols, "stationary")
-        backward = Cost()
+        backward, gradient_fill = Cost(), 0.0 * np.asarray(forward.idle)
         for kernel in group.backward:
-            backward = backward + prices.cost(kernel, rows, cols, "stationary")
+            cost = prices.cost(kernel, rows, cols, "stationary")
+            backward = backward + cost
+            if kernel.phase is Phase.INPUT_GRADIENT:
+                gradient_fill = np.maximum(gradient_fill, cost.idle)
             if works_out_again(kernel):
                 # The kernel's price includes the recomputed scores; the softmax elements are added here.
                 backward = backward + Cost(special=forward.special)
@@ -438,22 +446,13 @@ class Sizer:
             backward = prices.cost(passed, rows, cols, "stationary")
         if self.again.runs_again(group.name):
             backward = backward + forward
-        idle = forward.idle
-        return dataclasses.replace(forward, idle=0.0), dataclasses.replace(backward, idle=0.0), idle
+        fills = forward.idle, np.where(gradient_fill > 0, gradient_fill, forward.idle)
+        return dataclasses.replace(forward, idle=0.0), dataclasses.replace(backward, idle=0.0), fills
 
-    def latency_cycles(self, group: Group, rows: int, cols: int) -> float:
-        """Return the fill: the cycles from the first operand to the first result of the forward kernel."""
-        return float(np.asarray(self._costs(self.prices, group, rows, cols)[2]))
-
-    def gradient_latency_cycles(self, group: Group, rows: int, cols: int) -> float | None:
-        """Return the fill of the pass that makes the gradients of the operands; None if its price states none."""
-        inner = group.rows_of_inputs(rows)
-        found = [
-            float(np.asarray(self.prices.cost(kernel, inner, cols, "stationary").idle))
-            for kernel in group.backward
-            if kernel.phase is Phase.INPUT_GRADIENT
-        ]
-        return max(found, default=0.0) or None
+    def latency_cycles(self, group: Group, rows: int, cols: int) -> tuple[float, float]:
+        """Return the fill: the cycles from the first operand to the first result, forward and of gradients."""
+        there, back = self._costs(self.prices, group, rows, cols)[2]
+        return float(np.asarray(there)), float(np.asarray(back))
 
     def rows_of_core(self, group: Group, rows: int, cols: int) -> int:
         """Return the rows of a sample that pass one after the other: if different cores have rows, those of one core. Programs

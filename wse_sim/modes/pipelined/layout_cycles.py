@@ -124,7 +124,7 @@ def _batch_cycles(
     samples: int,
     quick: bool,
 ) -> float:
-    """Return the cycles of a batch; `prices` (K, 5) are in the order of
+    """Return the cycles of a batch; `prices` (K, 6) are in the order of
     :class:`~wse_sim.compiler.sizing.ShapePrices`.
 
     `flow` (K, 4): rows, barrier, samples in flight, parallel; `held` (K, 2): bytes of all those samples and of those in
@@ -135,13 +135,14 @@ def _batch_cycles(
     if memory.max() > limit:
         return np.inf
     forward, backward, update, fill = prices[:, 0], prices[:, 1], prices[:, 2], prices[:, 3]
+    back_fill = prices[:, 5]
     begin, end = _passes(forward, fill, flow, links, travel, np.zeros(count), np.zeros(count))
     reads = np.zeros(count, np.bool_)
     for e in range(streams):
         reads[links[e, 0]] = True
     first = np.where(reads, 0.0, end + fill)
     back_links = np.ascontiguousarray(links[:, ::-1])
-    back_begin, back_end = _passes(backward, fill, flow, back_links, travel, first, first.copy())
+    back_begin, back_end = _passes(backward, back_fill, flow, back_links, travel, first, first.copy())
     pace = (forward + backward).max()
     depth = flow[:, 2].copy()
     for k in range(count):
@@ -152,9 +153,9 @@ def _batch_cycles(
         depth[k] += max(wanted, 0.0)
     wide = room.copy()
     for e in range(streams):  # samples in transit take no memory at the reader
-        wide[e] += int((min(fill[links[e, 0]], fill[links[e, 1]]) + travel[e]) / pace)
+        wide[e] += int((min(fill[links[e, 0]], back_fill[links[e, 1]]) + travel[e]) / pace)
     if quick:
-        stages = np.empty((count, 10))
+        stages = np.empty((count, 11))
         for k in range(count):
             stages[k, 0], stages[k, 1], stages[k, 2], stages[k, 3] = (
                 forward[k],
@@ -165,6 +166,7 @@ def _batch_cycles(
             stages[k, 4], stages[k, 5] = flow[k, 0], flow[k, 1]
             stages[k, 6], stages[k, 7] = depth[k], flow[k, 3]
             stages[k, 8], stages[k, 9] = forward[k] / flow[k, 0], backward[k] / flow[k, 0]
+            stages[k, 10] = back_fill[k]
         both = np.concatenate((links, back_links + count))
         order = np.argsort(both[:, 0] * (2 * count) + both[:, 1])
         done, over = two_batches(

@@ -66,6 +66,7 @@ class StageMaker:
         sizer = self.sizer
         rows, cols = box.compute_rows, box.compute_cols
         forward, backward = sizer.stage_cost(group, rows, cols)
+        fill, gradient_fill = sizer.latency_cycles(group, rows, cols)
         print_ = sizer.prices.footprint(group.forward, group.rows_of_inputs(rows), cols, "stationary")
         region = Region(box.row, box.col, box.rows, box.cols, rows * cols)
         memory = CoreMemory(
@@ -96,8 +97,8 @@ class StageMaker:
             in_flight=0,
             memory=memory,
             flops_per_sample=sum(kernel.flops for kernel in group.kernels),
-            latency_cycles=sizer.latency_cycles(group, rows, cols),
-            gradient_latency_cycles=sizer.gradient_latency_cycles(group, rows, cols),
+            latency_cycles=fill,
+            gradient_latency_cycles=gradient_fill,
         )
 
 

@@ -61,6 +61,7 @@ def reprice(plan: PipelinedPlan, wafer: Wafer, cluster: Cluster) -> PipelinedPla
 def _stage(sizer: Sizer, group: Group, stage: Stage, slower: float) -> Stage:
     rows, cols = shape_of(stage)
     forward, backward = sizer.stage_cost(group, rows, cols)
+    fill, gradient_fill = sizer.latency_cycles(group, rows, cols)
     return dataclasses.replace(
         stage,
         forward_cycles=float(np.asarray(forward.total)) * slower,
@@ -68,8 +69,8 @@ def _stage(sizer: Sizer, group: Group, stage: Stage, slower: float) -> Stage:
         update_cycles=float(sizer.update_cycles(group, rows, cols)) * slower,
         forward_parts=_times(parts_of(forward), slower),
         backward_parts=_times(parts_of(backward), slower),
-        latency_cycles=sizer.latency_cycles(group, rows, cols),
-        gradient_latency_cycles=sizer.gradient_latency_cycles(group, rows, cols),
+        latency_cycles=fill,
+        gradient_latency_cycles=gradient_fill,
     )
 
 

@@ -216,13 +216,14 @@ class PlacedKernel(ABC):
     def link_words(self) -> Mapping[tuple[Cell, Cell], float]:
         """Words per sample on the region's own links; at least the results along the cells that send in
         sequence."""
-        found = dict[tuple[Cell, Cell], float]()
+        found = dict(self.inner_words)
         bundles, words = self.result_bundles, self.result_words
         for cells in map(self.bundle_senders, range(bundles)):
             for behind, (here, there) in enumerate(pairwise(reversed(cells)), 1):
                 if (there[0] - here[0], there[1] - here[1]) in STEPS:
-                    found[here, there] = words * behind / len(cells)
-        return {**found, **self.inner_words}
+                    sent = words * behind / len(cells)
+                    found[here, there] = found.get((here, there), 0.0) + sent
+        return found
 
     @property
     def result_words(self) -> float:
