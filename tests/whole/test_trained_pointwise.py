@@ -20,9 +20,12 @@ from tests.generated import examples
 from tests.whole.alone import Alone, check_alone, issued, region_alone
 from tests.whole.test_trained import training_plan
 from wse_sim.errors import ModelError
+from wse_sim.fabric.format.builder import Builder
+from wse_sim.fabric.format.config import FabricConfig
 from wse_sim.kernels import family
 from wse_sim.kernels.blocks.activation_slopes import ACTIVATIONS
 from wse_sim.kernels.contract.family import Tiling
+from wse_sim.whole.room import HELD_FRACTION, vectors_of
 from wse_sim.whole.trained.pointwise import TrainedPointwise
 
 TORCH: dict[str, Callable[..., torch.Tensor]] = {
@@ -103,6 +106,35 @@ def checked(
 def test_values_equal_those_of_autograd(work: str) -> None:
     """Result, gradients of all operands and parameters, updated parameters; three rounds of two samples."""
     checked(region(work, 6, 10), work, samples=6, in_flight=2)
+
+
+@pytest.mark.parametrize(
+    ("work", "read"),
+    [("gelu", {"slope0"}), ("sum", set()), ("product", {"operand0", "operand1"}),
+     ("gate", {"slope0", "operand0", "operand1"}), ("chain", {"value0", "operand2", "slope2"}),
+     ("scaled by a parameter", {"operand0"}), ("positions", set()), ("bounds", {"slope0", "slope1"})],
+)  # fmt: skip
+def test_a_core_stores_what_the_backward_pass_reads(work: str, read: set[str]) -> None:
+    """Slopes and factors of products of all samples in flight; of other vectors, three slots serve 4, 7 and 8 samples.
+
+    The derivative of tanh((a + b) c) needs a + b, c and the slope of tanh; that of a + b needs nothing.
+    """
+    found = region(work, 6, 10)
+    assert {name for name, is_read in vectors_of(found.kernel).items() if is_read} == read
+    for in_flight in (4, 7, 8):
+        checked(found, work, samples=2 * in_flight, in_flight=in_flight)
+
+
+def test_bytes_in_flight_are_those_of_the_buffers() -> None:
+    """A core of silu(a) b has 3 vectors of every sample and 3 slots of the result: as many samples as fit, and no more."""
+    found = region("gate", 6, 10)
+    most, builder = found.most_in_flight(), Builder(16, 16, FabricConfig.from_wafer(found.wafer))
+    found._declare(builder, most)
+    buffers = {one.buffer for one in (*found.values_held, *found.operands_held, *found.slopes.values())}
+    in_bytes = 2 * sum(buffer.length for buffer in buffers)
+    vector = 2 * found._pitch
+    assert in_bytes == vector * (3 * most + 3)
+    assert in_bytes <= HELD_FRACTION * found.wafer.sram_bytes < in_bytes + 3 * vector
 
 
 @pytest.mark.thinned(2)

@@ -19,6 +19,8 @@ from wse_sim.errors import ModelError
 from wse_sim.graph import Kernel, KernelGraph, Phase, TensorKind
 from wse_sim.graph.kernel_graph import frozen
 from wse_sim.hardware import Wafer
+from wse_sim.kernels.blocks.activation_slopes import ACTIVATIONS, BOUNDS
+from wse_sim.kernels.blocks.chains import BINARY
 from wse_sim.whole.frozen_layers import frozen_layers
 from wse_sim.whole.parallel_links import (
     TRAINED_AS_ONE,
@@ -30,10 +32,11 @@ from wse_sim.whole.parallel_links import (
 )
 from wse_sim.whole.regions.contract import has_work, is_pointwise, token_words
 from wse_sim.whole.regions.fused_work import items_of
-from wse_sim.whole.regions.pointwise_place import depth_of, operators_of
+from wse_sim.whole.regions.pointwise_place import depth_of, met_by, operators_of
 
 WORD_BYTES, FP16_BYTES = 4, 2
 WORK_VECTORS = 2  # of a sample of elementwise work with tables: x and y
+MOVING_SLOTS = 3  # of a vector that only the forward pass reads: one arrives, one is worked on, one leaves
 HELD_FRACTION = 0.7
 """Fraction of a core's memory for samples in flight; the rest is for weights, instructions and passing data."""
 SUM, STORE, RESIDUAL = (
@@ -130,7 +133,7 @@ def with_room(graph: KernelGraph, wafer: Wafer, samples: int = 0) -> KernelGraph
         else:
             return kernel
         if is_pointwise(kernel.family):
-            stated["kept_bytes"] = ceil(samples * FP16_BYTES * _vectors(owner) / HELD_FRACTION)
+            stated["kept_bytes"] = ceil(FP16_BYTES * _vectors(owner, samples) / HELD_FRACTION)
         # Prices of these kinds count the bytes in flight core by core.
         saved = 0 if samples and kernel.family in ("attention", "norm") else kernel.saved_bytes
         attrs = {**kernel.attrs, **stated, "held_samples": samples}
@@ -139,9 +142,33 @@ def with_room(graph: KernelGraph, wafer: Wafer, samples: int = 0) -> KernelGraph
     return dataclasses.replace(graph, kernels=tuple(map(changed, graph.kernels)))
 
 
-def _vectors(kernel: Kernel) -> int:
-    """Return the vectors that elementwise work keeps of a sample: operands, and a value or a slope of each operator."""
-    return WORK_VECTORS if has_work(kernel.family) else len(kernel.inputs) + len(operators_of(kernel))
+def vectors_of(kernel: Kernel) -> dict[str, bool]:
+    """Return the vectors of elementwise work by name, and whether the backward pass reads them: operands, a value of each
+    operator that does not work in place, and the slope of a function.
+
+    Slopes and the factors of products are read; what a function or a sum reads or makes only passes through.
+    """
+    found = {f"operand{i}": False for i in range(len(kernel.inputs))}
+    value, rest = "operand0", iter(met_by(kernel))
+    for i, op in enumerate(operators_of(kernel)):
+        taken = next(rest) if op in (*BINARY, *BOUNDS) else None
+        if op in (*ACTIVATIONS, *BOUNDS):
+            found[f"slope{i}"] = True
+        elif isinstance(taken, str):
+            if op == "mul":
+                found[value] = True
+                if taken in kernel.inputs:
+                    found[f"operand{kernel.inputs.index(taken)}"] = True
+            value = f"value{i}"
+            found[value] = False
+    return found
+
+
+def _vectors(kernel: Kernel, samples: int) -> int:
+    """Return the vectors that elementwise work has of `samples` samples in flight."""
+    if has_work(kernel.family):
+        return samples * WORK_VECTORS
+    return sum(samples if is_read else min(samples, MOVING_SLOTS) for is_read in vectors_of(kernel).values())
 
 
 def check_room(graph: KernelGraph, wafer: Wafer, bundles: Mapping[str, int]) -> None:

@@ -69,12 +69,18 @@ def alternate(
     in_turn(core, count, receive, lambda now, _first, _step: work(now), threads)
 
 
-def slot_by_slot(core: CoreClass, count: int, item: Callable[[int, int, bool], None]) -> None:
+def slot_by_slot(
+    core: CoreClass, count: int, item: Callable[[int, int, bool], None], together: int = 1
+) -> None:
     """Process `count` items, each in its slot; `item` gets the first slot of a loop, the slots per iteration, and whether
-    another item follows."""
-    if count > 1:
-        with core.loop(count - 1):
-            item(0, 1, True)
+    another item follows. An iteration has `together` items."""
+    iterations, rest = divmod(count - 1, together)
+    if iterations:
+        with core.loop(iterations):
+            for first in range(together):
+                item(first, together, True)
+    for first in range(count - 1 - rest, count - 1):
+        item(first, 0, True)
     item(count - 1, 0, False)
 
 

@@ -45,6 +45,10 @@ class TrainedWork(WorkPlace, TrainedPointwise):
         self.scratch = self.scratch_vectors(b)
         self.held, self.sums, self.masters = [], [], []  # nothing trains
 
+    def _turns(self, in_flight: int) -> int:
+        """Return 0: each sample has its slot."""
+        return 0
+
     def _forward(self, core: CoreClass, at: int, step: int, n: int) -> None:
         x, y = self._slots(at, step, n)
         self.work.forward(core, y, x, self._rest(n), n)

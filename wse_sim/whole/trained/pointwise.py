@@ -1,8 +1,9 @@
 """Trainable elementwise work and activations: cores in a serpentine, each with its part of every operand,
 forward and backward.
 
-Symbols: value v_0 the first operand, v_i = op_i(v_{i-1}, operand); g the gradient of the last value; d
-samples are stored::
+Symbols: value v_0 the first operand, v_i = op_i(v_{i-1}, operand); g the gradient of the last value. Of the d
+samples in flight a core stores what the backward pass reads, slopes and factors of products; other vectors have
+slots for three samples, used round-robin::
 
     function   v_i = f(v_{i-1})      g = g f'(v_{i-1})              in place; the forward pass computes and stores f'
     product    v_i = v_{i-1} r       gradient of r: g v_{i-1};  g = g r
@@ -44,13 +45,14 @@ from wse_sim.whole.regions.contract import PAIR, Floats, bundle_elements, refuse
 from wse_sim.whole.regions.pointwise_place import PointwisePlace, Taken, met_by, numbers_in, operators_of
 from wse_sim.whole.regions.shared_color import receive_all, route_senders, send_all
 from wse_sim.whole.regions.turns import slot_by_slot
-from wse_sim.whole.room import HELD_FRACTION
+from wse_sim.whole.room import HELD_FRACTION, MOVING_SLOTS, vectors_of
 from wse_sim.whole.trained.contract import Batch, TrainedKind, TrainedPorts
 from wse_sim.whole.trained.rows import Slots
 
 BINARY = ("add", "sub", "mul")
 FP16, FP32 = 2, 4  # bytes
 MOST_THREADS = 8
+MOST_SAMPLES = 1 << 30  # in flight, of work whose backward pass reads nothing
 
 
 class TrainedPointwise(PointwisePlace, TrainedKind):
@@ -175,8 +177,13 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
         def buffer(name: str, length: int, dtype: str, bank: int) -> Buffer:
             return b.buffer(f"{self.name}.{name}", length, dtype, where, bank=bank)
 
+        is_read = vectors_of(self.kernel)
+
         def slots(name: str, bank: int) -> Slots:
-            return Slots(buffer(name, in_flight * apart, "fp16", bank), apart, self.each)
+            turns = 0 if is_read[name] else self._turns(in_flight)
+            return Slots(
+                buffer(name, (turns or in_flight) * apart, "fp16", bank), apart, self.each, turns=turns
+            )
 
         self.operands_held = [slots(f"operand{i}", 2 if i else 0) for i in range(len(self.kernel.inputs))]
         self.values_held = [self.operands_held[0]]
@@ -193,6 +200,10 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
         self.held = [buffer(f"parameter{i}", self.each, "fp16", 2) for i in range(count)]
         self.sums = [buffer(f"gradient{i}", self.each, "fp32", 2) for i in range(count)]
         self.masters = [buffer(f"master{i}", self.each, "fp32", 0) for i in range(count)]
+
+    def _turns(self, in_flight: int) -> int:
+        """Return the slots of vectors that only pass through, used round-robin; 0 if each sample, or lap of one, has its slot."""
+        return MOVING_SLOTS if in_flight > MOVING_SLOTS else 0
 
     def _core(
         self,
@@ -252,7 +263,8 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
                         take_in(first + 1, step)
                     work(first, step)
 
-                slot_by_slot(core, batch.in_flight * self.laps, one)
+                count = batch.in_flight * self.laps
+                slot_by_slot(core, count, one, max(1, self._turns(count)))
         for master, sums, copy in zip(self.masters, self.sums, self.held, strict=True):
             core.fmac(master.dsd(), master.dsd(), sums.dsd(), scalar(batch.factor))
             core.mov(copy.dsd(), master.dsd())
@@ -376,12 +388,18 @@ class TrainedPointwise(PointwisePlace, TrainedKind):
     def most_in_flight(self) -> int:
         """Return the samples in flight whose operands, values and derivatives fit next to parameters and
         scratch."""
-        held = len(self.kernel.inputs) + len(self.operators)  # a value of each, or the slope of a function
-        each = max(band._pitch for band in self.bands)
-        a_sample = held * FP16 * max(band._pitch * band.laps for band in self.bands)
+        return min(band._most_of_band() for band in self.bands)
+
+    def _most_of_band(self) -> int:
+        is_read = vectors_of(self.kernel).values()
+        read, size = sum(is_read), self.wafer.sram_bytes
         fixed = (
-            each * (FP16 + len(self._banks) * FP32 + len(self.kernel.parameters) * (FP16 + 2 * FP32))
+            self._pitch * (FP16 + len(self._banks) * FP32 + len(self.kernel.parameters) * (FP16 + 2 * FP32))
             + self.wafer.kernel_code_bytes
         )
-        size = self.wafer.sram_bytes
-        return int(min(HELD_FRACTION * size, size - fixed) // a_sample)
+        vectors = int(min(HELD_FRACTION * size, size - fixed) // (FP16 * self._pitch))
+        if vectors < (MOVING_SLOTS + 1) * read + MOVING_SLOTS * (len(is_read) - read):
+            return min(vectors // len(is_read), MOVING_SLOTS) // self.laps
+        if not read:
+            return MOST_SAMPLES
+        return (vectors - MOVING_SLOTS * (len(is_read) - read)) // read // self.laps

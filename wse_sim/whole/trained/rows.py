@@ -13,16 +13,20 @@ from wse_sim.fabric.format.classes import Operand
 @dataclass(frozen=True)
 class Slots:
     """Slots in a buffer, `pitch` elements apart, each with `size` elements of a token or of a sample; `at` and `step` select
-    the slot of a loop iteration."""
+    the slot of a loop iteration. With `turns`, there are no more slots than that, and items use them round-robin."""
 
     buffer: Buffer
     pitch: int
     size: int
     at: int = 0
     step: int = 0
+    turns: int = 0
 
     def of_turn(self, first: int, apart: int) -> Slots:
-        """Return slot `first`, advancing by `apart` slots per iteration of the enclosing loop."""
+        """Return slot `first`, advancing by `apart` slots per iteration of the enclosing loop; with `turns`, a
+        multiple of these."""
+        if self.turns:
+            first, apart = first % self.turns, apart % self.turns
         return replace(self, at=first * self.pitch, step=apart * self.pitch)
 
     def dsd(
