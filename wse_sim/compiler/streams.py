@@ -210,7 +210,7 @@ def with_way(stream: Stream, stages: Mapping[str, Stage], pace_cycles: float, wa
     """
     fill = stages[stream.producer].latency_cycles
     if stream.backward_bytes_per_sample:
-        fill = min(fill, stages[stream.consumer].fill_cycles(backward=True))
+        fill = min(fill, stages[stream.consumer].latency_cycles)
     travel = stream.travel_cycles(wafer)
     held = (
         stream.width

@@ -153,7 +153,7 @@ def _batch_cycles(
         depth[k] += max(wanted, 0.0)
     wide = room.copy()
     for e in range(streams):  # samples in transit take no memory at the reader
-        wide[e] += int((min(fill[links[e, 0]], back_fill[links[e, 1]]) + travel[e]) / pace)
+        wide[e] += int((min(fill[links[e, 0]], fill[links[e, 1]]) + travel[e]) / pace)
     if quick:
         stages = np.empty((count, 11))
         for k in range(count):
